@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 
 /// The text of the log line.
-const ACCOUNTED_FOR: &str = "running tasks accounted for";
+const ACCOUNTED_FOR: &str = "all recorded running tasks are adopted or restarted";
 
 /// The result of the adoption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,10 +79,13 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new()?;
         writeln!(
             file,
-            "INFO running tasks accounted for adopted=1 restarted=0"
+            "INFO all recorded running tasks are adopted or restarted adopted=1 restarted=0"
         )?;
         let mut reader = LogReader::at_end_of(file.path())?;
-        write!(file, "INFO running tasks accounted for epoch=7 adop")?;
+        write!(
+            file,
+            "INFO all recorded running tasks are adopted or restarted epoch=7 adop"
+        )?;
         file.flush()?;
         assert!(reader.adoption().is_err());
         writeln!(file, "ted=20000 restarted=3 took_ms=12.5")?;

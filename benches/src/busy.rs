@@ -163,16 +163,16 @@ impl Drop for BusyMachine {
 
 /// Receives the heartbeats of the leader until it is dropped.
 struct HeartbeatFollower {
-    heard: Arc<Mutex<Heard>>,
+    times: Arc<Mutex<HeartbeatTimes>>,
     _stop: DropGuard,
 }
 
-struct Heard {
+struct HeartbeatTimes {
     last: Instant,
     longest: Duration,
 }
 
-impl Heard {
+impl HeartbeatTimes {
     fn note(&mut self) {
         self.longest = self.longest.max(self.last.elapsed());
         self.last = Instant::now();
@@ -185,38 +185,38 @@ impl HeartbeatFollower {
         let addresses = members
             .into_iter()
             .filter_map(|member| member.addresses.get(PEER).cloned());
-        let heard = Arc::new(Mutex::new(Heard {
+        let times = Arc::new(Mutex::new(HeartbeatTimes {
             last: Instant::now(),
             longest: Duration::ZERO,
         }));
         let stop = CancellationToken::new();
         for address in addresses {
-            let following = follow(address, cluster.id().to_owned(), heard.clone());
+            let following = follow(address, cluster.id().to_owned(), times.clone());
             tokio::spawn(stop.clone().run_until_cancelled_owned(following));
         }
         Ok(HeartbeatFollower {
-            heard,
+            times,
             _stop: stop.drop_guard(),
         })
     }
 
     /// The longest time without a heartbeat since the last call, including a silence that is still going on.
     fn take_longest(&self) -> Duration {
-        let mut heard = self.heard.lock();
-        let longest = heard.longest.max(heard.last.elapsed());
-        heard.longest = Duration::ZERO;
+        let mut times = self.times.lock();
+        let longest = times.longest.max(times.last.elapsed());
+        times.longest = Duration::ZERO;
         longest
     }
 }
 
 /// Records each heartbeat of a leader from this address.
-async fn follow(address: String, cluster: String, heard: Arc<Mutex<Heard>>) {
+async fn follow(address: String, cluster: String, times: Arc<Mutex<HeartbeatTimes>>) {
     let peers = TonicPeers::new(cluster);
     loop {
         if let Ok(mut heartbeats) = peers.heartbeats(&address).await {
             while let Some(heartbeat) = heartbeats.next().await {
                 if heartbeat.role != Role::Standby {
-                    heard.lock().note();
+                    times.lock().note();
                 }
             }
         }

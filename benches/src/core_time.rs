@@ -21,16 +21,16 @@ pub fn of(graph: pb::JobGraph, slots: u32, task_managers: usize) -> anyhow::Resu
         .map(connection)
         .collect::<Result<_, _>>()?;
     let start = Instant::now();
-    job.hear(Event::Started)?;
+    job.handle(Event::Started)?;
     for connection in &connections {
-        job.hear(registered(connection))?;
+        job.handle(registered(connection))?;
     }
     for slot in 0..slots {
         let (of, slot) = (
             slot as usize % task_managers,
             slot / u32::try_from(task_managers)?,
         );
-        job.hear(offered(&connections[of], of, slot))?;
+        job.handle(offered(&connections[of], of, slot))?;
     }
     ensure!(
         job.deployed == tasks,
@@ -46,7 +46,7 @@ pub fn of(graph: pb::JobGraph, slots: u32, task_managers: usize) -> anyhow::Resu
                 state: pb::ExecutionState::Running.into(),
                 ..pb::ExecutionReport::default()
             };
-            job.hear(Event::ExecutionsReported {
+            job.handle(Event::ExecutionsReported {
                 connection: connection.clone(),
                 executions: vec![report],
             })?;
@@ -94,7 +94,7 @@ impl Job {
         })
     }
 
-    fn hear(&mut self, event: Event) -> anyhow::Result<()> {
+    fn handle(&mut self, event: Event) -> anyhow::Result<()> {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             for effect in self.core.handle(2, event)? {

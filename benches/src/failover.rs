@@ -44,7 +44,7 @@ const RECORDS_AFTER: u64 = 500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Killed,
-    AskedToEnd,
+    ShutdownRequested,
     Transferred,
     Frozen,
     Unreachable,
@@ -54,7 +54,7 @@ impl Ending {
     /// The endings for processes on one host.
     const ON_ONE_HOST: [Ending; 4] = [
         Ending::Killed,
-        Ending::AskedToEnd,
+        Ending::ShutdownRequested,
         Ending::Transferred,
         Ending::Frozen,
     ];
@@ -62,7 +62,7 @@ impl Ending {
     fn name(self) -> &'static str {
         match self {
             Ending::Killed => "SIGKILL",
-            Ending::AskedToEnd => "SIGTERM",
+            Ending::ShutdownRequested => "SIGTERM",
             Ending::Transferred => "transfer",
             Ending::Frozen => "frozen",
             Ending::Unreachable => "unreachable",
@@ -72,7 +72,7 @@ impl Ending {
     fn repetitions(self, options: &BenchOptions) -> usize {
         match self {
             Ending::Killed => options.pick(KILLS.0, KILLS.1),
-            Ending::AskedToEnd | Ending::Transferred => options.pick(OTHERS.0, OTHERS.1),
+            Ending::ShutdownRequested | Ending::Transferred => options.pick(OTHERS.0, OTHERS.1),
             Ending::Frozen | Ending::Unreachable => options.pick(SILENT.0, SILENT.1),
         }
     }
@@ -212,7 +212,7 @@ impl Bench {
         let process = self.cluster.jobmanager(leader.index);
         match ending {
             Ending::Killed => process.kill(),
-            Ending::AskedToEnd => process.ask_to_end()?,
+            Ending::ShutdownRequested => process.request_shutdown()?,
             Ending::Frozen => process.stop()?,
             Ending::Unreachable => self.cut_off(leader.index)?,
             // The request is sent below.
@@ -262,7 +262,7 @@ impl Bench {
             }
             // It is killed while it hangs, as an operator would do.
             Ending::Killed | Ending::Frozen => process.start()?,
-            Ending::AskedToEnd => {
+            Ending::ShutdownRequested => {
                 process.terminate().await?;
                 process.start()?;
             }

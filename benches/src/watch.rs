@@ -14,12 +14,12 @@ const INTERVAL: Duration = Duration::from_millis(1);
 /// Timeout of all waits: enough for a default session, a large recovery, a busy machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(180);
 
-/// Waits until `look` succeeds.
+/// Waits until `poll` succeeds.
 pub async fn until<T>(
     what: &str,
-    look: impl AsyncFnMut() -> anyhow::Result<T>,
+    poll: impl AsyncFnMut() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    wait_for_every(INTERVAL, what, BOUND, look).await
+    wait_for_every(INTERVAL, what, BOUND, poll).await
 }
 
 /// Waits until one of the JobManagers at these addresses leads with an epoch above `epoch`, and is confirmed;

@@ -47,20 +47,20 @@ impl Guard {
 
     /// Adds `pid` to the processes that are killed at the end.
     pub fn watch(&mut self, pid: u32) {
-        self.tell(&format!("watch {pid}"));
+        self.send(&format!("watch {pid}"));
     }
 
     /// Removes `pid`, which is about to be reaped.
-    pub fn forget(&mut self, pid: u32) {
-        self.tell(&format!("forget {pid}"));
+    pub fn release(&mut self, pid: u32) {
+        self.send(&format!("forget {pid}"));
     }
 
     /// Keeps the directory at the end.
     pub fn keep_directory(&mut self) {
-        self.tell("keep directory");
+        self.send("keep directory");
     }
 
-    fn tell(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         if let Some(pipe) = &mut self.pipe {
             // If the shell has ended, the cluster's own drop still kills its processes.
             let _ = writeln!(pipe, "{line}");
@@ -88,7 +88,7 @@ mod tests {
         for child in [&first, &watched, &spared] {
             guard.watch(child.id());
         }
-        guard.forget(spared.id());
+        guard.release(spared.id());
         drop(guard);
         assert!(!directory.exists());
         assert!(!first.wait().expect("waited").success());

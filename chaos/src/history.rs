@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::rest::RestClient;
 
 /// The pause between two observations: each lists all jobs.
-const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// The observed states of jobs.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub struct History {
     /// The first terminal state that was observed of each job.
     ends: BTreeMap<JobId, String>,
     /// Number of observations.
-    looks: u64,
+    observations: u64,
     /// Violations of the invariant.
     wrong: Vec<String>,
 }
@@ -48,8 +48,8 @@ impl History {
     }
 
     /// Number of observations.
-    pub fn looks(&self) -> u64 {
-        self.looks
+    pub fn observations(&self) -> u64 {
+        self.observations
     }
 
     /// Returns an error with all violations.
@@ -68,7 +68,7 @@ pub fn is_terminal(state: &str) -> bool {
 #[derive(Debug)]
 pub struct Observer {
     history: Arc<Mutex<History>>,
-    looking: JoinHandle<()>,
+    polling: JoinHandle<()>,
 }
 
 impl Observer {
@@ -76,17 +76,17 @@ impl Observer {
     pub fn start(rest: RestClient, addresses: Vec<String>) -> Observer {
         let history = Arc::<Mutex<History>>::default();
         let noted = history.clone();
-        let looking = tokio::spawn(async move {
+        let polling = tokio::spawn(async move {
             for address in addresses.iter().cycle() {
-                let Ok(seen) = look(&rest, address).await else {
-                    tokio::time::sleep(LOOK_INTERVAL).await;
+                let Ok(seen) = list_jobs(&rest, address).await else {
+                    tokio::time::sleep(POLL_INTERVAL).await;
                     continue;
                 };
                 note_all(&noted, seen);
-                tokio::time::sleep(LOOK_INTERVAL).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         });
-        Observer { history, looking }
+        Observer { history, polling }
     }
 
     /// Reads the observations so far.
@@ -97,7 +97,7 @@ impl Observer {
 
 fn note_all(noted: &Mutex<History>, seen: Vec<(JobId, String)>) {
     let mut history = noted.lock();
-    history.looks += 1;
+    history.observations += 1;
     for (job, state) in seen {
         history.note(job, &state);
     }
@@ -105,11 +105,11 @@ fn note_all(noted: &Mutex<History>, seen: Vec<(JobId, String)>) {
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        self.looking.abort();
+        self.polling.abort();
     }
 }
 
-async fn look(rest: &RestClient, address: &str) -> anyhow::Result<Vec<(JobId, String)>> {
+async fn list_jobs(rest: &RestClient, address: &str) -> anyhow::Result<Vec<(JobId, String)>> {
     let body = rest.get(address, "/v1/jobs?consistent=true").await?;
     let jobs = body["jobs"].as_array().context("no jobs")?;
     let read = |job: &serde_json::Value| {

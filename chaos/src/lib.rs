@@ -9,6 +9,7 @@
 pub mod builder;
 pub mod cli;
 pub mod cluster;
+pub mod continuity;
 pub mod copies;
 pub mod demo;
 pub mod dump;
@@ -22,13 +23,13 @@ pub mod network;
 pub mod process;
 pub mod rest;
 pub mod store;
-pub mod untouched;
 pub mod wait;
 pub mod wordcount;
 
 pub use builder::ClusterBuilder;
 pub use cli::{Cli, CliOutput};
 pub use cluster::{Cluster, Leader};
+pub use continuity::Attempts;
 pub use copies::Copy;
 pub use dump::StoreDump;
 pub use history::{History, Observer};
@@ -38,7 +39,6 @@ pub use network::{Host, Link, Network, on_a_network_of_its_own, small_file_syste
 pub use process::Process;
 pub use rest::RestClient;
 pub use store::{Store, StoreKind};
-pub use untouched::Attempts;
 pub use wait::wait_for;
 
 /// Whether the long variants are enabled: the stores' default leases instead of the shortest ones.

@@ -159,7 +159,7 @@ impl Process {
     }
 
     /// Sends SIGTERM without waiting.
-    pub fn ask_to_end(&self) -> anyhow::Result<()> {
+    pub fn request_shutdown(&self) -> anyhow::Result<()> {
         self.signal(Signal::TERM)
     }
 
@@ -176,7 +176,7 @@ impl Process {
         })
         .await?;
         if self.runs() {
-            self.ask_to_end()?;
+            self.request_shutdown()?;
         }
         self.ended(END_BOUND).await
     }
@@ -239,18 +239,18 @@ impl Process {
 
     fn reap(&mut self) {
         if let Some(mut child) = self.child.take() {
-            self.guard.lock().forget(child.id());
+            self.guard.lock().release(child.id());
             self.ended = child.wait().ok();
         }
     }
 
     /// Waits until the failpoint `name` was reached since the first start of the process.
     pub async fn reached(&self, name: &str, bound: Duration) -> anyhow::Result<()> {
-        self.says(&format!("failpoint {name} reached"), bound).await
+        self.logs(&format!("failpoint {name} reached"), bound).await
     }
 
     /// Waits until its log contains `text`.
-    pub async fn says(&self, text: &str, bound: Duration) -> anyhow::Result<()> {
+    pub async fn logs(&self, text: &str, bound: Duration) -> anyhow::Result<()> {
         wait_for(
             &format!("{:?} in the log of {}", text, self.name),
             bound,

@@ -33,7 +33,7 @@ impl Default for RestClient {
 impl RestClient {
     /// The body of a successful answer to `GET http://address/path`.
     pub async fn get(&self, address: &str, path: &str) -> anyhow::Result<Value> {
-        let (status, body) = self.ask(Method::GET, address, path).await?;
+        let (status, body) = self.request(Method::GET, address, path).await?;
         if !status.is_success() {
             bail!("GET {address}{path}: {status}: {body}");
         }
@@ -41,18 +41,18 @@ impl RestClient {
     }
 
     /// Status and body of the answer.
-    pub async fn ask(
+    pub async fn request(
         &self,
         method: Method,
         address: &str,
         path: &str,
     ) -> anyhow::Result<(StatusCode, Value)> {
-        let (status, _, body) = self.ask_for_all(method, address, path).await?;
+        let (status, _, body) = self.request_with_headers(method, address, path).await?;
         Ok((status, body))
     }
 
     /// Status, headers and body of the answer.
-    pub async fn ask_for_all(
+    pub async fn request_with_headers(
         &self,
         method: Method,
         address: &str,

@@ -4,15 +4,15 @@ use std::fmt::Display;
 use std::time::Duration;
 
 /// Pause between two checks. Clusters are asked over REST, on machines that are busy with the clusters themselves.
-const LOOK_INTERVAL: Duration = Duration::from_millis(40);
+const POLL_INTERVAL: Duration = Duration::from_millis(40);
 
-/// Calls `look` until it returns a value; the error names the condition and the last error of `look`.
+/// Calls `poll` until it returns a value; the error names the condition and the last error of `poll`.
 pub async fn wait_for<T, E: Display>(
     what: &str,
     bound: Duration,
-    look: impl AsyncFnMut() -> Result<T, E>,
+    poll: impl AsyncFnMut() -> Result<T, E>,
 ) -> anyhow::Result<T> {
-    wait_for_every(LOOK_INTERVAL, what, bound, look).await
+    wait_for_every(POLL_INTERVAL, what, bound, poll).await
 }
 
 /// The same with another pause between two checks.
@@ -20,11 +20,11 @@ pub async fn wait_for_every<T, E: Display>(
     interval: Duration,
     what: &str,
     bound: Duration,
-    mut look: impl AsyncFnMut() -> Result<T, E>,
+    mut poll: impl AsyncFnMut() -> Result<T, E>,
 ) -> anyhow::Result<T> {
     let deadline = tokio::time::Instant::now() + bound;
     loop {
-        match look().await {
+        match poll().await {
             Ok(value) => return Ok(value),
             Err(last) if tokio::time::Instant::now() >= deadline => {
                 anyhow::bail!("waited {bound:?} for {what}; last seen: {last:#}")

@@ -57,7 +57,7 @@ fn processes_in(directory: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// Reads the output up to this part.
-async fn until_told(demo: &mut Child, part: &str) -> anyhow::Result<String> {
+async fn until_printed(demo: &mut Child, part: &str) -> anyhow::Result<String> {
     let stdout = demo.stdout.take().context("it is a pipe")?;
     let mut story = BufReader::new(stdout).lines();
     let told = async {
@@ -74,7 +74,7 @@ async fn until_told(demo: &mut Child, part: &str) -> anyhow::Result<String> {
 }
 
 /// Its error output when it ends in another way than it wanted.
-async fn last_words(mut demo: Child, code: i32, bound: Duration) -> anyhow::Result<String> {
+async fn final_output(mut demo: Child, code: i32, bound: Duration) -> anyhow::Result<String> {
     let status = tokio::time::timeout(bound, demo.wait()).await??;
     ensure!(status.code() == Some(code), "{status}");
     let mut said = String::new();
@@ -132,12 +132,12 @@ async fn an_interrupted_demo_of_a_configuration_fails_and_leaves_nothing() -> an
         "jobmanager.rpc.port: 1\nhigh-availability.embedded.dir: /dev/null/store\n",
     )?;
     let mut demo = start_demo_with(temporary.path(), &["--config", &file])?;
-    until_told(&mut demo, " leads ").await?;
+    until_printed(&mut demo, " leads ").await?;
     let of_the_file = with_setting(temporary.path(), &file)?;
     ensure!(of_the_file.len() == 5, "{of_the_file:?} run with {file}");
     let pid = demo.id().context("it runs")?;
     signal(i32::try_from(pid)?, Signal::INT)?;
-    let said = last_words(demo, 130, DEMO_BOUND).await?;
+    let said = final_output(demo, 130, DEMO_BOUND).await?;
     ensure!(said.contains("interrupted"), "{said:?}");
     let bound = Duration::from_secs(10);
     wait_for("all processes and files to be gone", bound, async || {
@@ -208,11 +208,11 @@ fn taskmanager(directory: &Path, id: &str) -> anyhow::Result<Vec<i32>> {
 async fn a_taskmanager_that_somebody_else_kills_is_named_at_once() -> anyhow::Result<()> {
     let temporary = tempfile::tempdir()?;
     let mut demo = start_demo(temporary.path())?;
-    until_told(&mut demo, "records are read here").await?;
+    until_printed(&mut demo, "records are read here").await?;
     for pid in taskmanager(temporary.path(), "tm-1")? {
         signal(pid, Signal::KILL)?;
     }
-    let said = last_words(demo, 1, Duration::from_secs(20)).await?;
+    let said = final_output(demo, 1, Duration::from_secs(20)).await?;
     ensure!(
         said.contains("tm-1") && said.contains("signal: 9"),
         "{said:?}"

@@ -1,4 +1,4 @@
-//! The clock that limits how long a process believes that its own lease is alive. It bounds wasted work.
+//! The clock that limits how long a process treats its own lease as valid. It bounds wasted work.
 //!
 //! No safety argument depends on it; safety comes from the epoch alone. The real clock is `CLOCK_BOOTTIME`,
 //! which also runs while the host is suspended; tests on paused time use tokio's clock.

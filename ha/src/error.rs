@@ -57,7 +57,7 @@ pub enum Error {
         reason: String,
     },
     /// The lease or session that the request needs is gone; nothing was applied.
-    #[error("the lease or session is gone")]
+    #[error("the lease or session has expired")]
     SessionLost,
     /// The store rejects the credentials, or they lack a permission.
     #[error("{store} denies access: {reason}")]
@@ -100,7 +100,7 @@ pub enum Error {
     /// The store belongs to another incarnation of the cluster: it was wiped or restored in the meantime.
     #[error(
         "the store is another incarnation of the cluster ({found}, expected {expected}): it was wiped, or restored from a backup; \
-         if that is meant, start this process again: it accepts the store as it is; else bring the former store back first"
+         if this is intended, start this process again: it accepts the store as it is; else bring the former store back first"
     )]
     OtherIncarnation {
         /// The incarnation that this process knows.
@@ -110,7 +110,7 @@ pub enum Error {
     },
     /// The store holds an earlier state of this cluster: it was restored in the meantime.
     #[error(
-        "the store went back from epoch {known} to epoch {found}: it was restored from a backup of this cluster; if that is meant, \
+        "the store went back from epoch {known} to epoch {found}: it was restored from a backup of this cluster; if this is intended, \
          end all JobManagers and TaskManagers before the first of them is started again: they accept the store as it is; \
          else bring the former store back first"
     )]

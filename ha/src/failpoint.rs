@@ -89,7 +89,7 @@ mod imp {
     use parking_lot::{Mutex, MutexGuard};
 
     /// Polling interval for the existence of the file.
-    const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+    const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
     #[derive(Clone, PartialEq, Eq)]
     enum Action {
@@ -172,7 +172,7 @@ mod imp {
             Some(Action::Hold | Action::HoldOnce) => std::future::pending::<()>().await,
             Some(Action::HoldWhile(path)) => {
                 while path.exists() {
-                    tokio::time::sleep(LOOK_INTERVAL).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 eprintln!("failpoint {name} passed");
             }
@@ -188,7 +188,7 @@ mod imp {
             },
             Some(Action::HoldWhile(path)) => {
                 while path.exists() {
-                    std::thread::park_timeout(LOOK_INTERVAL);
+                    std::thread::park_timeout(POLL_INTERVAL);
                 }
                 eprintln!("failpoint {name} passed");
             }

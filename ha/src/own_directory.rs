@@ -138,7 +138,7 @@ struct Us {
     group: u32,
     /// The id that the kernel shows for users who are unknown in this process's user namespace; `None` if it
     /// is a real user here.
-    nobody: Option<u32>,
+    overflow_user: Option<u32>,
 }
 
 impl Us {
@@ -146,7 +146,7 @@ impl Us {
         Us {
             user: geteuid().as_raw(),
             group: getegid().as_raw(),
-            nobody: unknown_user(),
+            overflow_user: unknown_user(),
         }
     }
 
@@ -163,7 +163,7 @@ impl Us {
     fn check_above(&self, path: &Path, found: &Metadata) -> Result<(), NotOwn> {
         // In a user namespace the host's root shows as the unknown user. A directory of that user which
         // others can only read is treated as root's.
-        let is_hosts = self.nobody == Some(found.uid());
+        let is_hosts = self.overflow_user == Some(found.uid());
         self.check_owner(path, found, is_hosts || self.is_trusted(found.uid()))?;
         let mode = found.mode();
         let is_our_group = found.gid() == self.group || found.gid() == 0;
@@ -203,7 +203,7 @@ fn check_mode(path: &Path, found: &Metadata, holds: bool) -> Result<(), NotOwn> 
     })
 }
 
-/// `None` if that id is a known user: in the host's own namespace it belongs to `nobody`.
+/// `None` if that id is a known user: in the host's own namespace it belongs to `overflow_user`.
 fn unknown_user() -> Option<u32> {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
     let overflow: u32 = overflow.trim().parse().ok()?;

@@ -85,7 +85,7 @@ macro_rules! suite {
                         a_dead_leader_is_replaced,
                         members_and_the_confirmed_leader_are_known_to_all;
                 }
-                strangers {
+                foreign_writes {
                     Shared:
                         leader_information_that_a_stranger_removed_is_published_again,
                         a_term_whose_epoch_a_stranger_overwrote_is_suspended_until_it_is_put_back,

@@ -9,7 +9,7 @@ use tanist_ha::election::{self, Acceptance, ProcessId};
 use tanist_leadership::ha::Backend;
 use tanist_telemetry::ExitCode;
 
-use super::output::{fail, hint, say};
+use super::output::{fail, hint, inform};
 
 /// Shows what accepting the store would change, or accepts it.
 pub(super) async fn accept(options: &HaOptions, yes: bool, force: bool) -> ExitCode {
@@ -33,16 +33,16 @@ async fn try_to_accept(options: &HaOptions, yes: bool, force: bool) -> Result<Ex
     // It only observes: a lease of its own would make other processes wait for it.
     let driver = backend.open_driver(ProcessId::new("accept"), false).await?;
     let wanted = election::propose(&*driver).await?;
-    say(description(name, &wanted));
+    inform(description(name, &wanted));
     let code = if yes {
         election::accept(&*driver, &wanted, force).await?;
-        say(format_args!(
+        inform(format_args!(
             "accepted: start the JobManagers and TaskManagers of this store; the first JobManager leads in epoch {}",
             wanted.next.epoch.next()
         ));
         ExitCode::Ended
     } else {
-        say("nothing was changed");
+        inform("nothing was changed");
         hint("`tanist ha accept --yes` does it");
         ExitCode::Unsuccessful
     };

@@ -15,15 +15,15 @@ use tanist_telemetry::{self as telemetry, ExitCode};
 use super::args::{GlobalArgs, HaCommand, JobCommand, ListArgs, TaskManagerCommand, parameter};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
-use super::output::{fail, say};
+use super::output::{fail, inform};
 use super::processes::{jobmanager_for, taskmanager};
 use super::{about_jobs, ha, jobs, load_options, show_config, task_managers, with_runtime};
 
 const EXIT_STATUS: &str = "\
 Exit status of jobmanager and local: 0 the application SUCCEEDED, or a signal asked a jobmanager to end; 4 it FAILED; \
-5 it was CANCELED; 130 (SIGINT) or 143 (SIGTERM) a signal ended local: an application with a store of its own ends with it, another one goes on with \
-the store that is configured; 10, 11 and 13 not started: configuration, port, directory; 20 fatal error, or nobody knows how the \
-application ended; 21 refused for good, also because the program is not the one that the application was started with.";
+5 it was CANCELED; 130 (SIGINT) or 143 (SIGTERM) a signal ended local: an application with a store of its own ends with it, another one continues with \
+the store that is configured; 10, 11 and 13 not started: configuration, port, directory; 20 fatal error, or it is not known how the \
+application ended; 21 refused permanently, also because the program is not the one that the application was started with.";
 
 /// An application: JobManager, TaskManager and client by subcommand
 #[derive(Debug, Parser)]
@@ -188,7 +188,7 @@ async fn local(
 ) -> ExitCode {
     let Host { stop, directory } = match Host::prepare(configuration, "local") {
         Ok(host) => host,
-        Err(failure) => return failure.say(),
+        Err(failure) => return failure.report(),
     };
     let explicit = configuration.explicit_settings();
     let is_set = |key: &str| explicit.iter().any(|setting| setting.key == key);
@@ -223,7 +223,7 @@ async fn local(
                 // A standby may have taken the application over.
                 cluster = cluster.guarded();
             }
-            say(format_args!(
+            inform(format_args!(
                 "the application runs at {}",
                 cluster.rest_address()
             ));
@@ -243,12 +243,12 @@ async fn local(
                     code
                 }
                 HostedEnd::JobManager(ExitCode::Ended) => {
-                    say(format_args!("interrupted: {what}"));
+                    inform(format_args!("interrupted: {what}"));
                     interrupted_by()
                 }
                 HostedEnd::JobManager(code) => code,
                 HostedEnd::TaskManager(failure) => {
-                    say(what);
+                    inform(what);
                     failure.code
                 }
             }

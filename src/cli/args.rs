@@ -13,7 +13,7 @@ use tanist_telemetry::VERSION_AND_REVISION;
 const EXIT_STATUS: &str = "\
 Exit status: 0 done, and the job FINISHED if it was waited for; 1 refused; 2 wrong command line; 3 wrong job file; \
 4 the job FAILED; 5 the job was CANCELED; 6 no JobManager answered; 7 the job is quarantined, and goes on; \
-10, 11, 13 not started: configuration, port, directory; 20 fatal error; 21 refused for good; \
+10, 11, 13 not started: configuration, port, directory; 20 fatal error; 21 refused permanently; \
 22 shut down before cleaning up; 130, 143 interrupted by ^C, SIGTERM: what was accepted goes on.";
 
 /// A cluster runtime for job graphs whose control plane does not go down.

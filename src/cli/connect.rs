@@ -6,7 +6,7 @@ use tanist_client::{ClientError, ClusterClient, JobClient};
 use tanist_config::Configuration;
 use tokio::sync::watch;
 
-use super::output::say;
+use super::output::inform;
 
 /// How long a read is retried while no JobManager accepts a connection. Commands that change something use
 /// `client.timeout`.
@@ -57,11 +57,11 @@ async fn connect_within(
         connected = &mut connecting => return connected,
         reasons = quiet => reasons,
     };
-    telling(reasons, connecting).await
+    reporting(reasons, connecting).await
 }
 
 /// The same; reports to `waits` why the store can't be opened yet.
-pub(super) async fn connect_telling(
+pub(super) async fn connect_reporting(
     configuration: &Configuration,
     addresses: &[String],
     waits: &watch::Sender<Option<String>>,
@@ -76,20 +76,20 @@ async fn open(
     waits: &watch::Sender<Option<String>>,
 ) -> Result<Connection, ClientError> {
     let cluster =
-        ClusterClient::connect_telling(configuration, addresses, reach_timeout, waits).await?;
+        ClusterClient::connect_reporting(configuration, addresses, reach_timeout, waits).await?;
     let jobs = cluster.jobs().clone();
     Ok(Connection { jobs, cluster })
 }
 
 /// Shows the reasons for waiting while `doing` runs.
-pub(super) async fn telling<T>(
+pub(super) async fn reporting<T>(
     mut waits: watch::Receiver<Option<String>>,
     doing: impl Future<Output = T>,
 ) -> T {
     let tell = async {
         while waits.changed().await.is_ok() {
             if let Some(reason) = &*waits.borrow_and_update() {
-                say(format_args!("waits: {reason}"));
+                inform(format_args!("waits: {reason}"));
             }
         }
         std::future::pending().await

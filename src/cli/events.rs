@@ -33,13 +33,13 @@ fn listing(events: &[JobEventInfo]) -> String {
                 .epoch
                 .map_or_else(String::new, |epoch| epoch.to_string()),
             what.to_string(),
-            said(event),
+            description(event),
         ]);
     }
     table.to_string()
 }
 
-fn said(event: &JobEventInfo) -> String {
+fn description(event: &JobEventInfo) -> String {
     let mut text = event.text.lines().next().unwrap_or_default().to_owned();
     if let (Some(task), Some(attempt)) = (&event.task, event.attempt) {
         let place = if text.is_empty() { "" } else { " on " };

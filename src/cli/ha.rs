@@ -12,9 +12,9 @@ use tanist_telemetry::ExitCode;
 
 use super::accept;
 use super::args::{GlobalArgs, HaCommand, OutputFormat};
-use super::connect::{Connection, connect, connect_to_change, telling};
-use super::output::{Table, answer, answer_json, bytes, duration, field, optional, say, time};
-use super::tell;
+use super::connect::{Connection, connect, connect_to_change, reporting};
+use super::output::{Table, answer, answer_json, bytes, duration, field, inform, optional, time};
+use super::report_error;
 
 pub(super) async fn ha(
     configuration: &Configuration,
@@ -29,7 +29,7 @@ pub(super) async fn ha(
             HaCommand::Transfer { .. } => connect_to_change(configuration, &global.address).await?,
             _ => connect(configuration, &global.address).await?,
         };
-        telling(connection.jobs.waits(), async {
+        reporting(connection.jobs.waits(), async {
             match command {
                 HaCommand::Status => status(&connection, global.output).await,
                 HaCommand::History => history(&connection, global.output).await,
@@ -43,7 +43,7 @@ pub(super) async fn ha(
     };
     match asking.await {
         Ok(()) => ExitCode::Ended,
-        Err(error) => tell(&error),
+        Err(error) => report_error(&error),
     }
 }
 
@@ -77,7 +77,7 @@ async fn transfer(
         OutputFormat::Json => answer_json(&serde_json::json!({
             "epoch": leader.epoch, "process": leader.process, "since": leader.since,
         })),
-        OutputFormat::Table => say(transfer_text(before, &leader)),
+        OutputFormat::Table => inform(transfer_text(before, &leader)),
     }
     Ok(())
 }
@@ -200,7 +200,7 @@ fn member_table(members: &[MemberInfo]) -> String {
             optional(cache.and_then(|cache| cache.behind)),
             optional(cache.map(cached_text)),
             optional(member.clock_offset.map(|offset| format!("{offset:+} ms"))),
-            optional(member.lacking_permissions.as_deref().map(permissions_text)),
+            optional(member.missing_permissions.as_deref().map(permissions_text)),
         ]);
     }
     table.to_string()
@@ -215,10 +215,10 @@ fn cached_text(cache: &CacheInfo) -> String {
 }
 
 /// Whether a process has all permissions in the store that a leader needs. Missing ones are listed among the warnings.
-fn permissions_text(lacking: &[String]) -> String {
-    match lacking.len() {
+fn permissions_text(missing: &[String]) -> String {
+    match missing.len() {
         0 => "all".to_owned(),
-        count => format!("{count} lacking"),
+        count => format!("{count} missing"),
     }
 }
 
@@ -289,10 +289,10 @@ mod tests {
             "members": [
                 {"process": "jm-1", "incarnation": "x", "rest-address": "a:8081", "rpc-address": null,
                  "version": "0.1.0", "leads": true, "role": "leading", "clock-offset": -12,
-                 "lacking-permissions": []},
+                 "missing-permissions": []},
                 {"process": "jm-2", "incarnation": "x", "rest-address": "b:8081", "rpc-address": null,
                  "version": "0.1.0", "leads": false, "role": "standby", "clock-offset": 0,
-                 "lacking-permissions": ["to write a", "to write b"],
+                 "missing-permissions": ["to write a", "to write b"],
                  "cache": {"change": 40, "newest": 42, "behind": 2, "records": 10,
                            "named-only": 0, "bytes": 2048, "differed": 3}},
                 {"process": "jm-3", "incarnation": "x", "rest-address": null, "rpc-address": null,
@@ -315,7 +315,7 @@ Warning      look here
 
 JOBMANAGER  ROLE       REST    VERSION  CHANGE  BEHIND  CACHED               CLOCK   PERMISSIONS
 jm-1        leading    a:8081  0.1.0    -       -       -                    -12 ms  all
-jm-2        standby    b:8081  0.1.0    40      2       2.0 KiB, 3 differed  +0 ms   2 lacking
+jm-2        standby    b:8081  0.1.0    40      2       2.0 KiB, 3 differed  +0 ms   2 missing
 jm-3        no answer  -       0.2.0    -       -       -                    -       -
 ";
         assert_eq!(status_text(&status, 1_700_000_065_000), expected);

@@ -51,14 +51,14 @@ impl Failure {
     }
 
     /// Shows the failure to a user at a terminal. Returns the exit code.
-    pub(super) fn say(self) -> ExitCode {
+    pub(super) fn report(self) -> ExitCode {
         fail(self.cause);
         self.code
     }
 
     /// Writes the failure as the last entry of the process's log. Returns the exit code.
     pub(super) fn log(self) -> ExitCode {
-        self.code.log_last_words(&self.cause);
+        self.code.log_final_message(&self.cause);
         self.code
     }
 }

@@ -12,9 +12,9 @@ use tanist_rest_model::{Word, job_status_name, paths};
 use tanist_telemetry::ExitCode;
 
 use super::args::{GlobalArgs, ListArgs, OutputFormat};
-use super::connect::{Connection, connect, connect_to_change, telling};
-use super::output::{Table, answer, answer_json, duration, field, say, time_if_known};
-use super::tell;
+use super::connect::{Connection, connect, connect_to_change, reporting};
+use super::output::{Table, answer, answer_json, duration, field, inform, time_if_known};
+use super::report_error;
 
 /// The state as shown to users.
 pub(super) fn shown_name(shown: Option<&Word>, status: JobStatus) -> &str {
@@ -28,14 +28,14 @@ pub(super) async fn list(
 ) -> ExitCode {
     let listing = async {
         let connection = connect(configuration, &global.address).await?;
-        let all = telling(connection.jobs.waits(), connection.jobs.list()).await?;
+        let all = reporting(connection.jobs.waits(), connection.jobs.list()).await?;
         let (jobs, left_out) = chosen(all, args);
         match global.output {
             OutputFormat::Json => answer_json(&serde_json::json!({ "jobs": jobs })),
             OutputFormat::Table => answer(job_table(&jobs, wall_clock_ms())),
         }
         if left_out > 0 {
-            say(format_args!("{left_out} older jobs are left out"));
+            inform(format_args!("{left_out} older jobs are left out"));
         }
         Ok(())
     };
@@ -74,10 +74,10 @@ pub(super) async fn cancel(
 ) -> ExitCode {
     let canceling = async {
         let connection = connect_to_change(configuration, &global.address).await?;
-        telling(connection.jobs.waits(), connection.jobs.cancel(job)).await?;
+        reporting(connection.jobs.waits(), connection.jobs.cancel(job)).await?;
         match status_of(&connection, job).await {
-            Some(JobStatus::Canceled) => say(format_args!("job {job} is cancelled")),
-            _ => say(format_args!("job {job} is being cancelled")),
+            Some(JobStatus::Canceled) => inform(format_args!("job {job} is cancelled")),
+            _ => inform(format_args!("job {job} is being cancelled")),
         }
         Ok(())
     };
@@ -91,13 +91,13 @@ pub(super) async fn stop(
 ) -> ExitCode {
     let stopping = async {
         let connection = connect_to_change(configuration, &global.address).await?;
-        telling(connection.jobs.waits(), connection.jobs.stop(job)).await?;
+        reporting(connection.jobs.waits(), connection.jobs.stop(job)).await?;
         match status_of(&connection, job).await {
-            Some(JobStatus::Finished) => say(format_args!("job {job} has finished")),
-            Some(JobStatus::Canceled | JobStatus::Cancelling) => say(format_args!(
+            Some(JobStatus::Finished) => inform(format_args!("job {job} has finished")),
+            Some(JobStatus::Canceled | JobStatus::Cancelling) => inform(format_args!(
                 "job {job} is cancelled: none of its tasks had started, or another request cancelled it"
             )),
-            _ => say(format_args!(
+            _ => inform(format_args!(
                 "job {job} is being stopped: it finishes with what its sources have read"
             )),
         }
@@ -124,9 +124,9 @@ pub(super) async fn show(
         let waits = connection.jobs.waits();
         match global.output {
             OutputFormat::Json => {
-                answer_json(&telling(waits, connection.jobs.raw(path)).await?);
+                answer_json(&reporting(waits, connection.jobs.raw(path)).await?);
             }
-            OutputFormat::Table => answer(telling(waits, text(&connection.jobs)).await?),
+            OutputFormat::Table => answer(reporting(waits, text(&connection.jobs)).await?),
         }
         Ok(())
     };
@@ -136,7 +136,7 @@ pub(super) async fn show(
 pub(super) fn finish(result: Result<(), ClientError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::Ended,
-        Err(error) => tell(&error),
+        Err(error) => report_error(&error),
     }
 }
 
@@ -201,8 +201,8 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
     if let Some(cause) = &job.cause {
         line("Cause", cause);
     }
-    let is_told = |failure: &str| job.cause.iter().any(|cause| cause.contains(failure));
-    if let Some(failure) = failure.filter(|failure| !is_told(failure)) {
+    let is_contained = |failure: &str| job.cause.iter().any(|cause| cause.contains(failure));
+    if let Some(failure) = failure.filter(|failure| !is_contained(failure)) {
         line("Last failure", failure);
     }
     let mut table = Table::new(["VERTEX", "NAME", "STATUS", "TASKS", "RECORDS IN", "OUT"]);

@@ -24,7 +24,7 @@ mod reload;
 mod run;
 mod show_config;
 #[cfg(test)]
-mod stuck_tests;
+mod stalled_task_tests;
 mod subtasks;
 mod target;
 mod task_managers;
@@ -98,7 +98,7 @@ fn with_runtime(
     };
     umask::restrict(configuration.process().output_umask.map(Umask::bits));
     // A user who requests something wants the answer, not a log.
-    let level = if is_server || is_asked_for(&configuration, "log.level") {
+    let level = if is_server || is_enabled(&configuration, "log.level") {
         configuration.log().level.as_str()
     } else {
         "error"
@@ -143,7 +143,7 @@ fn with_runtime(
 }
 
 /// Whether the user set this option on the command line, not in a file that is shared with others.
-fn is_asked_for(configuration: &Configuration, key: &str) -> bool {
+fn is_enabled(configuration: &Configuration, key: &str) -> bool {
     let mut explicit = configuration.explicit_settings().into_iter();
     explicit.any(|it| it.key == key && it.source == Source::Flag)
 }
@@ -198,13 +198,13 @@ async fn about_jobs(
 }
 
 /// Shows the error of a request, and returns its exit code.
-fn tell(error: &ClientError) -> ExitCode {
+fn report_error(error: &ClientError) -> ExitCode {
     fail(error);
     advise(error)
 }
 
 /// The same; `what` says what failed because of the error.
-fn tell_that(what: impl Display, error: &ClientError) -> ExitCode {
+fn report_failure(what: impl Display, error: &ClientError) -> ExitCode {
     fail(format_args!("{what}: {error}"));
     advise(error)
 }

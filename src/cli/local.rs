@@ -16,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 use super::args::{LocalArgs, OutputFormat};
 use super::cluster::first_failure;
 use super::host::own_directory;
-use super::output::{answer_json, fail, hint, say, warn};
+use super::output::{answer_json, fail, hint, inform, warn};
 use super::per_job::end_of;
 use super::processes::run_jobmanager;
 use super::progress::Progress;
-use super::run::{Files, compile_job, interrupted, show_end, tell_end};
-use super::tell;
+use super::report_error;
+use super::run::{Files, compile_job, interrupted, report_end, show_end};
 
 /// Interval for asking whether the cleanup of the job is complete.
 const CLEANUP_INTERVAL: Duration = Duration::from_millis(20);
@@ -48,14 +48,14 @@ pub(super) async fn local(
     };
     let directory = match own_directory(configuration, "local") {
         Ok(directory) => directory,
-        Err(failure) => return failure.say(),
+        Err(failure) => return failure.report(),
     };
     // The terminal may close: the cluster runs to the end of the job.
     let _hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup());
     match LocalCluster::start(load, directory.path(), slots_needed(&graph)).await {
         Ok(mut cluster) => {
             let code = tokio::select! {
-                code = attend(&cluster.client, &graph, output) => code,
+                code = follow_job(&cluster.client, &graph, output) => code,
                 failure = first_failure(&mut cluster.taskmanager) => {
                     fail(format_args!("{failure}: the job ends with its cluster"));
                     failure.code
@@ -72,7 +72,7 @@ pub(super) async fn local(
 }
 
 /// Submits the job and waits for its end. A signal ends this command, and with it the cluster and the job.
-async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> ExitCode {
+async fn follow_job(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> ExitCode {
     let mut progress = Progress::new();
     let running = async {
         let submitted = client.submit(graph).await?;
@@ -90,7 +90,7 @@ async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> E
             }
         };
         if tokio::time::timeout(END_TIMEOUT, cleaned_up).await.is_err() {
-            warn("what the job left in its output directory could not be removed in time");
+            warn("temporary files of the job in its output directory could not be removed in time");
         }
         Ok(ended)
     };
@@ -101,16 +101,16 @@ async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> E
     progress.end();
     match ended {
         Ok(Ok(info)) => {
-            let code = tell_end(client, &info).await;
+            let code = report_end(client, &info).await;
             match show_end(client, info.jid, output, code).await {
                 // The quarantined job ends here, because its cluster ends.
                 ExitCode::Quarantined => ExitCode::JobFailed,
                 code => code,
             }
         }
-        Ok(Err(error)) => tell(&error),
+        Ok(Err(error)) => report_error(&error),
         Err(code) => {
-            say("interrupted: the job ends with its cluster");
+            inform("interrupted: the job ends with its cluster");
             if output == OutputFormat::Json
                 && let Ok(job) = graph.job_id.parse()
             {

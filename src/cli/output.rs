@@ -14,23 +14,23 @@ use tanist_telemetry::{Printable, PrintableLines};
 static IS_ANSWER_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Shows a message to the user. A failure to write it can't be reported.
-pub(super) fn say(text: impl Display) {
+pub(super) fn inform(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", Paragraph(text.to_string()));
 }
 
 /// Shows why something failed.
 pub(super) fn fail(cause: impl Display) {
-    say(format_args!("error: {cause}"));
+    inform(format_args!("error: {cause}"));
 }
 
 /// Shows advice about the error before.
 pub(super) fn hint(advice: impl Display) {
-    say(format_args!("hint: {advice}"));
+    inform(format_args!("hint: {advice}"));
 }
 
 /// Shows a problem that does not fail the command.
-pub(super) fn warn(trouble: impl Display) {
-    say(format_args!("warning: {trouble}"));
+pub(super) fn warn(problem: impl Display) {
+    inform(format_args!("warning: {problem}"));
 }
 
 /// Writes an answer. A closed pipe is not an error (the reader has seen enough); for other errors see

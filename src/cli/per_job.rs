@@ -24,7 +24,7 @@ use tanist_telemetry::ExitCode;
 use super::args::{OutputFormat, RunArgs};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
-use super::output::{answer_json, fail, hint, say, warn};
+use super::output::{answer_json, fail, hint, inform, warn};
 use super::progress::Progress;
 use super::run::{Files, compile_job};
 
@@ -92,13 +92,13 @@ pub(super) async fn per_job(
 
 /// Standbys read the result of the job in the store, so it is removed after they have ended.
 async fn remove_when_all_have_ended(configuration: &Configuration) {
-    let why = match ha::until_nobody_contends(configuration.ha(), STANDBY_TIMEOUT).await {
+    let why = match ha::until_no_contender(configuration.ha(), STANDBY_TIMEOUT).await {
         Ok(true) => return remove_store(configuration).await,
         Ok(false) => "other JobManagers of the cluster have not ended yet".to_owned(),
         Err(error) => error.to_string(),
     };
     let cluster_id = &configuration.ha().cluster_id;
-    say(format_args!(
+    inform(format_args!(
         "the data of the cluster {cluster_id} stays in the store: {why}"
     ));
 }
@@ -111,7 +111,7 @@ async fn host(
 ) -> ExitCode {
     let host = match Host::prepare(&configuration, "per-job") {
         Ok(host) => host,
-        Err(failure) => return failure.say(),
+        Err(failure) => return failure.report(),
     };
     let cluster_id = configuration.ha().cluster_id.clone();
     let job = job_id_of(&cluster_id, 0);
@@ -127,7 +127,7 @@ async fn host(
         }
     };
     let rest = cluster.rest_address();
-    say(format_args!(
+    inform(format_args!(
         "job {job} has the cluster {cluster_id} of its own, at {rest}"
     ));
     let end = tokio::select! {
@@ -135,7 +135,7 @@ async fn host(
         never = show_progress(&configuration, &rest, job) => match never {},
     };
     let goes_on = || {
-        say(format_args!("job {job} has not ended"));
+        inform(format_args!("job {job} has not ended"));
         hint(format_args!(
             "run this again with -D high-availability.cluster-id={cluster_id} to continue the job"
         ));
@@ -164,7 +164,7 @@ async fn host(
         }
         _ => return code,
     };
-    say(format_args!("job {job} {how}"));
+    inform(format_args!("job {job} {how}"));
     match output {
         OutputFormat::Table => {}
         // Its cluster is gone; no other information about the job is left.
@@ -229,11 +229,11 @@ async fn show_progress(
 /// Shows the progress of the job until it ends.
 async fn follow(client: &ClusterClient, cluster_id: &Name, job: JobId) {
     let mut progress = Progress::new();
-    let mut told = None;
+    let mut shown = None;
     loop {
         let seen = |info: &JobInfo| {
             if info.quarantine.is_none() {
-                told = None;
+                shown = None;
             }
             progress.update(info);
         };
@@ -242,13 +242,13 @@ async fn follow(client: &ClusterClient, cluster_id: &Name, job: JobId) {
                 None => break,
                 // Quarantine is no end: an operator may resume the job.
                 Some(reason) => {
-                    if told.as_ref() != Some(&reason) {
+                    if shown.as_ref() != Some(&reason) {
                         progress.end();
-                        say(format_args!("job {job} is quarantined: {reason}"));
+                        inform(format_args!("job {job} is quarantined: {reason}"));
                         hint(format_args!(
                             "`tanist job quarantine retry {job} -D high-availability.cluster-id={cluster_id}` leads it again"
                         ));
-                        told = Some(reason);
+                        shown = Some(reason);
                     }
                     LONG_PAUSE
                 }
@@ -364,8 +364,8 @@ mod tests {
         assert_eq!(Box::pin(running).await, ExitCode::JobFailed);
         let cause = diagnosis_of(configuration.ha()).await;
         let end = end_of(JobId::from_bits(7), "FAILED", cause);
-        let told = end["cause"].as_str().expect("it has a cause");
-        assert!(told.contains("missing.txt"), "{told}");
+        let shown = end["cause"].as_str().expect("it has a cause");
+        assert!(shown.contains("missing.txt"), "{shown}");
         assert_eq!(end["state"], "FAILED");
     }
 

@@ -33,7 +33,7 @@ pub(super) async fn jobmanager_for(
     start_log("jobmanager", resource_id, &configuration);
     let code = run_jobmanager(manager, &configuration, host.stop.clone()).await;
     if code == ExitCode::Ended && host.stop.is_cancelled() {
-        code.log_last_words("it was asked to end");
+        code.log_final_message("shutdown was requested");
     }
     code
 }
@@ -120,10 +120,10 @@ pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
     );
     let ended = Box::pin(manager.run(stop)).await;
     let (code, cause) = match ended {
-        Ok(()) => (ExitCode::Ended, "it was asked to end".to_owned()),
+        Ok(()) => (ExitCode::Ended, "shutdown was requested".to_owned()),
         Err(failure) => (failure.code, failure.cause),
     };
-    code.log_last_words(&cause);
+    code.log_final_message(&cause);
     code
 }
 

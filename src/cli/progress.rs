@@ -6,7 +6,7 @@ use tanist_client::{BlockedReason, JobInfo};
 use tanist_telemetry::Printable;
 
 use super::jobs::shown_name;
-use super::output::{duration, say};
+use super::output::{duration, inform};
 
 /// Time after the start of a job, in milliseconds, during which the reasons for its waiting are not shown:
 /// every job waits briefly.
@@ -18,7 +18,7 @@ pub(super) struct Progress {
     terminal: bool,
     shown: String,
     /// The last shown reasons why the job waits.
-    told: Vec<BlockedReason>,
+    shown_reasons: Vec<BlockedReason>,
 }
 
 impl Progress {
@@ -26,7 +26,7 @@ impl Progress {
         Progress {
             terminal: io::stderr().is_terminal(),
             shown: String::new(),
-            told: Vec::new(),
+            shown_reasons: Vec::new(),
         }
     }
 
@@ -34,10 +34,10 @@ impl Progress {
     pub(super) fn update(&mut self, job: &JobInfo) {
         let change = change_line(job);
         let reasons = reasons(job);
-        if !reasons.is_empty() && !are_same(reasons, &self.told) {
+        if !reasons.is_empty() && !are_same(reasons, &self.shown_reasons) {
             self.end();
-            say(told(reasons));
-            self.told = reasons.to_vec();
+            inform(reasons_text(reasons));
+            self.shown_reasons = reasons.to_vec();
         }
         if self.terminal {
             let line = status_line(job);
@@ -45,7 +45,7 @@ impl Progress {
                 .and_then(|()| io::stderr().flush());
             self.shown = line;
         } else if self.shown != change {
-            say(&change);
+            inform(&change);
             self.shown = change;
         }
     }
@@ -86,7 +86,7 @@ fn reasons(job: &JobInfo) -> &[BlockedReason] {
     }
 }
 
-fn told(reasons: &[BlockedReason]) -> String {
+fn reasons_text(reasons: &[BlockedReason]) -> String {
     let texts = reasons.iter().map(|it| it.text.as_str());
     texts.collect::<Vec<_>>().join("; ")
 }
@@ -159,7 +159,10 @@ mod tests {
         }))?;
         assert!(reasons(&job).is_empty());
         job.duration = 2_000;
-        assert_eq!(told(reasons(&job)), "no file matches; 1 slot is missing");
+        assert_eq!(
+            reasons_text(reasons(&job)),
+            "no file matches; 1 slot is missing"
+        );
         Ok(())
     }
 }

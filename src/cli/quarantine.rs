@@ -8,7 +8,7 @@ use tanist_telemetry::ExitCode;
 use super::args::{GlobalArgs, OutputFormat, QuarantineCommand};
 use super::connect::{connect, connect_to_change};
 use super::jobs::finish;
-use super::output::{Table, answer, answer_json, say, time_if_known};
+use super::output::{Table, answer, answer_json, inform, time_if_known};
 
 pub(super) async fn quarantine(
     configuration: &Configuration,
@@ -30,11 +30,11 @@ pub(super) async fn quarantine(
             QuarantineCommand::List => answer(listing(&jobs.quarantined().await?)),
             QuarantineCommand::Retry { job } => {
                 jobs.retry_quarantined(*job).await?;
-                say(format_args!("job {job} is no longer quarantined"));
+                inform(format_args!("job {job} is no longer quarantined"));
             }
             QuarantineCommand::Delete { job } => {
                 jobs.delete_quarantined(*job).await?;
-                say(format_args!(
+                inform(format_args!(
                     "job {job} is cancelled; its tasks end as soon as their TaskManagers learn of it"
                 ));
             }
@@ -62,14 +62,14 @@ fn listing(jobs: &[QuarantinedJob]) -> String {
                 nothing(),
                 time_if_known(one.at),
                 format!("epoch {}", one.epoch),
-                said(one),
+                description(one),
             ]);
         }
     }
     table.to_string()
 }
 
-fn said(one: &Evidence) -> String {
+fn description(one: &Evidence) -> String {
     if one.process.is_empty() {
         one.what.clone()
     } else {

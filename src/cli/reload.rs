@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 /// The option that takes effect without a restart.
-const LIVE: &str = "log.level";
+const RELOADABLE: &str = "log.level";
 
 /// Handles the signal until the runtime ends. From the call on, the signal does not end the process.
 pub(super) fn on_hangup(load: LoadOptions, running: Configuration) {
@@ -65,7 +65,7 @@ fn changed(running: &Configuration, read: &Configuration) -> Vec<&'static str> {
     let (before, after) = (of(running), of(read));
     let keys = before.keys().chain(after.keys()).copied();
     let mut changed: Vec<&str> = keys
-        .filter(|key| *key != LIVE && before.get(key) != after.get(key))
+        .filter(|key| *key != RELOADABLE && before.get(key) != after.get(key))
         .collect();
     changed.sort_unstable();
     changed.dedup();

@@ -15,10 +15,10 @@ use tanist_telemetry::ExitCode;
 use tokio::sync::watch;
 
 use super::args::{JobArgs, OutputFormat, RunArgs};
-use super::connect::{connect_telling, telling};
-use super::output::{answer, answer_json, duration, fail, hint, say};
+use super::connect::{connect_reporting, reporting};
+use super::output::{answer, answer_json, duration, fail, hint, inform};
 use super::progress::Progress;
-use super::{tell, tell_that};
+use super::{report_error, report_failure};
 
 pub(super) async fn run(
     configuration: &Configuration,
@@ -47,28 +47,28 @@ async fn run_until(
     let job = &graph.job_id;
     let mut interrupted = pin!(interrupted);
     let waits = watch::Sender::new(None);
-    let connecting = connect_telling(configuration, addresses, &waits);
+    let connecting = connect_reporting(configuration, addresses, &waits);
     let connected = tokio::select! {
-        connected = telling(waits.subscribe(), connecting) => connected,
+        connected = reporting(waits.subscribe(), connecting) => connected,
         code = &mut interrupted => {
-            say(format_args!("interrupted: {}", without_answer(job, false)));
+            inform(format_args!("interrupted: {}", without_answer(job, false)));
             return code;
         }
     };
     let connection = match connected {
         Ok(connection) => connection,
         Err(error) => {
-            let code = tell(&error);
-            say(without_answer(job, false));
+            let code = report_error(&error);
+            inform(without_answer(job, false));
             return code;
         }
     };
     let submitting = connection.cluster.submit(&graph, args.job_id.is_some());
     let submitted = tokio::select! {
-        submitted = telling(connection.jobs.waits(), submitting) => submitted,
+        submitted = reporting(connection.jobs.waits(), submitting) => submitted,
         code = &mut interrupted => {
             let left = without_answer(job, connection.jobs.may_have_submitted());
-            say(format_args!("interrupted: {left}"));
+            inform(format_args!("interrupted: {left}"));
             return code;
         }
     };
@@ -83,17 +83,17 @@ async fn run_until(
         }
         Ok(execution) => {
             let accepted = if execution.was_accepted_before() {
-                "was accepted before and is followed from here on"
+                "was accepted before: waiting for its end"
             } else {
                 "is accepted"
             };
-            say(format_args!("job {} {accepted}", execution.id()));
-            attend(&connection.jobs, execution.id(), output, interrupted).await
+            inform(format_args!("job {} {accepted}", execution.id()));
+            follow_job(&connection.jobs, execution.id(), output, interrupted).await
         }
         Err(error) => {
-            let code = tell(&error);
+            let code = report_error(&error);
             if matches!(error, ClientError::Unreachable { .. }) {
-                say(without_answer(job, connection.jobs.may_have_submitted()));
+                inform(without_answer(job, connection.jobs.may_have_submitted()));
             }
             code
         }
@@ -149,7 +149,7 @@ pub(super) fn compile_job(
 }
 
 /// Waits for the end of a job and shows its progress. A signal ends the waiting, not the job.
-async fn attend(
+async fn follow_job(
     client: &JobClient,
     job: JobId,
     output: OutputFormat,
@@ -163,9 +163,9 @@ async fn attend(
     progress.end();
     match ended {
         Ok(Ok(info)) => {
-            let code = tell_end(client, &info).await;
+            let code = report_end(client, &info).await;
             if info.quarantine.is_some() {
-                say("it has not ended");
+                inform("it has not ended");
                 hint(format_args!(
                     "`tanist job quarantine retry {job}` leads it again, \
                      `tanist job quarantine delete {job}` cancels it"
@@ -173,10 +173,10 @@ async fn attend(
             }
             show_end(client, job, output, code).await
         }
-        Ok(Err(error)) => tell_that(format_args!("job {job} is no longer followed"), &error),
+        Ok(Err(error)) => report_failure(format_args!("stopped waiting for job {job}"), &error),
         Err(code) => {
-            say(format_args!(
-                "job {job} goes on: `tanist info {job}` shows it, `tanist cancel {job}` cancels it"
+            inform(format_args!(
+                "job {job} continues: `tanist info {job}` shows it, `tanist cancel {job}` cancels it"
             ));
             code
         }
@@ -200,7 +200,7 @@ pub(super) async fn show_end(
             }
             Err(error) => {
                 let what = format_args!("the final state of job {job} can't be shown");
-                tell_that(what, &error);
+                report_failure(what, &error);
                 match code {
                     ExitCode::Ended => ExitCode::Unsuccessful,
                     code => code,
@@ -240,15 +240,15 @@ fn code_of(job: &JobInfo) -> ExitCode {
 }
 
 /// Shows how a job ended, and returns the exit code for it.
-pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
+pub(super) async fn report_end(client: &JobClient, job: &JobInfo) -> ExitCode {
     let (id, took, code) = (job.jid, duration(job.duration), code_of(job));
     if let Some(reason) = &job.quarantine {
-        say(format_args!("job {id} is quarantined: {reason}"));
+        inform(format_args!("job {id} is quarantined: {reason}"));
         return code;
     }
     let left_out = job.left_out();
     let left_out = left_out.map_or_else(String::new, |what| format!(": {what}"));
-    say(format_args!(
+    inform(format_args!(
         "job {id} {} after {took}{left_out}",
         job_status_name(job.state)
     ));
@@ -258,7 +258,7 @@ pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
             None => client.last_failure(id).await.ok().flatten(),
         };
         if let Some(cause) = cause {
-            say(cause);
+            inform(cause);
         }
     }
     code
@@ -334,9 +334,9 @@ mod tests {
         let running = run_until(interrupted, &configuration, &addresses, &args, table);
         let code = tokio::time::timeout(Duration::from_secs(30), Box::pin(running)).await;
         assert_eq!(code, Ok(ExitCode::Interrupted));
-        let told = without_answer("7", true);
-        assert!(told.contains("may have been accepted"), "{told}");
-        assert!(told.contains("tanist cancel 7"), "{told}");
+        let shown = without_answer("7", true);
+        assert!(shown.contains("may have been accepted"), "{shown}");
+        assert!(shown.contains("tanist cancel 7"), "{shown}");
     }
 
     /// A client of a cluster that reports once that the job FINISHED, and answers nothing about it afterwards.
@@ -345,8 +345,8 @@ mod tests {
             "jid": "0".repeat(32), "name": "count", "state": "FINISHED", "start-time": 1,
             "end-time": 201, "duration": 200, "vertices": []
         });
-        let told = Arc::new(Mutex::new(Some(finished)));
-        let tell = async move || match told.lock().take() {
+        let shown = Arc::new(Mutex::new(Some(finished)));
+        let tell = async move || match shown.lock().take() {
             Some(finished) => (StatusCode::OK, Json(finished)),
             None => (
                 StatusCode::NOT_FOUND,
@@ -366,7 +366,7 @@ mod tests {
         ] {
             let client = of_a_forgetful_cluster().await;
             let never = std::future::pending();
-            let ended = attend(&client, JobId::from_bits(0), output, never).await;
+            let ended = follow_job(&client, JobId::from_bits(0), output, never).await;
             assert_eq!(ended, code, "{output:?}");
         }
     }

@@ -7,7 +7,7 @@ use tanist_rest_model::paths;
 use tanist_telemetry::ExitCode;
 
 use super::args::{GlobalArgs, OutputFormat};
-use super::connect::{connect, telling};
+use super::connect::{connect, reporting};
 use super::jobs::finish;
 use super::output::{Table, answer, answer_json, optional, time};
 
@@ -20,7 +20,7 @@ pub(super) async fn subtasks(
     let showing = async {
         let connection = connect(configuration, &global.address).await?;
         let jobs = &connection.jobs;
-        let vertices = telling(jobs.waits(), jobs.info(job)).await?.vertices;
+        let vertices = reporting(jobs.waits(), jobs.info(job)).await?.vertices;
         let wanted = wanted(&vertices, vertex)?;
         match global.output {
             OutputFormat::Json => {

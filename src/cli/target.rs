@@ -5,7 +5,7 @@ use tanist_config::{Configuration, ExecutionTarget, LoadOptions};
 use tanist_telemetry::ExitCode;
 
 use super::args::{LocalArgs, OutputFormat, RunArgs};
-use super::output::{fail, hint, say};
+use super::output::{fail, hint, inform};
 use super::{local, per_job, run};
 
 /// A target and the reason for its choice.
@@ -52,7 +52,7 @@ pub(super) async fn run(
     }
     if args.verbose {
         let target = chosen.target.as_str();
-        say(format_args!(
+        inform(format_args!(
             "the job's target is {target}: {}",
             chosen.reason
         ));

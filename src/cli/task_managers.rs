@@ -6,9 +6,9 @@ use tanist_rest_model::paths;
 use tanist_telemetry::ExitCode;
 
 use super::args::{DrainedArgs, GlobalArgs, TaskManagerCommand};
-use super::connect::{connect_to_change, telling};
+use super::connect::{connect_to_change, reporting};
 use super::jobs::{finish, show};
-use super::output::{Table, say, time, time_if_known};
+use super::output::{Table, inform, time, time_if_known};
 
 pub(super) async fn task_manager(
     configuration: &Configuration,
@@ -56,12 +56,12 @@ async fn drain(
             (false, None) => "its tasks run to their end",
         };
         for drained in what.all() {
-            telling(
+            reporting(
                 connection.jobs.waits(),
                 connection.jobs.drain(&drained, how),
             )
             .await?;
-            say(format_args!("{drained} takes no more slots; {left}"));
+            inform(format_args!("{drained} takes no more slots; {left}"));
         }
         Ok(())
     };
@@ -76,8 +76,8 @@ async fn undrain(
     let undraining = async {
         let connection = connect_to_change(configuration, &global.address).await?;
         for drained in what.all() {
-            telling(connection.jobs.waits(), connection.jobs.undrain(&drained)).await?;
-            say(format_args!("{drained} gives slots to jobs again"));
+            reporting(connection.jobs.waits(), connection.jobs.undrain(&drained)).await?;
+            inform(format_args!("{drained} gives slots to jobs again"));
         }
         Ok(())
     };

@@ -173,12 +173,12 @@ impl ClusterClient {
         addresses: &[String],
     ) -> Result<ClusterClient, ClientError> {
         let waits = watch::Sender::new(None);
-        ClusterClient::connect_telling(configuration, addresses, None, &waits).await
+        ClusterClient::connect_reporting(configuration, addresses, None, &waits).await
     }
 
     /// The same, and reports through `waits` why the store can't be opened yet. `reach_timeout` limits this,
     /// and reads while no JobManager accepts a connection.
-    pub async fn connect_telling(
+    pub async fn connect_reporting(
         configuration: &Configuration,
         addresses: &[String],
         reach_timeout: Option<Duration>,
@@ -217,7 +217,7 @@ impl ClusterClient {
                 .unwrap_or_else(|| "the store that names the leader has not answered".to_owned());
             ClientError::Unreachable {
                 waited: timeout,
-                last: format!("{reason}; `--address` asks a JobManager without the store"),
+                last: format!("{reason}; `--address` connects to a JobManager without the store"),
             }
         })?;
         let finder = FollowedLeader(retrieval::follow(store.observed()));
@@ -405,7 +405,7 @@ mod tests {
         let waits = watch::Sender::new(None);
         let mut told = waits.subscribe();
         let told = tokio::select! {
-            _ = ClusterClient::connect_telling(&configuration, &[], None, &waits) => {
+            _ = ClusterClient::connect_reporting(&configuration, &[], None, &waits) => {
                 panic!("no server listens there")
             }
             told = told.wait_for(Option::is_some) => told.expect("it is told").clone(),

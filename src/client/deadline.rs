@@ -21,7 +21,7 @@ impl JobClient {
     ) -> Result<Answer, ClientError> {
         let give_up = Clock::Boottime.now().after(self.rest().options().timeout);
         self.rest()
-            .ask_around(async |address, timeout| {
+            .try_each(async |address, timeout| {
                 self.try_until(address, request, give_up, timeout).await
             })
             .await

@@ -50,7 +50,7 @@ impl ClientError {
     pub fn advice(&self) -> Option<&'static str> {
         match self {
             ClientError::NoCluster { .. } => {
-                Some("`tanist jobmanager` starts one; --address asks another")
+                Some("`tanist jobmanager` starts one; --address names another")
             }
             ClientError::Unreachable { .. }
             | ClientError::Refused { .. }

@@ -40,7 +40,7 @@ impl LeaderFinder for FollowedLeader {
         let known = leaders.wait_for(|view| rest_address(view).is_some());
         match tokio::time::timeout(timeout, known).await {
             Ok(Ok(view)) => Ok(rest_address(&view).into_iter().collect()),
-            Ok(Err(_)) => Err("the store is no longer followed".to_owned()),
+            Ok(Err(_)) => Err("the store is no longer watched".to_owned()),
             Err(_) => Err("the store names no leader".to_owned()),
         }
     }

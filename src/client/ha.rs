@@ -9,12 +9,12 @@ use super::rest_client::Request;
 impl JobClient {
     /// Returns the election status.
     pub async fn ha_status(&self) -> Result<HaStatusInfo, ClientError> {
-        self.ask(&Request::get(paths::HA_STATUS)).await
+        self.fetch_json(&Request::get(paths::HA_STATUS)).await
     }
 
     /// Returns the recorded terms, newest first.
     pub async fn ha_history(&self) -> Result<Vec<TermHistory>, ClientError> {
-        let body: TermList = self.ask(&Request::get(paths::HA_HISTORY)).await?;
+        let body: TermList = self.fetch_json(&Request::get(paths::HA_HISTORY)).await?;
         Ok(body.terms)
     }
 
@@ -33,6 +33,6 @@ impl JobClient {
             headers: vec![("content-type", "application/json".to_owned())],
             ..Request::post(paths::HA_TRANSFER, &wanted)
         };
-        self.ask(&request).await
+        self.fetch_json(&request).await
     }
 }

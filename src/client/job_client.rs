@@ -107,24 +107,26 @@ impl JobClient {
 
     /// Returns the job's status.
     pub async fn status(&self, job: JobId) -> Result<pb::JobStatus, ClientError> {
-        let body: JobStatusBody = self.ask(&Request::get(&paths::job_status(job))).await?;
+        let body: JobStatusBody = self
+            .fetch_json(&Request::get(&paths::job_status(job)))
+            .await?;
         Ok(body.status)
     }
 
     /// Returns details of the job.
     pub async fn info(&self, job: JobId) -> Result<JobInfo, ClientError> {
-        self.ask(&Request::get(&paths::job(job))).await
+        self.fetch_json(&Request::get(&paths::job(job))).await
     }
 
     /// Lists all jobs that the cluster knows.
     pub async fn list(&self) -> Result<Vec<JobSummary>, ClientError> {
-        let body: JobList = self.ask(&Request::get(paths::JOBS_OVERVIEW)).await?;
+        let body: JobList = self.fetch_json(&Request::get(paths::JOBS_OVERVIEW)).await?;
         Ok(body.jobs)
     }
 
     /// Lists the TaskManagers, and drains that match none of them.
     pub async fn task_managers(&self) -> Result<TaskManagerList, ClientError> {
-        self.ask(&Request::get(paths::TASK_MANAGERS)).await
+        self.fetch_json(&Request::get(paths::TASK_MANAGERS)).await
     }
 
     /// Requests the cancellation of the job. An acknowledged request is durable, but the job ends later.
@@ -153,7 +155,9 @@ impl JobClient {
 
     /// Lists the quarantined jobs.
     pub async fn quarantined(&self) -> Result<Vec<QuarantinedJob>, ClientError> {
-        let body: QuarantineList = self.ask(&Request::get(paths::QUARANTINED_JOBS)).await?;
+        let body: QuarantineList = self
+            .fetch_json(&Request::get(paths::QUARANTINED_JOBS))
+            .await?;
         Ok(body.jobs)
     }
 
@@ -180,7 +184,7 @@ impl JobClient {
     /// Returns the job's latest failure, if any, as `task: cause`.
     pub async fn last_failure(&self, job: JobId) -> Result<Option<String>, ClientError> {
         let path = format!("{}?maxExceptions=1", paths::job_exceptions(job));
-        let body: JobExceptions = self.ask(&Request::get(&path)).await?;
+        let body: JobExceptions = self.fetch_json(&Request::get(&path)).await?;
         let newest = body.exception_history.entries.into_iter().next();
         Ok(newest.map(|entry| match entry.task_name {
             Some(task) => format!("{task}: {}", entry.stacktrace),
@@ -191,7 +195,7 @@ impl JobClient {
     /// Returns all recorded failures of the job, newest first.
     pub async fn exceptions(&self, job: JobId) -> Result<Vec<JobExceptionInfo>, ClientError> {
         let request = Request::get(&JobClient::path_of_exceptions(job));
-        let body: JobExceptions = self.ask(&request).await?;
+        let body: JobExceptions = self.fetch_json(&request).await?;
         Ok(body.exception_history.entries)
     }
 
@@ -202,13 +206,14 @@ impl JobClient {
 
     /// Returns a vertex of the job with its subtasks.
     pub async fn subtasks(&self, job: JobId, vertex: &str) -> Result<VertexSubtasks, ClientError> {
-        self.ask(&Request::get(&paths::vertex(job, vertex))).await
+        self.fetch_json(&Request::get(&paths::vertex(job, vertex)))
+            .await
     }
 
     /// Returns the events of the job, newest first; also state changes of its tasks, if wanted.
     pub async fn events(&self, job: JobId, tasks: bool) -> Result<Vec<JobEventInfo>, ClientError> {
         let request = Request::get(&JobClient::path_of_events(job, tasks));
-        let body: JobEvents = self.ask(&request).await?;
+        let body: JobEvents = self.fetch_json(&request).await?;
         Ok(body.events)
     }
 
@@ -237,10 +242,10 @@ impl JobClient {
 
     /// Returns the body of an answer as JSON; `path` is one of the [`paths`].
     pub async fn raw(&self, path: &str) -> Result<serde_json::Value, ClientError> {
-        self.ask(&Request::get(path)).await
+        self.fetch_json(&Request::get(path)).await
     }
 
-    pub(super) async fn ask<T: DeserializeOwned>(
+    pub(super) async fn fetch_json<T: DeserializeOwned>(
         &self,
         request: &Request,
     ) -> Result<T, ClientError> {

@@ -160,41 +160,42 @@ impl RestClient {
         let is_read = request.method == Method::GET;
         let reach_timeout = self.options.reach_timeout.filter(|_| is_read);
         let ask = async |address: &str, timeout| self.try_at(address, request, timeout).await;
-        self.ask_around_within(reach_timeout, ask).await
+        self.try_each_within(reach_timeout, ask).await
     }
 
     /// Tries one JobManager after the other repeatedly until one answers. `ask` gets the timeout of its try.
     /// Each "busy" answer restarts the overall timeout.
-    pub(super) async fn ask_around(
+    pub(super) async fn try_each(
         &self,
         ask: impl AsyncFn(&str, Duration) -> Result<Answer, Failure>,
     ) -> Result<Answer, ClientError> {
-        self.ask_around_within(None, ask).await
+        self.try_each_within(None, ask).await
     }
 
     /// The same; stops after `reach_timeout` if no JobManager has accepted a connection by then.
-    async fn ask_around_within(
+    async fn try_each_within(
         &self,
         reach_timeout: Option<Duration>,
         ask: impl AsyncFn(&str, Duration) -> Result<Answer, Failure>,
     ) -> Result<Answer, ClientError> {
         let began_at = Instant::now();
-        let mut heard_at = began_at;
+        let mut last_contact = began_at;
         let mut timeout = reach_timeout.unwrap_or(self.options.timeout);
-        let left =
-            |heard_at: Instant, timeout: Duration| timeout.saturating_sub(heard_at.elapsed());
+        let left = |last_contact: Instant, timeout: Duration| {
+            timeout.saturating_sub(last_contact.elapsed())
+        };
         let mut last = None;
         loop {
-            let finding = self.finder.addresses(left(heard_at, timeout));
+            let finding = self.finder.addresses(left(last_contact, timeout));
             match self.noticing(began_at, finding).await {
                 Ok(addresses) => {
                     for address in self.in_order(addresses) {
-                        if left(heard_at, timeout).is_zero() {
+                        if left(last_contact, timeout).is_zero() {
                             break;
                         }
                         // A server that has not been reached yet gets the full connect timeout: cut short, the
                         // failure would look like one after an accepted connection.
-                        let most = left(heard_at, self.options.timeout);
+                        let most = left(last_contact, self.options.timeout);
                         let limit = self.options.request_timeout.min(most);
                         let answer = ask(&address, limit).await;
                         if !matches!(answer, Err(Failure::Unreached { .. })) {
@@ -207,7 +208,7 @@ impl RestClient {
                                 return Ok(answer);
                             }
                             Err(Failure::Busy(reason)) => {
-                                heard_at = Instant::now();
+                                last_contact = Instant::now();
                                 last = Some(format!("{address}: {reason}"));
                                 self.set_waits(Some(reason));
                             }
@@ -218,8 +219,8 @@ impl RestClient {
                                     reason,
                                     "no connection was accepted; trying the next address"
                                 );
-                                let is_told_at_once = is_refused && reach_timeout.is_some();
-                                if is_told_at_once || began_at.elapsed() >= NOTICE_AFTER {
+                                let is_reported_at_once = is_refused && reach_timeout.is_some();
+                                if is_reported_at_once || began_at.elapsed() >= NOTICE_AFTER {
                                     self.notice(|| reason.clone());
                                 }
                                 last = Some(reason);
@@ -231,7 +232,7 @@ impl RestClient {
                                     "no answer; trying the next address"
                                 );
                                 // A try that our own timeout cut short says less than the error before it.
-                                let is_cut_short = left(heard_at, timeout).is_zero();
+                                let is_cut_short = left(last_contact, timeout).is_zero();
                                 if !is_cut_short || last.is_none() {
                                     last = Some(format!("{address}: {reason}"));
                                 }
@@ -244,10 +245,11 @@ impl RestClient {
                 }
                 Err(reason) => last = Some(reason),
             }
-            if left(heard_at, timeout) <= self.options.retry_period {
+            if left(last_contact, timeout) <= self.options.retry_period {
                 let waited = timeout;
-                let last =
-                    last.unwrap_or_else(|| "there was no time to ask a JobManager".to_owned());
+                let last = last.unwrap_or_else(|| {
+                    "the timeout was too short to reach a JobManager".to_owned()
+                });
                 return Err(ClientError::Unreachable { waited, last });
             }
             tokio::time::sleep(self.options.retry_period).await;
@@ -287,7 +289,7 @@ impl RestClient {
         let (status, body) = tokio::time::timeout(timeout, trying)
             .await
             .map_err(|_| Failure::Passing(format!("no answer within {timeout:?}")))??;
-        judge(address, &request.path, status, body)
+        classify(address, &request.path, status, body)
     }
 
     async fn exchange(
@@ -353,7 +355,7 @@ impl RestClient {
 }
 
 /// Returns a successful answer, or the failure.
-pub(super) fn judge(
+pub(super) fn classify(
     address: &str,
     path: &str,
     status: StatusCode,
@@ -363,7 +365,7 @@ pub(super) fn judge(
         let address = address.to_owned();
         return Ok(Answer { address, body });
     }
-    let told = match serde_json::from_slice::<Errors>(&body) {
+    let errors = match serde_json::from_slice::<Errors>(&body) {
         Ok(Errors { errors }) if !errors.is_empty() => Some(errors),
         Ok(_) | Err(_) => None,
     };
@@ -374,7 +376,8 @@ pub(super) fn judge(
         | StatusCode::BAD_GATEWAY
         | StatusCode::GATEWAY_TIMEOUT
         | StatusCode::REQUEST_TIMEOUT => {
-            let reason = told.map_or_else(|| format!("status {status}"), |told| told.join("; "));
+            let reason =
+                errors.map_or_else(|| format!("status {status}"), |errors| errors.join("; "));
             Err(Failure::Passing(reason))
         }
         _ => {
@@ -386,7 +389,7 @@ pub(super) fn judge(
             };
             Err(Failure::Final(ClientError::Refused {
                 status: status.as_u16(),
-                errors: told.unwrap_or_else(not_ours),
+                errors: errors.unwrap_or_else(not_ours),
             }))
         }
     }

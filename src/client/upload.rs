@@ -28,7 +28,7 @@ use tokio::sync::watch;
 
 use super::error::ClientError;
 use super::job_client::{JobClient, parse};
-use super::rest_client::{Failure, Request, RequestBody, judge};
+use super::rest_client::{Failure, Request, RequestBody, classify};
 
 /// Size of a read, in bytes.
 const PIECE: usize = 256 * 1024;
@@ -154,7 +154,7 @@ impl JobClient {
         let mut searches = 0;
         let answer = loop {
             searches += 1;
-            let asked = self.rest().ask_around(async |address, timeout| {
+            let asked = self.rest().try_each(async |address, timeout| {
                 self.upload_to(address, &request, artifact, timeout).await
             });
             match asked.await {
@@ -185,7 +185,7 @@ impl JobClient {
             .rest()
             .exchange_with(address, request, body_of(file, moved));
         tokio::pin!(sending);
-        let stalled = || Failure::Passing(format!("nothing moved for {timeout:?}"));
+        let stalled = || Failure::Passing(format!("no progress for {timeout:?}"));
         loop {
             let next_move = async {
                 if moves.changed().await.is_err() {
@@ -196,7 +196,7 @@ impl JobClient {
             tokio::select! {
                 answer = &mut sending => {
                     let (status, body) = answer?;
-                    return judge(address, &request.path, status, body);
+                    return classify(address, &request.path, status, body);
                 }
                 moved = tokio::time::timeout(timeout, next_move) => {
                     moved.map_err(|_elapsed| stalled())?;

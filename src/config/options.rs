@@ -89,12 +89,12 @@ pub struct HaOptions {
 #[derive(Debug, Clone)]
 pub struct DetectorOptions {
     /// Interval between two heartbeats of a JobManager.
-    pub beat_interval: Duration,
+    pub heartbeat_interval: Duration,
     /// Silence after which a standby asks other processes about the leader; at least three intervals, and
     /// shorter than a lease.
     pub silence_timeout: Duration,
     /// How long these processes may take to answer; at least two intervals.
-    pub ask_timeout: Duration,
+    pub inquiry_timeout: Duration,
     /// How long a standby does not take free leadership while it still receives heartbeats of the last leader.
     pub hold_off_timeout: Duration,
 }

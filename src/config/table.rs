@@ -109,11 +109,11 @@ options! {
             "Where blobs that are too large for the store are kept. Endpoint, region and credentials of S3 come from the environment: see [operations](operations.md#s3-and-files-from-addresses).";
         HA_STORAGE_SHARED: bool = "high-availability.storage-shared", Value("false"),
             "Declares that every host of the cluster sees the directory `high-availability.storageDir`. Buckets are always shared.";
-        DETECTOR_BEAT_INTERVAL: Duration = "high-availability.detector.beat-interval", Value("100 ms"),
+        DETECTOR_HEARTBEAT_INTERVAL: Duration = "high-availability.detector.heartbeat-interval", Value("100 ms"),
             "Interval at which a JobManager sends heartbeats to the other JobManagers.";
         DETECTOR_SILENCE_TIMEOUT: Duration = "high-availability.detector.silence-timeout", Value("800 ms"),
             "How long the leader may be silent before a standby asks other processes about it. On a busy machine the standby waits longer by itself.";
-        DETECTOR_ASK_TIMEOUT: Duration = "high-availability.detector.ask-timeout", Value("300 ms"),
+        DETECTOR_INQUIRY_TIMEOUT: Duration = "high-availability.detector.inquiry-timeout", Value("300 ms"),
             "How long these processes may take to answer.";
         DETECTOR_HOLD_OFF: Duration = "high-availability.detector.hold-off-timeout", Derived("the lease or session timeout, at least 10 s"),
             "How long a standby does not take free leadership while it still receives heartbeats of the last leader, whose store connection was in trouble. 2 s if the standby's own store connection worked all the time.";

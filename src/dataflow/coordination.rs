@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 /// The operator that asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asker {
+pub struct Requester {
     /// Its job.
     pub job: JobId,
     /// Its vertex.
@@ -29,7 +29,7 @@ pub struct Asker {
 #[derive(Debug)]
 pub struct CoordinatorRequest {
     /// Who asks.
-    pub asker: Asker,
+    pub requester: Requester,
     /// Number of this request among those of this operator in this attempt, from 1.
     pub number: u64,
     /// Takes the answer, or the reason why there will never be one.
@@ -39,44 +39,45 @@ pub struct CoordinatorRequest {
 /// Handle with which an operator asks its coordinator.
 #[derive(Debug, Clone)]
 pub struct CoordinatorLine {
-    pub(super) asker: Asker,
+    pub(super) requester: Requester,
     pub(super) coordinator_requests: mpsc::Sender<CoordinatorRequest>,
 }
 
 impl CoordinatorLine {
     /// Sends the request with this number. The coordinator always gives the same answer to the same
     /// number. The caller asks the next number only after the answer.
-    pub fn ask(&self, number: u64) -> Asking {
-        let (coordinator_requests, asker) = (self.coordinator_requests.clone(), self.asker.clone());
-        let mut asking = Asking {
+    pub fn ask(&self, number: u64) -> PendingAnswer {
+        let (coordinator_requests, requester) =
+            (self.coordinator_requests.clone(), self.requester.clone());
+        let mut pending = PendingAnswer {
             future: Box::pin(async move {
                 let request = |reply| CoordinatorRequest {
-                    asker,
+                    requester,
                     number,
                     reply,
                 };
                 let answer = ask(&coordinator_requests, request).await;
                 answer.unwrap_or_else(|_| {
-                    Err("this process sends no more questions to coordinators".to_owned())
+                    Err("this process sends no more requests to coordinators".to_owned())
                 })
             }),
             answer: None,
         };
         // Poll once: this sends the request before the caller waits for the answer.
-        if let Poll::Ready(answer) = asking.poll(&mut Context::from_waker(Waker::noop())) {
-            asking.answer = Some(answer);
+        if let Poll::Ready(answer) = pending.poll(&mut Context::from_waker(Waker::noop())) {
+            pending.answer = Some(answer);
         }
-        asking
+        pending
     }
 }
 
 /// The pending answer to a request. The caller polls it.
-pub struct Asking {
+pub struct PendingAnswer {
     future: Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>>,
     answer: Option<Result<Answer, String>>,
 }
 
-impl Asking {
+impl PendingAnswer {
     /// Returns the answer, if it has arrived. Must not be called again after that.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Answer, String>> {
         match self.answer.take() {

@@ -17,9 +17,9 @@
 //! Not here: the operators; deploying, restarting and reporting tasks; making output visible.
 
 mod coordination;
+mod end_guard;
 mod exchange;
 mod key;
-mod lingering;
 mod operator;
 mod partitioner;
 pub mod record;
@@ -28,10 +28,10 @@ mod task;
 pub mod testing;
 mod time;
 
-pub use coordination::{Asker, Asking, CoordinatorLine, CoordinatorRequest};
+pub use coordination::{CoordinatorLine, CoordinatorRequest, PendingAnswer, Requester};
+pub use end_guard::EndGuard;
 pub use exchange::{Exchange, ExchangeOptions};
 pub use key::{KeyColumns, Keys, NoKeyColumn};
-pub use lingering::Lingering;
 pub use operator::{
     Away, Built, EndOfInput, External, ExternalStatus, Operator, OperatorContext, OperatorError,
     OperatorFactory, Output, Peers, PrepareCommit, ReleasedFiles, Source, SourceState, Stopped,

@@ -49,7 +49,7 @@ struct Waiting {
     rows: usize,
     bytes: usize,
     /// Bytes in memory, including the overhead of batches.
-    held: usize,
+    buffered: usize,
 }
 
 /// The partitioner of one producing subtask of an edge.
@@ -60,7 +60,7 @@ pub(super) struct Partitioner {
     waiting: Vec<Waiting>,
     targets: usize,
     /// Bytes of memory that are buffered, over all targets.
-    held: usize,
+    buffered: usize,
     /// Batches to be sent, with their targets.
     ready: VecDeque<(usize, RecordBatch)>,
 }
@@ -99,7 +99,7 @@ impl Partitioner {
             selector,
             waiting,
             targets,
-            held: 0,
+            buffered: 0,
             ready: VecDeque::new(),
         })
     }
@@ -168,9 +168,9 @@ impl Partitioner {
         let waiting = &mut self.waiting[target];
         waiting.rows += rows;
         waiting.bytes += bytes;
-        let held = bytes + BESIDE_BATCH + BESIDE_COLUMN * batch.num_columns();
-        waiting.held += held;
-        self.held += held;
+        let buffered = bytes + BESIDE_BATCH + BESIDE_COLUMN * batch.num_columns();
+        waiting.buffered += buffered;
+        self.buffered += buffered;
         waiting.batches.push(batch);
         // Half a batch is enough to send: the next input batch would rarely fill it exactly.
         if waiting.rows >= BATCH_ROWS / 2 || waiting.bytes >= BATCH_BYTES {
@@ -182,9 +182,11 @@ impl Partitioner {
     /// Moves the buffered rows of a target to `ready`.
     fn release(&mut self, target: usize) -> Result<(), ArrowError> {
         let Waiting {
-            mut batches, held, ..
+            mut batches,
+            buffered,
+            ..
         } = std::mem::take(&mut self.waiting[target]);
-        self.held -= held;
+        self.buffered -= buffered;
         let batch = match batches.len() {
             0 => return Ok(()),
             1 => batches.remove(0),
@@ -204,8 +206,9 @@ impl Partitioner {
 
     /// Moves the fullest targets' rows to `ready` until at most `most` bytes of memory are buffered.
     pub(super) fn limit(&mut self, most: usize) -> Result<(), ArrowError> {
-        while self.held > most {
-            let fullest = (0..self.waiting.len()).max_by_key(|target| self.waiting[*target].held);
+        while self.buffered > most {
+            let fullest =
+                (0..self.waiting.len()).max_by_key(|target| self.waiting[*target].buffered);
             let Some(fullest) = fullest else { break };
             self.release(fullest)?;
         }
@@ -327,16 +330,16 @@ mod tests {
         for seq in 0..100 {
             partitioner.add(numbers(seq..seq + 1)).expect("added");
         }
-        let held = partitioner.held;
-        partitioner.limit(held).expect("it is not too much");
+        let buffered = partitioner.buffered;
+        partitioner.limit(buffered).expect("it is not too much");
         assert!(partitioner.next_ready().is_none());
         let fullest = partitioner.waiting.iter().map(|it| it.rows).max();
-        partitioner.limit(held - 1).expect("released");
+        partitioner.limit(buffered - 1).expect("released");
         let released = partitioner.next_ready().map(|(_, batch)| batch.num_rows());
         assert_eq!(released, fullest);
         assert!(partitioner.next_ready().is_none());
         partitioner.limit(0).expect("released");
-        assert_eq!(partitioner.held, 0);
+        assert_eq!(partitioner.buffered, 0);
         let rest =
             std::iter::from_fn(|| partitioner.next_ready()).map(|(_, batch)| batch.num_rows());
         assert_eq!(released.unwrap_or(0) + rest.sum::<usize>(), 100);

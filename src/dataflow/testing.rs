@@ -9,15 +9,15 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1::JobGraph;
 use tokio::sync::mpsc;
 
-use crate::coordination::{Asker, CoordinatorLine, CoordinatorRequest};
-use crate::lingering::Lingering;
+use crate::coordination::{CoordinatorLine, CoordinatorRequest, Requester};
+use crate::end_guard::EndGuard;
 use crate::operator::{OperatorContext, Peers};
 
 #[cfg(test)]
 mod task_manager;
 
 #[cfg(test)]
-pub(crate) use task_manager::{TaskManager, YoungestHeard, cluster, wait_until};
+pub(crate) use task_manager::{HighestEpochSeen, TaskManager, cluster, wait_until};
 
 /// A batch of one text column.
 pub fn texts(name: &str, values: &[&str]) -> RecordBatch {
@@ -52,7 +52,7 @@ pub fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         generation: Generation::new(1),
         input: None,
         output: None,
-        lingering: Lingering::new().0,
+        end_guard: EndGuard::new().0,
         peers: Peers::default(),
         external_resources: Arc::default(),
         coordinator: None,
@@ -61,11 +61,11 @@ pub fn context(subtask: u32, parallelism: u32) -> OperatorContext {
 
 /// The connection of an operator to a coordinator that receives its requests from the other end.
 pub fn coordinator_line(
-    asker: Asker,
+    requester: Requester,
     coordinator_requests: mpsc::Sender<CoordinatorRequest>,
 ) -> CoordinatorLine {
     CoordinatorLine {
-        asker,
+        requester,
         coordinator_requests,
     }
 }

@@ -70,22 +70,22 @@ impl ChannelTime {
 /// Combined event time of all channels of a task: that of the slowest channel that is not idle.
 #[derive(Debug, Default)]
 pub(super) struct Alignment {
-    told: ChannelTime,
+    sent: ChannelTime,
     /// The signal to send next.
-    owed: Option<TimeSignal>,
+    pending: Option<TimeSignal>,
 }
 
 impl Alignment {
     /// Whether the change of one channel's state can change the combined one.
     pub(super) fn may_change(&self, from: ChannelTime, to: ChannelTime) -> bool {
-        from.idle || to.idle || from.watermark <= self.told.watermark
+        from.idle || to.idle || from.watermark <= self.sent.watermark
     }
 
     /// The signal to send after the one that [`Alignment::align`] returned, before any other input is
     /// taken.
-    pub(super) fn owed(&mut self) -> Option<TimeSignal> {
-        let signal = self.owed.take()?;
-        self.told.apply(signal);
+    pub(super) fn pending(&mut self) -> Option<TimeSignal> {
+        let signal = self.pending.take()?;
+        self.sent.apply(signal);
         Some(signal)
     }
 
@@ -105,21 +105,21 @@ impl Alignment {
             }
         }
         let signal = match least {
-            Some(least) if least > self.told.watermark || self.told.idle => {
-                TimeSignal::Watermark(least.max(self.told.watermark))
+            Some(least) if least > self.sent.watermark || self.sent.idle => {
+                TimeSignal::Watermark(least.max(self.sent.watermark))
             }
             // If the other channels had become idle first, only the latest one would have counted: the
             // order must not matter.
-            None if latest.is_some() && !self.told.idle => {
-                self.owed = Some(TimeSignal::Idle);
+            None if latest.is_some() && !self.sent.idle => {
+                self.pending = Some(TimeSignal::Idle);
                 match latest {
-                    Some(latest) if latest > self.told.watermark => TimeSignal::Watermark(latest),
-                    Some(_) | None => return self.owed(),
+                    Some(latest) if latest > self.sent.watermark => TimeSignal::Watermark(latest),
+                    Some(_) | None => return self.pending(),
                 }
             }
             Some(_) | None => return None,
         };
-        self.told.apply(signal);
+        self.sent.apply(signal);
         Some(signal)
     }
 }
@@ -174,7 +174,7 @@ mod tests {
             for index in [first, 1 - first] {
                 channels[index].apply(Idle);
                 said.extend(alignment.align(channels.iter().copied()));
-                said.extend(alignment.owed());
+                said.extend(alignment.pending());
             }
             assert_eq!(said, [Watermark(7), Idle]);
         }
@@ -212,7 +212,7 @@ mod tests {
                     false => None,
                 };
                 prop_assert_eq!(found, expected);
-                prop_assert_eq!(when_needed.owed(), always.owed());
+                prop_assert_eq!(when_needed.pending(), always.pending());
                 if let Some(Watermark(watermark)) = found {
                     prop_assert!(watermark >= highest);
                     highest = watermark;

@@ -1,5 +1,5 @@
 //! Crash suspects: jobs whose recovery is delayed because earlier terms died in recovery
-//! (`docs/adr/0012-careful-recovery.md`).
+//! (`docs/adr/0012-crash-loop-recovery.md`).
 //!
 //! Only the state of such a job is read, and no JobMaster is started before its turn. A job that is or was
 //! cancelled meanwhile ends without being led: its result CANCELED replaces its records in one transaction,

@@ -274,7 +274,7 @@ impl BlobFetcher {
     ) -> GatewayResult<Bytes> {
         let silent = |_| GatewayError::NoAnswer {
             target: format!("the blob server at {endpoint}"),
-            reason: format!("it was silent for {:?}", self.timeout),
+            reason: format!("it sent nothing for {:?}", self.timeout),
         };
         let mismatch = |what: String| {
             GatewayError::Internal(format!("the blob server at {endpoint} sent {what}"))
@@ -289,18 +289,18 @@ impl BlobFetcher {
         {
             let chunk = chunk?;
             if chunk.len() > size - bytes.len() {
-                return Err(mismatch(format!("more than the {size} bytes asked for")));
+                return Err(mismatch(format!("more than the {size} requested bytes")));
             }
             bytes.extend_from_slice(&chunk);
         }
         if bytes.len() != size {
             let found = bytes.len();
-            return Err(mismatch(format!("{found} bytes, not the {size} asked for")));
+            return Err(mismatch(format!("{found} bytes, not the requested {size}")));
         }
         let bytes = bytes.freeze();
         let found = checksum(bytes.clone()).await?;
         if found != wanted {
-            let what = format!("content of SHA-256 {found}, not the {wanted} asked for");
+            let what = format!("content of SHA-256 {found}, not the requested {wanted}");
             return Err(mismatch(what));
         }
         Ok(bytes)

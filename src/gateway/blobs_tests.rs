@@ -90,7 +90,7 @@ async fn content_that_is_not_what_was_asked_for_is_refused() {
     for (sent, complaint) in [
         (changed, "SHA-256"),
         (content[..799].to_vec(), "799 bytes"),
-        (longer, "more than the 800 bytes"),
+        (longer, "more than the 800 requested bytes"),
     ] {
         connector.put_blobs("jm:1", Arc::new(Liar(Bytes::from(sent))));
         let refused = fetcher.fetch(&held.reference()).await.expect_err("a lie");

@@ -24,7 +24,7 @@ pub trait Connector: Send + Sync + fmt::Debug + 'static {
     fn job_master(&self, address: &str, job: JobId) -> Arc<dyn JobMasterGateway>;
     /// All JobMasters in the JobManager at `address`; `None` if each must be called separately.
     fn job_masters(&self, address: &str) -> Option<Arc<dyn JobMastersGateway>> {
-        let _there_is_no_way = address;
+        let _ = address;
         None
     }
     /// The TaskExecutor at `address`.

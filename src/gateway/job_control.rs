@@ -61,22 +61,22 @@ pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
     /// Describes the job in full.
     async fn describe(&self) -> GatewayResult<pb::JobDetails>;
     /// Completes with the (dirty) result when the job is globally terminal; the JobMaster writes nothing after
-    /// that. `None`: it stopped with its term, or broke.
+    /// that. `None`: it stopped with its term, or failed.
     async fn ended(&self) -> Option<pb::JobResult>;
     /// Returns why no JobMaster can be created from the job's records, if this one ended for that reason.
     fn unfit(&self) -> Option<String> {
         None
     }
-    /// Reports proof that this incarnation of a TaskManager is gone: another one answers at its address, or its
+    /// Reports proof that this incarnation of a TaskManager is lost: another one answers at its address, or its
     /// host refuses. The JobMaster stops waiting for what the record places there. Has no effect on a
     /// TaskManager that has registered.
-    fn task_manager_gone(&self, resource_id: ResourceId, incarnation: String);
+    fn report_task_manager_lost(&self, resource_id: ResourceId, incarnation: String);
     /// Completes when the JobMaster waits for nothing that the record places; at once if it never did. `None`:
     /// it stopped before.
     async fn reconciled(&self) -> Option<Adoption>;
     /// The result is in the store: releases TaskExecutors and slots, and ends.
     async fn result_written(&self);
-    /// The term is over: forgets everything and informs no one.
+    /// The term is over: drops its state and notifies no process.
     async fn stop(&self);
 }
 

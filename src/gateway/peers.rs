@@ -1,4 +1,4 @@
-//! What the JobManagers of a cluster ask each other: heartbeats, questions about the leader, invitations to
+//! What the JobManagers of a cluster ask each other: heartbeats, queries about the leader, invitations to
 //! depose, requests to hand over.
 //!
 //! The detector's own requests are [`Peers`]; [`PeerConnector`] adds those of the leadership. The other side of
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tanist_ha::detector::{
-    HeartbeatStream, Invitation, PeerHeartbeat, Peers, Question, Reply, TransferError,
+    HeartbeatStream, Invitation, LivenessQuery, PeerHeartbeat, Peers, Reply, TransferError,
 };
 use tanist_ha::election::{Epoch, ProcessId, TermHolder};
 use tanist_proto::v1 as pb;
@@ -55,8 +55,8 @@ pub trait PeerGateway: Send + Sync + fmt::Debug + 'static {
         bound: Duration,
     ) -> Result<(), String>;
 
-    /// Number of the processes at these addresses that answer it when it asks them `question`.
-    async fn count_reached(&self, question: &Question, addresses: &[String]) -> usize;
+    /// Number of the processes at these addresses that answer it when it asks them `query`.
+    async fn count_reached(&self, query: &LivenessQuery, addresses: &[String]) -> usize;
 
     /// Whether its store lists the process `who`. The error says why there is no answer.
     async fn ask_belonging(&self, who: &TermHolder) -> Result<pb::AskBelongingResponse, String>;
@@ -66,7 +66,7 @@ pub trait PeerGateway: Send + Sync + fmt::Debug + 'static {
     async fn transfer(&self, to: Option<&ProcessId>) -> Result<Epoch, TransferError>;
 
     /// What it knows of a leader.
-    async fn answer(&self, question: &Question) -> Reply;
+    async fn answer(&self, query: &LivenessQuery) -> Reply;
 }
 
 /// Offers a JobManager to its peers, on a port that carries nothing else.

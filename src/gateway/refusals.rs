@@ -35,9 +35,9 @@ pub async fn is_lost(
     connector: &dyn Connector,
     refusals: &dyn Refusals,
     address: &str,
-    question: Question,
+    check: RefusalCheck,
 ) -> bool {
-    let is_over = !question.is_tolerated;
+    let is_over = !check.is_tolerated;
     connector.is_abandoned(address).await || (is_over && refusals.count(address).await)
 }
 
@@ -47,26 +47,26 @@ pub async fn is_lost(
 pub struct RefusedCalls {
     calls: u32,
     /// Number of refused calls after which the last check was undecided.
-    open: u32,
-    question: Option<Question>,
+    undecided_at: u32,
+    check: Option<RefusalCheck>,
 }
 
 /// A check to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question {
+pub struct RefusalCheck {
     /// Fewer calls in a row were refused than the threshold: only proof counts.
     pub is_tolerated: bool,
 }
 
-/// Result of a check, see [`Question`].
+/// Result of a check, see [`RefusalCheck`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judged {
+pub enum CheckOutcome {
     /// The TaskManager is lost.
     Lost,
     /// More calls were refused meanwhile, so another check is needed.
-    Ask(Question),
+    Repeat(RefusalCheck),
     /// Undecided.
-    Open,
+    Undecided,
 }
 
 impl RefusedCalls {
@@ -78,50 +78,50 @@ impl RefusedCalls {
     /// A call succeeded: resets the count.
     pub fn reached(&mut self) {
         self.calls = 0;
-        self.open = 0;
+        self.undecided_at = 0;
     }
 
     /// Counts a failed call that needs no check. Returns whether the threshold is reached.
     pub fn failed(&mut self, threshold: u32) -> bool {
         self.calls = self.calls.saturating_add(1);
-        self.question.is_none() && !self.is_tolerated(threshold)
+        self.check.is_none() && !self.is_tolerated(threshold)
     }
 
     /// Counts a refused call. Returns the check to make, unless one is in progress.
-    pub fn refused(&mut self, threshold: u32) -> Option<Question> {
+    pub fn refused(&mut self, threshold: u32) -> Option<RefusalCheck> {
         self.calls = self.calls.saturating_add(1);
-        self.question.is_none().then(|| self.ask(threshold))
+        self.check.is_none().then(|| self.start_check(threshold))
     }
 
     /// Takes the result of a check. A TaskManager that was reached meanwhile is not lost.
-    pub fn judged(&mut self, is_lost: bool, threshold: u32) -> Judged {
-        let Some(asked) = self.question.take() else {
-            return Judged::Open;
+    pub fn finish_check(&mut self, is_lost: bool, threshold: u32) -> CheckOutcome {
+        let Some(check) = self.check.take() else {
+            return CheckOutcome::Undecided;
         };
         if self.calls == 0 {
-            return Judged::Open;
+            return CheckOutcome::Undecided;
         }
         if is_lost {
-            return Judged::Lost;
+            return CheckOutcome::Lost;
         }
-        if !asked.is_tolerated {
-            self.open = self.calls;
+        if !check.is_tolerated {
+            self.undecided_at = self.calls;
         } else if !self.is_tolerated(threshold) {
-            return Judged::Ask(self.ask(threshold));
+            return CheckOutcome::Repeat(self.start_check(threshold));
         }
-        Judged::Open
+        CheckOutcome::Undecided
     }
 
-    fn ask(&mut self, threshold: u32) -> Question {
-        let question = Question {
+    fn start_check(&mut self, threshold: u32) -> RefusalCheck {
+        let check = RefusalCheck {
             is_tolerated: self.is_tolerated(threshold),
         };
-        self.question = Some(question);
-        question
+        self.check = Some(check);
+        check
     }
 
     fn is_tolerated(&self, threshold: u32) -> bool {
-        self.calls - self.open < threshold
+        self.calls - self.undecided_at < threshold
     }
 }
 
@@ -142,44 +142,48 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_proof_counts_at_once_and_a_refusal_from_afar_when_it_is_said_to() {
+    async fn only_proof_counts_at_once_and_a_refusal_from_remote_when_the_decision_says_so() {
         let connector = LocalConnector::default();
         connector.set_fault("tm:1", Fault::Unreachable);
-        for (question, expected) in [(PROOF, false), (ALL, true)] {
-            let lost = is_lost(&connector, &RefusalsCount, "tm:1", question).await;
+        for (check, expected) in [(PROOF, false), (ALL, true)] {
+            let lost = is_lost(&connector, &RefusalsCount, "tm:1", check).await;
             assert_eq!(lost, expected);
-            assert!(!is_lost(&connector, &Open, "tm:1", question).await);
+            assert!(!is_lost(&connector, &Open, "tm:1", check).await);
         }
         connector.remove("tm:1");
         assert!(is_lost(&connector, &Open, "tm:1", PROOF).await);
     }
 
-    const PROOF: Question = Question { is_tolerated: true };
-    const ALL: Question = Question {
+    const PROOF: RefusalCheck = RefusalCheck { is_tolerated: true };
+    const ALL: RefusalCheck = RefusalCheck {
         is_tolerated: false,
     };
 
     #[test]
-    fn proof_is_looked_for_at_once_and_more_is_asked_after_as_many_as_are_tolerated() {
+    fn proof_is_searched_at_once_and_peers_are_asked_after_the_threshold() {
         let mut calls = RefusedCalls::default();
         assert_eq!(calls.refused(2), Some(PROOF));
-        assert_eq!(calls.refused(2), None, "it is being found out");
-        assert_eq!(calls.judged(false, 2), Judged::Ask(ALL));
-        assert_eq!(calls.judged(false, 2), Judged::Open);
+        assert_eq!(calls.refused(2), None, "a check is in progress");
+        assert_eq!(calls.finish_check(false, 2), CheckOutcome::Repeat(ALL));
+        assert_eq!(calls.finish_check(false, 2), CheckOutcome::Undecided);
         // After an undecided check, as many more refused calls lead to the next one.
         assert_eq!(calls.refused(2), Some(PROOF));
-        assert_eq!(calls.judged(false, 2), Judged::Open);
+        assert_eq!(calls.finish_check(false, 2), CheckOutcome::Undecided);
         assert_eq!(calls.refused(2), Some(ALL));
-        assert_eq!(calls.judged(true, 2), Judged::Lost);
+        assert_eq!(calls.finish_check(true, 2), CheckOutcome::Lost);
     }
 
     #[test]
-    fn whoever_answers_while_it_is_judged_is_not_lost() {
+    fn one_that_answers_during_its_check_is_not_lost() {
         let mut calls = RefusedCalls::default();
         assert_eq!(calls.refused(1), Some(ALL));
         calls.reached();
-        assert_eq!(calls.judged(true, 1), Judged::Open);
-        assert_eq!(calls.judged(true, 1), Judged::Open, "nothing was asked");
+        assert_eq!(calls.finish_check(true, 1), CheckOutcome::Undecided);
+        assert_eq!(
+            calls.finish_check(true, 1),
+            CheckOutcome::Undecided,
+            "no check is in progress"
+        );
         assert_eq!(calls.calls(), 0);
     }
 
@@ -190,8 +194,8 @@ mod tests {
         assert!(calls.failed(2));
         let mut calls = RefusedCalls::default();
         assert_eq!(calls.refused(1), Some(ALL));
-        assert!(!calls.failed(1), "it is being found out");
-        assert_eq!(calls.judged(false, 1), Judged::Open);
+        assert!(!calls.failed(1), "a check is in progress");
+        assert_eq!(calls.finish_check(false, 1), CheckOutcome::Undecided);
         assert!(calls.failed(1));
     }
 }

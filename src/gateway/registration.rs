@@ -82,7 +82,7 @@ impl Answer<pb::RegistrationSuccess> {
             }),
             Some(Message::Rejection(rejection)) => Ok(Answer::Rejection(rejection.reason)),
             None => Err(GatewayError::Invalid(
-                "the registration's answer is empty".to_owned(),
+                "the answer to the registration is empty".to_owned(),
             )),
         }
     }
@@ -193,14 +193,18 @@ where
             Ok(Ok(Answer::Success(success))) => return Registered::Success(success),
             Ok(Ok(Answer::Rejection(reason))) => return Registered::Rejected(reason),
             Ok(Ok(Answer::Failure(reason))) => {
-                tracing::info!(target_address = target, reason, "registration was refused");
+                tracing::info!(
+                    target_address = target,
+                    reason,
+                    "the registration was refused"
+                );
                 options.refused_delay
             }
             Ok(Ok(Answer::TooLow { highest })) if !std::mem::replace(&mut was_too_low, true) => {
                 tracing::info!(
                     target_address = target,
                     highest,
-                    "registration's number is too low"
+                    "the registration's number is too low: retrying with a higher one"
                 );
                 Duration::ZERO
             }
@@ -209,7 +213,7 @@ where
                 tracing::warn!(
                     target_address = target,
                     highest,
-                    "registration's number is too low again: does another process have this id?"
+                    "the registration's number is too low again: check that no other process has this id"
                 );
                 let delay = error_delay;
                 error_delay = error_delay.saturating_mul(2).min(options.error_delay);
@@ -232,7 +236,7 @@ where
                 tracing::debug!(
                     target_address = target,
                     ?timeout,
-                    "registration was not answered"
+                    "the registration was not answered"
                 );
                 if !is_woken {
                     timeout = timeout.saturating_mul(2).min(options.max_timeout);

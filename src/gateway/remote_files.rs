@@ -255,7 +255,7 @@ async fn fetch_once(
 async fn within_timeout<T>(terms: &Terms, coming: impl Future<Output = T>) -> Result<T, Failure> {
     let timeout = terms.timeout;
     let waited = tokio::time::timeout(timeout, coming).await;
-    waited.map_err(|_elapsed| Failure::passing(format!("nothing came for {timeout:?}")))
+    waited.map_err(|_elapsed| Failure::passing(format!("it sent nothing for {timeout:?}")))
 }
 
 async fn open(terms: &Terms, url: &str) -> Result<Answer, Failure> {

@@ -168,8 +168,8 @@ async fn what_a_secure_server_refuses_is_lasting_and_what_breaks_off_is_passing(
         ("missing", "404 Not Found", false),
         ("denied", "403 Forbidden", false),
         ("astray", "which is not secure", false),
-        ("silent", "nothing came for 500ms", true),
-        ("mute", "nothing came for 500ms", true),
+        ("silent", "it sent nothing for 500ms", true),
+        ("mute", "it sent nothing for 500ms", true),
         ("cut", "", true),
     ] {
         let url = format!("https://127.0.0.1:{port}/{path}");

@@ -448,11 +448,11 @@ impl JobMasterActor {
                 return Next::Forget;
             }
             Done::Local(event) => self.note(event),
-            Done::Judged {
+            Done::LossChecked {
                 connection,
                 cause,
                 is_lost,
-            } => self.apply_judged(connection, cause, is_lost),
+            } => self.apply_check(connection, cause, is_lost),
             Done::Declared { wanted, answer } => {
                 self.is_declaring = false;
                 self.is_registered = answer.is_ok();

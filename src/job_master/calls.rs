@@ -9,7 +9,7 @@ use std::time::Duration;
 use tanist_compact::WatchCell;
 use tanist_gateway::blobs::HeldBlob;
 use tanist_gateway::persistence::{JobStateStore, PersistError};
-use tanist_gateway::refusals::{self, Question, Refusals};
+use tanist_gateway::refusals::{self, RefusalCheck, Refusals};
 use tanist_gateway::{
     Connector, Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirementsGateway,
     TaskExecutorGateway, Verdict,
@@ -42,7 +42,7 @@ pub(super) enum Done {
         answer: GatewayResult<()>,
     },
     /// The decision whether a TaskManager that refuses calls is gone.
-    Judged {
+    LossChecked {
         connection: Connection,
         cause: String,
         is_lost: bool,
@@ -326,13 +326,13 @@ impl Calls {
         connection: Connection,
         address: String,
         cause: String,
-        question: Question,
+        check: RefusalCheck,
     ) {
         let (connector, refusals) = (self.connector.clone(), self.refusals.clone());
         io.spawn(async move {
-            let checking = refusals::is_lost(&*connector, &*refusals, &address, question);
+            let checking = refusals::is_lost(&*connector, &*refusals, &address, check);
             let is_lost = checking.await;
-            Done::Judged {
+            Done::LossChecked {
                 connection,
                 cause,
                 is_lost,

@@ -136,7 +136,7 @@ impl JobMasterHandle {
 
     /// Reports that this incarnation of a TaskManager is known to be gone. The JobMaster no longer waits for
     /// executions that the record places there.
-    pub fn task_manager_gone(&self, resource_id: ResourceId, incarnation: String) {
+    pub fn report_task_manager_lost(&self, resource_id: ResourceId, incarnation: String) {
         let message = Box::new(Message::Gone(resource_id, incarnation));
         // Each sender has room for one message. A JobMaster that has ended waits for nothing.
         let _ = self.reached.mailbox.clone().try_send(message);

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use tanist_gateway::GatewayError;
-use tanist_gateway::refusals::{Judged, Question, RefusedCalls};
+use tanist_gateway::refusals::{CheckOutcome, RefusalCheck, RefusedCalls};
 use tanist_ha::clock::millis;
 use tanist_proto::id::ResourceId;
 use tokio::time::Instant;
@@ -49,8 +49,8 @@ impl JobMasterActor {
         }
         match error {
             GatewayError::Unreachable { .. } => {
-                let question = peer.refused.refused(threshold)?;
-                self.check_lost(connection.clone(), error.to_string(), question);
+                let check = peer.refused.refused(threshold)?;
+                self.check_lost(connection.clone(), error.to_string(), check);
                 None
             }
             // It was restarted or connects again. In the latter case it registers before the next heartbeat.
@@ -70,16 +70,16 @@ impl JobMasterActor {
         }
     }
 
-    fn check_lost(&mut self, connection: Connection, cause: String, question: Question) {
+    fn check_lost(&mut self, connection: Connection, cause: String, check: RefusalCheck) {
         if let Some(location) = self.core.location(&connection.task_manager) {
             let address = location.rpc_address.clone();
             self.calls
-                .check_lost(&mut self.io, connection, address, cause, question);
+                .check_lost(&mut self.io, connection, address, cause, check);
         }
     }
 
     /// Applies the decision whether a TaskManager that refused calls is gone.
-    pub(super) fn apply_judged(&mut self, connection: Connection, cause: String, is_lost: bool) {
+    pub(super) fn apply_check(&mut self, connection: Connection, cause: String, is_lost: bool) {
         let threshold = self.options.rpc_failure_threshold;
         let Some(peer) = self.peers.get_mut(&connection.task_manager) else {
             return;
@@ -87,10 +87,10 @@ impl JobMasterActor {
         if peer.registration != connection.registration {
             return;
         }
-        match peer.refused.judged(is_lost, threshold) {
-            Judged::Lost => self.lose(connection, cause),
-            Judged::Ask(question) => self.check_lost(connection, cause, question),
-            Judged::Open => {}
+        match peer.refused.finish_check(is_lost, threshold) {
+            CheckOutcome::Lost => self.lose(connection, cause),
+            CheckOutcome::Repeat(check) => self.check_lost(connection, cause, check),
+            CheckOutcome::Undecided => {}
         }
     }
 

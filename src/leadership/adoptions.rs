@@ -26,7 +26,7 @@ pub(super) struct Adoptions {
 struct Lists {
     /// JobMasters whose adoption result was not collected yet.
     reconciling: Vec<JobMasterHandle>,
-    /// JobMasters for which [`Adoptions::stand`] has not waited yet.
+    /// JobMasters for which [`Adoptions::begun`] has not waited yet.
     beginning: Vec<JobMasterHandle>,
 }
 
@@ -62,7 +62,7 @@ impl Adoptions {
 
     /// Waits until every JobMaster that was started up to this call has begun, then drops their handles. Begun:
     /// the term's record names the job, or the job has ended and its process has not ended with it.
-    pub(super) async fn stand(&self) {
+    pub(super) async fn begun(&self) {
         let started = std::mem::take(&mut self.lists.lock().beginning);
         for job_master in started {
             job_master.begun().await;

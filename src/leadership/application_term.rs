@@ -22,9 +22,10 @@ pub(super) fn find_application(
     let own: Option<&Application> = services.application.as_ref();
     let (code, cause) =
         match application::find_application(own, &services.options.ha.cluster_id, records) {
-            Ok(FoundApplication::Over(record)) => {
-                (record.status.exit_code(), application::last_words(&record))
-            }
+            Ok(FoundApplication::Over(record)) => (
+                record.status.exit_code(),
+                application::final_message(&record),
+            ),
             Ok(found_application) => return Ok(found_application),
             Err(reason) => (ExitCode::Refused, reason),
         };

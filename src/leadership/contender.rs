@@ -31,7 +31,7 @@ use super::application::Application;
 use super::ending::Ending;
 use super::ha::HaServices;
 use super::peers::{self, Finding, PeersHandle, PeersSetup};
-use super::permissions::{self, LackingPermissions};
+use super::permissions::{self, MissingPermissions};
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
@@ -42,9 +42,9 @@ use super::workers::WorkersSetup;
 /// The newest record format that this version reads. Raise it when a record type gets a newer format.
 const READS_FORMAT: u16 = 1;
 /// Timeout, before the first term, for asking the leader that the store names whether it uses the same store.
-const BELONGING_TIMEOUT: Duration = Duration::from_secs(1);
-const FIRST_REST: Duration = Duration::from_millis(200);
-const LONGEST_REST: Duration = Duration::from_secs(10);
+const SAME_STORE_TIMEOUT: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// The newest record format that this process reads.
 pub(super) fn reads_format() -> u16 {
@@ -88,7 +88,7 @@ pub struct Contender {
     records: watch::Sender<Option<Arc<dyn CoordinationStore>>>,
     cache: watch::Sender<CacheStatus>,
     peers: watch::Sender<Option<PeersHandle>>,
-    lacking_permissions: watch::Sender<LackingPermissions>,
+    missing_permissions: watch::Sender<MissingPermissions>,
     ending: Ending,
 }
 
@@ -103,7 +103,7 @@ impl Contender {
             records: watch::Sender::new(None),
             cache: watch::Sender::default(),
             peers: watch::Sender::new(None),
-            lacking_permissions: watch::Sender::new(None),
+            missing_permissions: watch::Sender::new(None),
             ending: Ending::default(),
         }
     }
@@ -138,7 +138,7 @@ impl Contender {
                 records: self.records.subscribe(),
                 cache: self.cache.subscribe(),
                 peers: self.peers.subscribe(),
-                lacking_permissions: self.lacking_permissions.subscribe(),
+                missing_permissions: self.missing_permissions.subscribe(),
             }),
         }
     }
@@ -183,14 +183,15 @@ impl Contender {
             host: identity.host,
         };
         if let Err(error) = opened.election.announce(&member).await {
-            warn!(%error, "this process is not listed among the members yet");
+            warn!(%error, "this process could not be listed among the members yet");
         }
-        let telling = standby::tell(opened.election.clone(), member, self.cache.subscribe());
+        let announcing =
+            standby::announce_cache(opened.election.clone(), member, self.cache.subscribe());
         // These tasks end when the set is dropped.
         let mut tasks = JoinSet::new();
-        tasks.spawn(telling);
-        let lacking = self.lacking_permissions.clone();
-        tasks.spawn(permissions::follow(opened.store.clone(), lacking));
+        tasks.spawn(announcing);
+        let missing = self.missing_permissions.clone();
+        tasks.spawn(permissions::follow(opened.store.clone(), missing));
         if let Some(peers) = &peers {
             let (reports, status) = (peers.reports.clone(), self.cache.subscribe());
             tasks.spawn(standby::report(reports, status));
@@ -229,64 +230,64 @@ async fn lead_term_after_term(
     stop: &CancellationToken,
 ) -> ExitCode {
     let mut leadership = opened.election.leadership();
-    let mut rest = Backoff::new(FIRST_REST, LONGEST_REST);
+    let mut pause = Backoff::new(FIRST_PAUSE, MAX_PAUSE);
     loop {
         let session = tokio::select! {
             next = next_session(&mut leadership) => match next {
                 Ok(session) => session,
                 Err(refusal) => {
-                    ExitCode::Refused.log_last_words(&refusal);
+                    ExitCode::Refused.log_final_message(&refusal);
                     return ExitCode::Refused;
                 }
             },
             never = cache.follow() => match never {},
-            refusal = other_store(services.peers.as_ref()) => {
-                ExitCode::Refused.log_last_words(&refusal);
+            refusal = until_other_store(services.peers.as_ref()) => {
+                ExitCode::Refused.log_final_message(&refusal);
                 return ExitCode::Refused;
             }
             () = stop.cancelled() => return ExitCode::Ended,
         };
-        if let Some(refusal) = belongs_elsewhere(services.peers.as_ref()).await {
-            give_back(services, opened, std::future::ready(())).await;
-            ExitCode::Refused.log_last_words(&refusal);
+        if let Some(refusal) = refusal_of_store(services.peers.as_ref()).await {
+            resign_and_stop(services, opened, std::future::ready(())).await;
+            ExitCode::Refused.log_final_message(&refusal);
             return ExitCode::Refused;
         }
         let mut leading = pin!(term::lead(services, &session, cache));
         let ended = tokio::select! {
             ended = &mut leading => ended,
             () = stop.cancelled() => {
-                info!(epoch = %session.epoch(), "this process was asked to end");
+                info!(epoch = %session.epoch(), "this process was requested to end");
                 // It leads until it is deposed; it resigns only if no process takes over.
                 if let Some(peers) = &services.peers {
                     tokio::select! {
                         _ = &mut leading => {
-                            give_back(services, opened, std::future::ready(())).await;
-                            return asked_to_end(services);
+                            resign_and_stop(services, opened, std::future::ready(())).await;
+                            return exit_code_on_request(services);
                         }
                         _ = peers.leave() => {}
                     }
                 }
                 services.current.end();
-                give_back(services, opened, leading).await;
-                return asked_to_end(services);
+                resign_and_stop(services, opened, leading).await;
+                return exit_code_on_request(services);
             }
         };
         if let Some(end) = services.ending.decided() {
-            give_back(services, opened, std::future::ready(())).await;
-            end.code.log_last_words(&end.cause);
+            resign_and_stop(services, opened, std::future::ready(())).await;
+            end.code.log_final_message(&end.cause);
             return end.code;
         }
         match ended {
-            Ok(()) => rest.reset(),
+            Ok(()) => pause.reset(),
             Err(error) => {
-                warn!(epoch = %session.epoch(), %error, "the term is given up");
+                warn!(epoch = %session.epoch(), %error, "the term ends with an error: resigning");
                 tokio::select! {
                     () = async {
                         opened.election.resign().await;
-                        tokio::time::sleep(rest.next_delay()).await;
+                        tokio::time::sleep(pause.next_delay()).await;
                     } => {}
                     () = stop.cancelled() => {
-                        give_back(services, opened, std::future::ready(())).await;
+                        resign_and_stop(services, opened, std::future::ready(())).await;
                         return ExitCode::Ended;
                     }
                 }
@@ -297,10 +298,10 @@ async fn lead_term_after_term(
 
 /// Why this process must not lead in its store; checked before it does anything in its first term. A process
 /// that has just started first asks the leader that its store names, if that one answers.
-async fn belongs_elsewhere(peers: Option<&PeersHandle>) -> Option<String> {
+async fn refusal_of_store(peers: Option<&PeersHandle>) -> Option<String> {
     let mut found = peers?.belonging.clone();
     let finding = found.wait_for(|finding| *finding != Finding::Open);
-    let finding = tokio::time::timeout(BELONGING_TIMEOUT, finding).await;
+    let finding = tokio::time::timeout(SAME_STORE_TIMEOUT, finding).await;
     match &*finding.ok()?.ok()? {
         Finding::OtherStore(reason) => Some(reason.clone()),
         Finding::Open | Finding::Nothing => None,
@@ -308,7 +309,7 @@ async fn belongs_elsewhere(peers: Option<&PeersHandle>) -> Option<String> {
 }
 
 /// Waits until it is proven that the leader named in the store uses another store.
-async fn other_store(peers: Option<&PeersHandle>) -> String {
+async fn until_other_store(peers: Option<&PeersHandle>) -> String {
     let Some(peers) = peers else {
         return std::future::pending().await;
     };
@@ -325,10 +326,10 @@ async fn other_store(peers: Option<&PeersHandle>) -> String {
 
 /// The exit code of a process that was asked to end: that of its application, if the application has ended
 /// meanwhile.
-fn asked_to_end(services: &TermServices) -> ExitCode {
+fn exit_code_on_request(services: &TermServices) -> ExitCode {
     match services.ending.decided() {
         Some(end) => {
-            end.code.log_last_words(&end.cause);
+            end.code.log_final_message(&end.cause);
             end.code
         }
         None => ExitCode::Ended,
@@ -337,7 +338,11 @@ fn asked_to_end(services: &TermServices) -> ExitCode {
 
 /// Resigns and lets the term's components end, but waits only for a limited time: a lease ends by itself, and
 /// components end with their process.
-async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl Future<Output = T>) {
+async fn resign_and_stop<T>(
+    services: &TermServices,
+    opened: &HaServices,
+    term: impl Future<Output = T>,
+) {
     let timeout = services.options.process.shutdown_timeout / 2;
     let resigned = tokio::time::timeout(timeout, opened.election.resign());
     let ended = tokio::time::timeout(timeout, term);

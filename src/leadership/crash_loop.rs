@@ -1,5 +1,5 @@
 //! Decides from the records of earlier terms whether a term starts crash-loop recovery, and which jobs are suspects.
-//! Pure; the effects are in `recovery_phases.rs`, the reasons in `docs/adr/0012-careful-recovery.md`.
+//! Pure; the effects are in `recovery_phases.rs`, the reasons in `docs/adr/0012-crash-loop-recovery.md`.
 //!
 //! Suspects are a range of job ids, not a list, so that a record stays small for any number of jobs.
 //! Invariants: a term that did not die, or had no jobs to recover, accuses no job. A job stops being a suspect
@@ -17,9 +17,9 @@ use super::history::HistoryRecord;
 /// Terms in a row that may die in recovery before the next one starts crash-loop recovery.
 const TOLERATED: usize = 2;
 /// Maximum number of terms that died in recovery that a record keeps.
-const REMEMBERED: usize = 16;
+const MAX_DEATHS: usize = 16;
 /// Number of records that are searched for the last term that left one.
-pub(super) const LOOKED_AT: u64 = 16;
+pub(super) const SEARCHED_RECORDS: u64 = 16;
 
 /// The phase of a term, as its record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,7 +200,7 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
             since_ms: record.map_or(0, |record| record.since_ms),
             starting,
         });
-        let surplus = suspicion.died.len().saturating_sub(REMEMBERED);
+        let surplus = suspicion.died.len().saturating_sub(MAX_DEATHS);
         suspicion.died.drain(..surplus);
         if starting.is_some() {
             suspicion.narrowed = starting;
@@ -210,14 +210,14 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
             suspicion.suspects = Some(JobRange::ALL);
             suspicion.narrowed = None;
         }
-        culprit = twice_alone(&suspicion.died);
+        culprit = single_twice(&suspicion.died);
     }
     if let Some(job) = culprit {
         // There may be another culprit among the jobs that have not begun yet.
         let died = std::mem::take(&mut suspicion.died).into_iter();
         suspicion.narrowed = None;
-        let speaks = |death: &Death| death.starting.is_none_or(|range| range.contains(job));
-        let culprit = Some((job, died.filter(speaks).collect()));
+        let is_evidence = |death: &Death| death.starting.is_none_or(|range| range.contains(job));
+        let culprit = Some((job, died.filter(is_evidence).collect()));
         return Plan {
             suspicion,
             culprit,
@@ -237,7 +237,7 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
 }
 
 /// The job that was the only one being started when each of the last two terms died.
-fn twice_alone(died: &[Death]) -> Option<JobId> {
+fn single_twice(died: &[Death]) -> Option<JobId> {
     let [.., before, last] = died else {
         return None;
     };

@@ -98,7 +98,7 @@ pub(super) struct Awaiting {
 #[derive(Debug, Default)]
 struct AwaitingInner {
     job_masters: BTreeMap<String, JobMasterHandle>,
-    gone: BTreeSet<Incarnation>,
+    lost: BTreeSet<Incarnation>,
     is_over: bool,
 }
 
@@ -106,8 +106,8 @@ impl Awaiting {
     /// Adds a JobMaster that was started for a recovered job.
     pub(super) fn started(&self, job_id: &str, job_master: &JobMasterHandle) {
         let mut inner = self.inner.lock();
-        for (id, incarnation) in &inner.gone {
-            job_master.task_manager_gone(id.clone(), incarnation.clone());
+        for (id, incarnation) in &inner.lost {
+            job_master.report_task_manager_lost(id.clone(), incarnation.clone());
         }
         if !inner.is_over {
             let job_master = job_master.clone();
@@ -115,13 +115,13 @@ impl Awaiting {
         }
     }
 
-    fn gone(&self, (id, incarnation): Incarnation) {
-        info!(task_manager = %id, incarnation, "the TaskManager that ran tasks is gone");
+    fn report_lost(&self, (id, incarnation): Incarnation) {
+        info!(task_manager = %id, incarnation, "a TaskManager that ran tasks is lost");
         let mut inner = self.inner.lock();
         for job_master in inner.job_masters.values() {
-            job_master.task_manager_gone(id.clone(), incarnation.clone());
+            job_master.report_task_manager_lost(id.clone(), incarnation.clone());
         }
-        inner.gone.insert((id, incarnation));
+        inner.lost.insert((id, incarnation));
     }
 
     /// Dialling is over, so no handle is kept.
@@ -186,7 +186,7 @@ async fn dial_one(
                     if (other.0.as_str(), other.1.as_str())
                         != (answer.resource_id.as_str(), answer.incarnation.as_str())
                     {
-                        services.awaiting.gone(other);
+                        services.awaiting.report_lost(other);
                     }
                 }
                 return;
@@ -194,8 +194,8 @@ async fn dial_one(
             Ok(Err(GatewayError::Outdated { epoch, reason })) => {
                 info!(address, epoch, reason, "a TaskManager refuses this term");
                 if epoch > services.sender.epoch {
-                    let teller = format!("the TaskManager at {address}");
-                    (services.on_higher_epoch)(Epoch::new(epoch), &teller);
+                    let sender = format!("the TaskManager at {address}");
+                    (services.on_higher_epoch)(Epoch::new(epoch), &sender);
                 }
                 return;
             }
@@ -211,7 +211,7 @@ async fn dial_one(
                 if services.connector.is_abandoned(address).await =>
             {
                 for other in named {
-                    services.awaiting.gone(other);
+                    services.awaiting.report_lost(other);
                 }
                 return;
             }

@@ -20,12 +20,12 @@ use tanist_ha::store::{CoordinationStore, Write};
 use tokio::sync::Mutex;
 use tracing::{debug, warn};
 
-use super::crash_loop::LOOKED_AT;
+use super::crash_loop::SEARCHED_RECORDS;
 pub use super::crash_loop::{Death, JobRange, Suspicion, TermPhase};
 pub use super::peers::takeover::TakeoverRecord;
 
 /// Number of terms whose records are kept.
-const REMEMBERED_TERMS: u64 = 100;
+const KEPT_TERMS: u64 = 100;
 /// Page size when records are listed.
 const PAGE: usize = 500;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -113,7 +113,7 @@ impl From<&Proven> for Recovery {
 }
 
 impl HistoryRecord {
-    /// The writes that store this record and remove the oldest one. [`TermRecord::forget_older`] removes those
+    /// The writes that store this record and remove the oldest one. [`TermRecord::remove_older`] removes those
     /// that terms without a record did not remove.
     fn writes(&self) -> Vec<Write> {
         let value = serde_json::to_vec(self).expect("numbers and texts are always JSON");
@@ -121,7 +121,7 @@ impl HistoryRecord {
             key: key(self.epoch),
             value: value.into(),
         }];
-        if let Some(oldest) = self.epoch.checked_sub(REMEMBERED_TERMS) {
+        if let Some(oldest) = self.epoch.checked_sub(KEPT_TERMS) {
             writes.push(Write::Delete { key: key(oldest) });
         }
         writes
@@ -177,9 +177,9 @@ impl TermRecord {
     /// Removes records older than those that are kept: a term that ended before it wrote its own record did not
     /// remove the one that it should have removed. Removes as many as one transaction takes; the next term goes
     /// on. Records that stay do no harm.
-    pub(super) async fn forget_older(&self, store: &dyn CoordinationStore) {
+    pub(super) async fn remove_older(&self, store: &dyn CoordinationStore) {
         let epoch = self.record.lock().await.epoch;
-        let Some(oldest) = epoch.checked_sub(REMEMBERED_TERMS).map(key) else {
+        let Some(oldest) = epoch.checked_sub(KEPT_TERMS).map(key) else {
             return;
         };
         let most = PAGE.min(self.pipeline.limits().writes);
@@ -220,14 +220,14 @@ impl TermRecord {
         let key = key(epoch);
         let stored = match store.get(std::slice::from_ref(&key)).await {
             Ok(mut values) => values.pop().flatten(),
-            Err(error) => return warn!(%error, epoch, "a false alarm is not noted"),
+            Err(error) => return warn!(%error, epoch, "a false alarm could not be recorded"),
         };
         let Some(marked) = stored.and_then(|value| marked_as_false_alarm(&value)) else {
             return;
         };
         let write = Write::Put { key, value: marked };
         if let Err(error) = self.pipeline.commit(vec![write]).await {
-            warn!(%error, epoch, "a false alarm is not noted");
+            warn!(%error, epoch, "a false alarm could not be recorded");
         }
     }
 
@@ -242,7 +242,7 @@ pub(super) async fn read_before(
     store: &dyn CoordinationStore,
     epoch: Epoch,
 ) -> Result<Vec<HistoryRecord>> {
-    let epochs = epoch.get().saturating_sub(LOOKED_AT)..epoch.get();
+    let epochs = epoch.get().saturating_sub(SEARCHED_RECORDS)..epoch.get();
     let keys: Vec<Key> = epochs.filter(|it| *it > 0).map(key).collect();
     if keys.is_empty() {
         return Ok(Vec::new());
@@ -337,7 +337,7 @@ mod tests {
             };
             let record = TermRecord::new(record, pipeline.clone());
             record.note(|_| {}).await;
-            record.forget_older(&*store).await;
+            record.remove_older(&*store).await;
         }
         let kept = read_all(&*store).await.expect("readable");
         let kept: Vec<u64> = kept.iter().map(|record| record.epoch).collect();

@@ -149,7 +149,7 @@ impl JobMasterLauncher for Launcher {
         let job_master = JobMaster::start(services.options.clone(), context);
         if recovered {
             if let Some(reports) = &services.reports {
-                reports.one_more();
+                reports.add_done();
             }
             services.adoptions.started(&job_master);
             services.dial.awaiting.started(&job_id, &job_master);
@@ -189,8 +189,8 @@ impl JobMasterControl for Started {
         self.0.unfit()
     }
 
-    fn task_manager_gone(&self, resource_id: ResourceId, incarnation: String) {
-        self.0.task_manager_gone(resource_id, incarnation);
+    fn report_task_manager_lost(&self, resource_id: ResourceId, incarnation: String) {
+        self.0.report_task_manager_lost(resource_id, incarnation);
     }
 
     async fn reconciled(&self) -> Option<Adoption> {
@@ -199,7 +199,7 @@ impl JobMasterControl for Started {
 
     async fn result_written(&self) {
         if let Err(error) = self.0.result_written().await {
-            tracing::debug!(%error, "the JobMaster ended before it was informed that its result is written");
+            tracing::debug!(%error, "the JobMaster ended before it was notified that its result is written");
         }
     }
 

@@ -50,7 +50,7 @@ pub use ending::{End, Ending};
 #[cfg(feature = "testing")]
 pub use forwarding_dispatcher::ForwardingDispatcher;
 pub use peers::PeersSetup;
-pub use permissions::LackingPermissions;
+pub use permissions::MissingPermissions;
 pub use sinks::Sinks;
 pub use view::{HaStatus, JobManagerView, Role, TermState, TermStatus};
 pub use workers::WorkersSetup;

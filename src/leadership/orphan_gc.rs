@@ -18,15 +18,15 @@ const LONGEST_SWEEP: Duration = Duration::from_secs(3600);
 const FIRST_SWEEP: Duration = Duration::from_secs(60);
 
 /// Maximum interval between two checks that the storage of large objects is there, and this cluster's alone.
-const LONGEST_LOOK: Duration = Duration::from_secs(10);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 fn sweep_interval(grace: Duration) -> Duration {
     (grace / 4).clamp(SHORTEST_SWEEP, LONGEST_SWEEP)
 }
 
 /// More frequent than sweeps: a copy of this cluster's store that shares the storage is noticed before a sweep.
-fn look_interval(grace: Duration) -> Duration {
-    sweep_interval(grace).min(LONGEST_LOOK)
+fn check_interval(grace: Duration) -> Duration {
+    sweep_interval(grace).min(MAX_CHECK_INTERVAL)
 }
 
 /// Sets up the storage if that was never done, and checks it at intervals.
@@ -41,10 +41,10 @@ pub(super) async fn watch_storage(
         let pause = match store.storage().check(&user).await {
             Ok(()) => {
                 backoff.reset();
-                look_interval(grace)
+                check_interval(grace)
             }
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                debug!(%error, "the storage of large objects is looked at again");
+                debug!(%error, "the storage of large objects can't be checked: retrying");
                 backoff.next_delay()
             }
             Err(
@@ -64,7 +64,7 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
     loop {
         match store.orphan_gc().remove_chunks().await {
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                warn!(%error, "chunks without a record can't be looked for, this is tried again");
+                warn!(%error, "chunks without a record can't be searched: retrying");
             }
             Err(
                 JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),
@@ -87,11 +87,11 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
         pause = interval;
         match store
             .orphan_gc()
-            .sweep(grace, 2 * look_interval(grace))
+            .sweep(grace, 2 * check_interval(grace))
             .await
         {
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                warn!(%error, "orphaned objects can't be removed at present");
+                warn!(%error, "orphaned objects can't be removed: retrying");
             }
             Err(
                 JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),

@@ -15,24 +15,24 @@ use tracing::{debug, info, warn};
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The missing rights, in words; `None`: not known yet.
-pub type LackingPermissions = Option<Vec<String>>;
+pub type MissingPermissions = Option<Vec<String>>;
 
-/// Keeps `lacking` current; never ends by itself.
+/// Keeps `missing` current; never ends by itself.
 pub(super) async fn follow(
     store: Arc<dyn CoordinationStore>,
-    lacking: watch::Sender<LackingPermissions>,
+    missing: watch::Sender<MissingPermissions>,
 ) {
     loop {
-        match store.lacking_permissions().await {
+        match store.missing_permissions().await {
             Ok(found) => {
-                let news = lacking.borrow().as_ref() != Some(&found);
+                let news = missing.borrow().as_ref() != Some(&found);
                 if news && !found.is_empty() {
-                    let lacking = found.join("; ");
-                    warn!(%lacking, "this process lacks rights in the store that a leader needs: grant them");
-                } else if news && lacking.borrow().is_some() {
+                    let missing = found.join("; ");
+                    warn!(%missing, "this process lacks rights in the store that a leader needs: grant them");
+                } else if news && missing.borrow().is_some() {
                     info!("this process has all rights in the store that a leader needs");
                 }
-                lacking.send_if_modified(|known| {
+                missing.send_if_modified(|known| {
                     *known = Some(found);
                     news
                 });

@@ -71,7 +71,7 @@ pub(super) async fn recover(
         };
         match tried {
             Ok(recovered) => return Ok(recovered),
-            Err(error) => warn!(%error, "the jobs can't be read, this is tried again"),
+            Err(error) => warn!(%error, "the jobs can't be read: retrying"),
         }
         tokio::select! {
             () = tokio::time::sleep(backoff.next_delay()) => {}

@@ -31,18 +31,21 @@ use super::term::{FIRST_RETRY, SLOWEST_RETRY, TermServices};
 /// Time that the process must survive after JobMasters have begun before these count as innocent. A job that
 /// ends its process mostly does so at once. If leaders are killed from outside a little further apart than
 /// this, no job is suspected.
-const SETTLING: Duration = Duration::from_millis(200);
+const SURVIVAL_TIME: Duration = Duration::from_millis(200);
 /// Timeout of a takeover for setting its culprit aside durably.
 const SET_ASIDE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reads how the earlier terms ended, and makes the plan that follows from that.
-pub(super) async fn look_back(services: &TermServices, session: &LeaderSession) -> Result<Plan> {
+pub(super) async fn plan_recovery(
+    services: &TermServices,
+    session: &LeaderSession,
+) -> Result<Plan> {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     let records = loop {
         match history::read_before(&*services.ha.store, session.epoch()).await {
             Ok(records) => break records,
             Err(error) => {
-                warn!(%error, "the records of the terms before can't be read, this is tried again")
+                warn!(%error, "the records of earlier terms can't be read: retrying")
             }
         }
         tokio::time::sleep(backoff.next_delay()).await;
@@ -71,10 +74,14 @@ pub(super) async fn prepare(
         let setting = store.set_aside(*job, &quarantine);
         match tokio::time::timeout(SET_ASIDE_TIMEOUT, setting).await {
             Ok(Ok(())) => {}
-            Ok(Err(PersistError::TermOver)) => info!(%job, "the next term quarantines it"),
-            Ok(Err(error)) => warn!(%job, %error, "only this term knows that a job is quarantined"),
+            Ok(Err(PersistError::TermOver)) => {
+                info!(%job, "the term is over: the next term quarantines the job")
+            }
+            Ok(Err(error)) => {
+                warn!(%job, %error, "the quarantine of a job can't be written: it counts for this term only")
+            }
             Err(_) => {
-                warn!(%job, "only this term sets the job aside: that can't be written at present");
+                warn!(%job, "the quarantine of a job was not written in time: it counts for this term only");
                 plan.suspicion.died.clone_from(deaths);
             }
         }
@@ -83,7 +90,7 @@ pub(super) async fn prepare(
     let suspects = plan.suspicion.suspects;
     if let Some(range) = suspects {
         let died = plan.suspicion.died.len();
-        warn!(died, first = %range.first, last = %range.last, "terms died in recovery: recovering carefully");
+        warn!(died, first = %range.first, last = %range.last, "terms died in recovery: starting crash-loop recovery");
     }
     caution.suspects = suspects.map(|range| range.first..=range.last);
     let record = HistoryRecord {
@@ -131,11 +138,11 @@ pub(super) async fn finish_recovery(
     if suspects.is_empty() {
         adoptions.all_started();
     }
-    adoptions.stand().await;
+    adoptions.begun().await;
     let are_all_suspects = !suspects.is_empty() && suspects.len() == recovered;
     // If all are suspects, no other job has begun whose innocence the pause would show.
     if !are_all_suspects {
-        tokio::time::sleep(SETTLING).await;
+        tokio::time::sleep(SURVIVAL_TIME).await;
     }
     let narrowed = record.suspicion().await.narrowed;
     while !suspects.is_empty() {
@@ -151,7 +158,7 @@ pub(super) async fn finish_recovery(
         info!(
             jobs = group.len(),
             left = suspects.len() - group.len(),
-            "suspects are started"
+            "starting crash suspects"
         );
         suspects.drain(..group.len());
         if dispatcher.start_crash_suspects(group).await.is_err() {
@@ -160,16 +167,16 @@ pub(super) async fn finish_recovery(
         if suspects.is_empty() {
             adoptions.all_started();
         }
-        adoptions.stand().await;
-        tokio::time::sleep(SETTLING).await;
+        adoptions.begun().await;
+        tokio::time::sleep(SURVIVAL_TIME).await;
     }
-    let stands = |record: &mut HistoryRecord| {
+    let has_recovered = |record: &mut HistoryRecord| {
         record.phase = Some(TermPhase::Leading);
         record.suspicion = Suspicion::default();
     };
     // Not only for display: until it is written, a later end of the process accuses the jobs that were started
     // last.
-    let _over = record.note_surely(stands).await;
+    let _over = record.note_surely(has_recovered).await;
     is_finished.send_replace(true);
     std::future::pending().await
 }

@@ -42,9 +42,9 @@ pub(super) fn inline_deployment_threshold(options: &ClusterOptions) -> usize {
 pub(super) fn detector(options: &ClusterOptions) -> DetectorOptions {
     let detector = &options.ha.detector;
     DetectorOptions {
-        beat_interval: detector.beat_interval,
+        heartbeat_interval: detector.heartbeat_interval,
         silence_timeout: detector.silence_timeout,
-        ask_timeout: detector.ask_timeout,
+        inquiry_timeout: detector.inquiry_timeout,
     }
 }
 

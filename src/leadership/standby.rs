@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 use super::peers::Reports;
 
 /// Minimum interval between two writes of the member's record because of its cache.
-const TELL_INTERVAL: Duration = Duration::from_secs(10);
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(10);
 /// Timeout of a takeover for the names of the store's records, counted from the proof of the cache.
 const NAMES_TIMEOUT: Duration = Duration::from_millis(500);
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -72,10 +72,10 @@ pub(super) async fn prove(
         }
         Either::Right((names, proving)) => (proving.await?, Some(names)),
     };
-    let in_doubt = names.map(|names| names.in_doubt(&proven.records));
-    match in_doubt {
-        Some(in_doubt) if !in_doubt.is_empty() => {
-            let records = read_again(store, &in_doubt, &proven.records, session).await?;
+    let differing = names.map(|names| names.differing(&proven.records));
+    match differing {
+        Some(differing) if !differing.is_empty() => {
+            let records = read_again(store, &differing, &proven.records, session).await?;
             Ok(Proven { records, ..proven })
         }
         Some(_) | None => Ok(proven),
@@ -92,7 +92,7 @@ async fn prove_number(
     loop {
         match cache.prove(session.incarnation(), at).await {
             Ok(proven) => return Ok(proven),
-            Err(error) => warn!(%error, "the records can't be proven current, this is tried again"),
+            Err(error) => warn!(%error, "the records can't be proven current: retrying"),
         }
         wait(&mut backoff, session).await?;
     }
@@ -119,7 +119,7 @@ async fn names(store: &dyn CoordinationStore) -> StoredNames {
 async fn in_time(listing: impl Future<Output = StoredNames>) -> Option<StoredNames> {
     let names = tokio::time::timeout(NAMES_TIMEOUT, listing).await.ok();
     if names.is_none() {
-        warn!("the records of the cache are not compared with the store's: it takes too long");
+        warn!("the cache is not compared with the names in the store: listing them takes too long");
     }
     names
 }
@@ -128,16 +128,16 @@ async fn in_time(listing: impl Future<Output = StoredNames>) -> Option<StoredNam
 /// not missed.
 async fn read_again(
     store: &dyn CoordinationStore,
-    in_doubt: &[Key],
-    held: &Records,
+    differing: &[Key],
+    cached: &Records,
     session: &LeaderSession,
 ) -> Result<Records> {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
-        match as_stored(store, in_doubt, held).await {
+        match as_stored(store, differing, cached).await {
             Ok(records) => return Ok(records),
             Err(error) => {
-                warn!(%error, "records that differ between the cache and the store's list can't be read, this is tried again");
+                warn!(%error, "records that differ between the cache and the store can't be read: retrying");
             }
         }
         wait(&mut backoff, session).await?;
@@ -166,7 +166,7 @@ pub(super) async fn report(reports: Arc<Reports>, mut status: watch::Receiver<Ca
 
 /// Keeps the member's record current while the cache exists: writes it once, then whenever the cache has moved
 /// on.
-pub(super) async fn tell(
+pub(super) async fn announce_cache(
     election: LeaderElection,
     mut member: Member,
     mut status: watch::Receiver<CacheStatus>,
@@ -185,7 +185,7 @@ pub(super) async fn tell(
             if let Err(error) = election.announce(&member).await {
                 debug!(%error, "the state of the standby's cache was not written");
             }
-            tokio::time::sleep(TELL_INTERVAL).await;
+            tokio::time::sleep(ANNOUNCE_INTERVAL).await;
         }
         if status.changed().await.is_err() {
             return;

@@ -1,10 +1,10 @@
-//! Records of a newer version: the term that finds them gives way to a process that can read them, if there is
+//! Records of a newer version: the term that finds them hands over to a process that can read them, if there is
 //! one.
 //!
 //! Such a record is intact, and nothing is done about it here: the job is set aside, its tasks run on, and no
 //! write touches it. A JobManager that can read it is recognized by its entry in the members' list. It is
 //! invited to depose this term, as in any transfer, before anything is started, and later whenever one appears
-//! during the term. A term is therefore never given up for nothing: if the invited process is gone, or refuses,
+//! during the term. A term is therefore never given up in vain: if the invited process has ended, or refuses,
 //! this one leads on.
 
 use std::convert::Infallible;
@@ -18,25 +18,25 @@ use super::contender::reads_format;
 use super::term::TermServices;
 
 /// Interval between two searches for a newer process.
-const LOOK: Duration = Duration::from_secs(3);
+const SEARCH_INTERVAL: Duration = Duration::from_secs(3);
 /// Pause after an invitation that no process accepted.
 const PAUSE: Duration = Duration::from_secs(30);
 /// Timeout for the store to list the members while a term waits for that.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Result of an attempt to give way.
+/// Result of an attempt to hand over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// The term is over.
-    GaveWay,
+    HandedOver,
     /// No process that reads the records is known.
-    Nobody,
+    NoCandidate,
     /// The invited process did not take over.
     Refused,
 }
 
-/// Gives way before anything of the term is started. True: the term is over.
-pub(super) async fn give_way_first(
+/// Hands over before anything of the term is started. True: the term is over.
+pub(super) async fn hand_over_before_start(
     services: &TermServices,
     session: &LeaderSession,
     store: &JobStore,
@@ -49,51 +49,51 @@ pub(super) async fn give_way_first(
         reads = reads_format(),
         "there are records of a newer version"
     );
-    let looking = give_way(services, session, format);
-    tokio::time::timeout(TIMEOUT + services.options.ha.transfer_timeout, looking)
+    let handing_over = hand_over(services, session, format);
+    tokio::time::timeout(TIMEOUT + services.options.ha.transfer_timeout, handing_over)
         .await
-        .is_ok_and(|outcome| outcome == Outcome::GaveWay)
+        .is_ok_and(|outcome| outcome == Outcome::HandedOver)
 }
 
-/// Gives way as soon as there is a process that reads what this one can't. Ends with the term, by being
+/// Hands over as soon as there is a process that reads what this one can't. Ends with the term, by being
 /// dropped.
-pub(super) async fn give_way_when_possible(
+pub(super) async fn hand_over_when_possible(
     services: &TermServices,
     session: &LeaderSession,
     store: &JobStore,
 ) -> Infallible {
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(SEARCH_INTERVAL).await;
         let Some(format) = store.needed_format() else {
             continue;
         };
-        match give_way(services, session, format).await {
-            Outcome::GaveWay | Outcome::Nobody => {}
+        match hand_over(services, session, format).await {
+            Outcome::HandedOver | Outcome::NoCandidate => {}
             Outcome::Refused => tokio::time::sleep(PAUSE).await,
         }
     }
 }
 
-async fn give_way(services: &TermServices, session: &LeaderSession, format: u16) -> Outcome {
+async fn hand_over(services: &TermServices, session: &LeaderSession, format: u16) -> Outcome {
     let Some(peers) = &services.peers else {
-        return Outcome::Nobody;
+        return Outcome::NoCandidate;
     };
     let listed = tokio::time::timeout(TIMEOUT, services.ha.election.members()).await;
     let members = match listed {
         Ok(Ok(members)) => members,
-        Ok(Err(_)) | Err(_) => return Outcome::Nobody,
+        Ok(Err(_)) | Err(_) => return Outcome::NoCandidate,
     };
-    let mut outcome = Outcome::Nobody;
+    let mut outcome = Outcome::NoCandidate;
     for member in readers(&members, session, format) {
-        info!(to = %member.process, version = member.version, format, "giving way to a newer version");
+        info!(to = %member.process, version = member.version, format, "handing over to a newer version");
         match peers.transfer(Some(&member.process)).await {
-            Ok(_) => return Outcome::GaveWay,
+            Ok(_) => return Outcome::HandedOver,
             Err(error) => {
                 warn!(to = %member.process, %error, "the newer version did not take over")
             }
         }
         if session.is_over() {
-            return Outcome::GaveWay;
+            return Outcome::HandedOver;
         }
         outcome = Outcome::Refused;
     }

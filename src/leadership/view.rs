@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use super::forwarding_dispatcher::ForwardingDispatcher;
 use super::history::{self, HistoryRecord};
 use super::peers::PeersHandle;
-use super::permissions::LackingPermissions;
+use super::permissions::MissingPermissions;
 
 /// The components of the term that this process leads.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub(super) struct TermComponents {
     /// The pipeline for the term's writes.
     pub pipeline: CommitPipeline,
     /// What is wrong with the storage of large objects.
-    pub storage_trouble: watch::Receiver<Option<String>>,
+    pub storage_problem: watch::Receiver<Option<String>>,
 }
 
 /// The current term of this process, if it leads.
@@ -207,7 +207,7 @@ pub(super) struct ViewInner {
     pub(super) records: watch::Receiver<Option<Arc<dyn CoordinationStore>>>,
     pub(super) cache: watch::Receiver<CacheStatus>,
     pub(super) peers: watch::Receiver<Option<PeersHandle>>,
-    pub(super) lacking_permissions: watch::Receiver<LackingPermissions>,
+    pub(super) missing_permissions: watch::Receiver<MissingPermissions>,
 }
 
 /// Why there is no storage for uploads, and what to do.
@@ -284,7 +284,7 @@ impl JobManagerView {
         let address = leader.and_then(|leader| leader.addresses.get(PEER).cloned());
         let address = address
             .ok_or_else(|| GatewayError::NotYet("no JobManager leads at present".to_owned()))?;
-        peers.ask_to_transfer(&address, to).await
+        peers.request_transfer(&address, to).await
     }
 
     /// The role of this process.
@@ -308,9 +308,11 @@ impl JobManagerView {
         let state = match self.role() {
             Role::Connecting | Role::Refused => return TermStatus::default(),
             Role::Standby => {
-                let heard = peers.and_then(|peers| peers.heard());
-                let heard = heard.filter(|heartbeat| heartbeat.role.epoch() >= Some(view.epoch));
-                return heard.map_or_else(|| TermStatus::of_view(&view), TermStatus::of_heartbeat);
+                let heartbeat = peers.and_then(|peers| peers.leader_heartbeat());
+                let heartbeat =
+                    heartbeat.filter(|heartbeat| heartbeat.role.epoch() >= Some(view.epoch));
+                return heartbeat
+                    .map_or_else(|| TermStatus::of_view(&view), TermStatus::of_heartbeat);
             }
             Role::Leading if view.leader.is_some() => TermState::Leading,
             Role::Leading | Role::Recovering => TermState::Recovering,
@@ -344,8 +346,8 @@ impl JobManagerView {
     }
 
     /// The rights in the store that a leader needs and this process lacks, as of the last check.
-    pub fn lacking_permissions(&self) -> LackingPermissions {
-        self.inner.lacking_permissions.borrow().clone()
+    pub fn missing_permissions(&self) -> MissingPermissions {
+        self.inner.missing_permissions.borrow().clone()
     }
 
     /// The epochs that messages named to this process, and that its store does not have.
@@ -358,9 +360,9 @@ impl JobManagerView {
     }
 
     /// What is wrong with the storage of large objects, while this process leads.
-    pub fn storage_trouble(&self) -> Option<String> {
+    pub fn storage_problem(&self) -> Option<String> {
         let current = self.inner.current.get().ok()?;
-        current.storage_trouble.borrow().clone()
+        current.storage_problem.borrow().clone()
     }
 
     /// How current this process's cache of the jobs' records is, at each moment. Cold while it leads.

@@ -27,10 +27,10 @@ const SMALL: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// All bodies together have reached the limit.
-    #[error("the bodies of other requests take all the memory that bodies may: try again")]
+    #[error("the bodies of other requests use all the memory for bodies: try again")]
     Full(#[source] Status),
     /// No data arrived within the silence timeout (60 s).
-    #[error("nothing of the body came for {SILENCE_TIMEOUT:?}")]
+    #[error("no part of the body arrived for {SILENCE_TIMEOUT:?}")]
     Silent,
     /// The connection or the sender broke.
     #[error(transparent)]
@@ -41,7 +41,7 @@ impl BodyError {
     /// The status is for gRPC callers: tonic looks for it among the sources.
     fn full() -> BodyError {
         BodyError::Full(Status::unavailable(
-            "the bodies of other requests take all the memory that bodies may: try again",
+            "the bodies of other requests use all the memory for bodies: try again",
         ))
     }
 }
@@ -49,7 +49,7 @@ impl BodyError {
 /// A port's share of the memory for bodies. Cheap to clone; clones count together.
 #[derive(Debug, Clone)]
 pub struct BodyShare {
-    held: Arc<AtomicUsize>,
+    used: Arc<AtomicUsize>,
     /// Limit for large bodies together, in bytes.
     large: usize,
     /// Limit for all bodies together, in bytes.
@@ -71,8 +71,8 @@ impl BodyShare {
     /// Returns this process's share of the port. One body of the `largest` size that the port accepts always
     /// fits if it is alone.
     pub fn of_process(port: Port, largest: usize) -> BodyShare {
-        static HELD: LazyLock<[Arc<AtomicUsize>; 5]> = LazyLock::new(Default::default);
-        BodyShare::new(HELD[port as usize].clone(), share_of(port), largest)
+        static USED: LazyLock<[Arc<AtomicUsize>; 5]> = LazyLock::new(Default::default);
+        BodyShare::new(USED[port as usize].clone(), share_of(port), largest)
     }
 
     /// Returns the share of another process that is simulated in this one.
@@ -81,11 +81,11 @@ impl BodyShare {
         BodyShare::new(Arc::default(), share_of(port), largest)
     }
 
-    fn new(held: Arc<AtomicUsize>, share: usize, largest: usize) -> BodyShare {
+    fn new(used: Arc<AtomicUsize>, share: usize, largest: usize) -> BodyShare {
         let for_small = share / 8;
         let large = (share - for_small).max(largest);
         BodyShare {
-            held,
+            used,
             large,
             all: large.saturating_add(for_small),
         }
@@ -99,15 +99,15 @@ impl BodyShare {
 
     /// Returns the used memory, in bytes.
     #[cfg(test)]
-    pub(super) fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Creates an empty reservation.
     pub(super) fn reserve(&self) -> Arc<Reservation> {
         Arc::new(Reservation {
             share: self.clone(),
-            held: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
         })
     }
 
@@ -118,7 +118,7 @@ impl BodyShare {
     /// Whether a body of at least this size does not fit.
     pub(super) fn is_full(&self, size: &SizeHint) -> bool {
         let size = usize::try_from(size.lower()).unwrap_or(usize::MAX);
-        self.held.load(Ordering::Relaxed) >= self.bound_for(size)
+        self.used.load(Ordering::Relaxed) >= self.bound_for(size)
     }
 }
 
@@ -126,30 +126,30 @@ impl BodyShare {
 #[derive(Debug)]
 pub struct Reservation {
     share: BodyShare,
-    held: AtomicUsize,
+    used: AtomicUsize,
 }
 
 impl Reservation {
     fn grow(&self, bytes: usize) -> Result<(), BodyError> {
-        let own = self.held.load(Ordering::Relaxed).saturating_add(bytes);
-        let before = self.share.held.fetch_add(bytes, Ordering::Relaxed);
+        let own = self.used.load(Ordering::Relaxed).saturating_add(bytes);
+        let before = self.share.used.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) > self.share.bound_for(own) {
-            self.share.held.fetch_sub(bytes, Ordering::Relaxed);
+            self.share.used.fetch_sub(bytes, Ordering::Relaxed);
             return Err(BodyError::full());
         }
-        self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.used.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// Gives back `bytes` of memory that the body no longer uses.
     pub fn release(&self, bytes: usize) {
-        let take = |held: usize| Some(held.saturating_sub(bytes));
+        let take = |used: usize| Some(used.saturating_sub(bytes));
         let before = self
-            .held
+            .used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        let before = before.unwrap_or_else(|held| held);
+        let before = before.unwrap_or_else(|used| used);
         let released = bytes.min(before);
-        self.share.held.fetch_sub(released, Ordering::Relaxed);
+        self.share.used.fetch_sub(released, Ordering::Relaxed);
     }
 }
 
@@ -251,7 +251,7 @@ mod tests {
         drop(large);
         assert!(another.grow(SMALL + 1).is_ok());
         drop((small, another));
-        assert_eq!(share.held.load(Ordering::Relaxed), 0);
+        assert_eq!(share.used.load(Ordering::Relaxed), 0);
     }
 
     #[test]
@@ -260,10 +260,10 @@ mod tests {
         let reservation = share.reserve();
         assert!(reservation.grow(1000).is_ok());
         reservation.release(400);
-        assert_eq!(share.held.load(Ordering::Relaxed), 600);
+        assert_eq!(share.used.load(Ordering::Relaxed), 600);
         reservation.release(1000);
         drop(reservation);
-        assert_eq!(share.held.load(Ordering::Relaxed), 0);
+        assert_eq!(share.used.load(Ordering::Relaxed), 0);
     }
 
     #[test]

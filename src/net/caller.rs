@@ -66,7 +66,7 @@ impl Callers {
                 if !is_of_this_host(ends) {
                     return None;
                 }
-                judge(self.user(ends), self.own, is_ambiguous)
+                refusal_for(self.user(ends), self.own, is_ambiguous)
             }
         }
     }
@@ -79,7 +79,7 @@ impl Callers {
         match diag.as_mut().map(|diag| diag.user(ends)) {
             Some(Ok(user)) => user,
             Some(Err(error)) => {
-                tracing::debug!(%error, "netlink can't tell whose a socket is");
+                tracing::debug!(%error, "netlink can't determine the owner of a socket");
                 // Unread data of it would be taken for the next answer.
                 *diag = None;
                 listed_user(ends).ok().flatten()
@@ -95,7 +95,7 @@ fn is_of_this_host(ends: Ends) -> bool {
     caller == ends.ours.ip() || caller.is_loopback() || route::is_local(caller).unwrap_or(true)
 }
 
-fn judge(user: Option<Uid>, own: Uid, is_ambiguous: impl Fn(Uid) -> bool) -> Option<Refusal> {
+fn refusal_for(user: Option<Uid>, own: Uid, is_ambiguous: impl Fn(Uid) -> bool) -> Option<Refusal> {
     match user {
         None => Some(Refusal::Unknown),
         Some(user) if is_ambiguous(user) => Some(Refusal::Unknown),
@@ -123,14 +123,14 @@ mod tests {
 
     #[test]
     fn the_own_user_and_root_are_served_and_others_and_the_unknown_are_not() {
-        let judged = |user| judge(user, 1000, |user| user == 65534);
+        let judged = |user| refusal_for(user, 1000, |user| user == 65534);
         assert_eq!(judged(Some(1000)), None);
         assert_eq!(judged(Some(ROOT)), None);
         assert_eq!(judged(Some(1001)), Some(Refusal::OtherUser(1001)));
         assert_eq!(judged(None), Some(Refusal::Unknown));
         assert_eq!(judged(Some(65534)), Some(Refusal::Unknown));
         // Also if it is the process's own number.
-        let judged = judge(Some(65534), 65534, |user| user == 65534);
+        let judged = refusal_for(Some(65534), 65534, |user| user == 65534);
         assert_eq!(judged, Some(Refusal::Unknown));
     }
 

@@ -29,7 +29,7 @@ const REQUEST: u16 = 1;
 /// `nlmsghdr`.
 const HEADER: usize = 16;
 /// `nlmsghdr` and `inet_diag_req_v2`.
-const QUESTION: usize = HEADER + 56;
+const REQUEST_SIZE: usize = HEADER + 56;
 /// `nlmsghdr` and `inet_diag_msg`.
 const ANSWER: usize = HEADER + 72;
 const AF_INET: u8 = 2;
@@ -89,21 +89,21 @@ impl Diag {
     /// Returns the owner of the caller's socket; `None`: it has no known owner. An error: netlink can't tell.
     pub(super) fn user(&mut self, ends: Ends) -> io::Result<Option<Uid>> {
         self.sequence = self.sequence.wrapping_add(1);
-        let question = question(ends, self.sequence);
+        let request = request_message(ends, self.sequence);
         let kernel = SocketAddrNetlink::new(0, 0);
-        sendto(&self.socket, &question, SendFlags::empty(), &kernel)?;
+        sendto(&self.socket, &request, SendFlags::empty(), &kernel)?;
         let mut buffer = [0; 512];
         loop {
             // The kernel puts its answer into the queue before `sendto` returns.
             let (_, length) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
             let answer = buffer.get(..length).unwrap_or_default();
             match read_answer(answer, ends, self.sequence)? {
-                Heard::Stale => {}
-                Heard::None if !IS_PROVEN.load(Ordering::Relaxed) => {
+                DiagAnswer::Stale => {}
+                DiagAnswer::None if !IS_PROVEN.load(Ordering::Relaxed) => {
                     return Err(io::Error::other("netlink may not support TCP sockets"));
                 }
-                Heard::None => return Ok(None),
-                Heard::Known(user) => {
+                DiagAnswer::None => return Ok(None),
+                DiagAnswer::Known(user) => {
                     IS_PROVEN.store(true, Ordering::Relaxed);
                     return Ok(user);
                 }
@@ -113,7 +113,7 @@ impl Diag {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
+enum DiagAnswer {
     /// Answer to another question.
     Stale,
     /// There is no such socket.
@@ -143,18 +143,18 @@ fn socket_id(ends: Ends) -> [u8; 36] {
     id
 }
 
-fn question(ends: Ends, sequence: u32) -> [u8; QUESTION] {
+fn request_message(ends: Ends, sequence: u32) -> [u8; REQUEST_SIZE] {
     let (family, interface) = match ends.caller {
         SocketAddr::V4(_) => (AF_INET, 0),
         SocketAddr::V6(address) => (AF_INET6, address.scope_id()),
     };
-    let mut message = [0; QUESTION];
+    let mut message = [0; REQUEST_SIZE];
     let mut at = 0;
     let mut put = |bytes: &[u8]| {
         message[at..at + bytes.len()].copy_from_slice(bytes);
         at += bytes.len();
     };
-    put(&(QUESTION as u32).to_ne_bytes());
+    put(&(REQUEST_SIZE as u32).to_ne_bytes());
     put(&BY_FAMILY.to_ne_bytes());
     put(&REQUEST.to_ne_bytes());
     put(&sequence.to_ne_bytes());
@@ -169,7 +169,7 @@ fn question(ends: Ends, sequence: u32) -> [u8; QUESTION] {
     message
 }
 
-fn read_answer(message: &[u8], ends: Ends, sequence: u32) -> io::Result<Heard> {
+fn read_answer(message: &[u8], ends: Ends, sequence: u32) -> io::Result<DiagAnswer> {
     let word = |at: usize| -> io::Result<u32> {
         let bytes = message
             .get(at..at + 4)
@@ -182,12 +182,12 @@ fn read_answer(message: &[u8], ends: Ends, sequence: u32) -> io::Result<Heard> {
         .map(u16::from_ne_bytes)
         .ok_or(io::ErrorKind::UnexpectedEof)?;
     if word(8)? != sequence {
-        return Ok(Heard::Stale);
+        return Ok(DiagAnswer::Stale);
     }
     if kind == ERROR {
         let error = i32::from_ne_bytes(word(HEADER)?.to_ne_bytes());
         return match error.saturating_neg() {
-            ENOENT => Ok(Heard::None),
+            ENOENT => Ok(DiagAnswer::None),
             other => Err(io::Error::from_raw_os_error(other)),
         };
     }
@@ -202,7 +202,7 @@ fn read_answer(message: &[u8], ends: Ends, sequence: u32) -> io::Result<Heard> {
     };
     let is_it = message[HEADER + 4..].starts_with(&socket_id(shown)) && state != LISTEN;
     let (uid, inode) = (word(HEADER + 64)?, word(HEADER + 68)?);
-    Ok(Heard::Known((is_it && inode != 0).then_some(uid)))
+    Ok(DiagAnswer::Known((is_it && inode != 0).then_some(uid)))
 }
 
 /// Returns the owner of the caller's socket from the lists in `/proc/net`; `None`: it has no known owner.
@@ -341,9 +341,9 @@ mod tests {
     #[test]
     fn answers_that_are_cut_off_or_of_others_are_not_taken() {
         let (_listener, _stream, ends) = connection("127.0.0.1:0");
-        let sent = question(ends, 7);
-        assert!(read_answer(&sent, ends, 8).is_ok_and(|heard| heard == Heard::Stale));
-        for length in 0..QUESTION {
+        let sent = request_message(ends, 7);
+        assert!(read_answer(&sent, ends, 8).is_ok_and(|heard| heard == DiagAnswer::Stale));
+        for length in 0..REQUEST_SIZE {
             assert!(read_answer(&sent[..length], ends, 7).is_err(), "{length}");
         }
     }

@@ -156,7 +156,7 @@ where
 {
     let mut serving = pin!(serving);
     let mut is_closing = false;
-    // Deadline for an idle connection to send what was in transit when it was told to close.
+    // Deadline for an idle connection to send what was in transit when it was requested to close.
     let mut gone_by = None;
     loop {
         let look_at = Instant::now() + HANDSHAKE_TIMEOUT;
@@ -216,7 +216,8 @@ where
 
 /// Answer to a request whose body does not fit into memory.
 fn full() -> Response<Full<Bytes>> {
-    let text = r#"{"errors":["the bodies of other requests take all the memory that bodies may: try again"]}"#;
+    let text =
+        r#"{"errors":["the bodies of other requests use all the memory for bodies: try again"]}"#;
     let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     let headers = answer.headers_mut();

@@ -160,7 +160,7 @@ async fn a_body_for_which_there_is_no_memory_is_answered_503_and_others_go_on() 
     first.send(&head).await;
     first.send(&"x".repeat(LARGEST)).await;
     let reading = async {
-        while bodies.held() < LARGEST {
+        while bodies.used() < LARGEST {
             tokio::task::yield_now().await;
         }
     };
@@ -178,7 +178,7 @@ async fn a_body_for_which_there_is_no_memory_is_answered_503_and_others_go_on() 
     first.send("x").await;
     let answer = first.read_to_end().await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    assert_eq!(bodies.held(), 0);
+    assert_eq!(bodies.used(), 0);
 }
 
 /// Checks that the only allowed connection is kept for its answer.

@@ -22,7 +22,7 @@ mod diag;
 pub mod http;
 mod limits;
 mod listener;
-mod minutely;
+mod log_limiter;
 mod route;
 mod socket;
 

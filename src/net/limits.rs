@@ -21,14 +21,14 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use super::minutely::Minutely;
+use super::log_limiter::LogLimiter;
 
 /// Timeout for a connection's first bytes: an HTTP head, the preface of HTTP/2, a hello.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit if the system sets none.
 const MANY_DESCRIPTORS: u64 = 1 << 17;
 /// Timeout for an evicted connection to close; this takes microseconds.
-const GONE_TIMEOUT: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Kind of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Connections {
         let of_port = &self.ports[port as usize];
         let admitted = of_port.admit(self.share(port)).await;
         if admitted.is_none() {
-            of_port.say("closed at once: all others are busy");
+            of_port.log_limit("the new connection was closed: all others are busy");
         }
         admitted
     }
@@ -142,7 +142,7 @@ struct PortConnections {
     open: Mutex<Open>,
     /// Notified when a connection has closed.
     released: Notify,
-    over: Minutely,
+    over: LogLimiter,
 }
 
 #[derive(Default)]
@@ -168,13 +168,13 @@ struct Activity {
 enum Phase {
     /// It has not sent a request.
     Fresh,
-    /// It was served, and has started to send the next request.
-    Asking,
+    /// It was served, and its next request is being received.
+    Receiving,
     /// It was served.
     Idle,
     /// Number of requests in progress.
     Busy(u32),
-    /// It was told to close.
+    /// It was requested to close.
     Evicted,
 }
 
@@ -183,7 +183,7 @@ impl Slot {
     fn rank(&self) -> Option<(u8, Instant)> {
         let Activity { phase, since } = *self.activity.lock();
         match phase {
-            Phase::Fresh | Phase::Asking => Some((0, since)),
+            Phase::Fresh | Phase::Receiving => Some((0, since)),
             Phase::Idle => Some((1, since)),
             Phase::Busy(_) | Phase::Evicted => None,
         }
@@ -207,11 +207,11 @@ impl PortConnections {
             port,
             open: Mutex::default(),
             released: Notify::new(),
-            over: Minutely::default(),
+            over: LogLimiter::default(),
         }
     }
 
-    fn say(&self, became: &str) {
+    fn log_limit(&self, became: &str) {
         if let Some(count) = self.over.note() {
             let port = self.port.name();
             warn!(
@@ -240,8 +240,8 @@ impl PortConnections {
     }
 
     async fn admit(self: &Arc<Self>, share: usize) -> Option<Connection> {
-        let is_gone = self.released.notified();
-        tokio::pin!(is_gone);
+        let closed = self.released.notified();
+        tokio::pin!(closed);
         {
             let mut open = self.open.lock();
             if open.slots.len() < share {
@@ -251,14 +251,14 @@ impl PortConnections {
             let ranked = ranked.filter_map(|slot| slot.rank().map(|rank| (rank, slot)));
             let first = ranked.min_by_key(|(rank, _)| *rank);
             // Before the eviction, so that no release after it is missed.
-            is_gone.as_mut().enable();
+            closed.as_mut().enable();
             if !first.is_some_and(|(_, slot)| slot.evict()) {
                 return None;
             }
         }
-        self.say("the oldest that asked for nothing were closed");
+        self.log_limit("the oldest ones without a request were closed");
         // Its descriptor must be free before another one is used.
-        let _is_there_room = timeout(GONE_TIMEOUT, is_gone).await;
+        let _is_there_room = timeout(CLOSE_TIMEOUT, closed).await;
         let mut open = self.open.lock();
         (open.slots.len() < share).then(|| self.insert(&mut open))
     }
@@ -284,7 +284,7 @@ impl Connection {
         let mut activity = self.slot.activity.lock();
         activity.phase = match activity.phase {
             Phase::Busy(requests) => Phase::Busy(requests.saturating_add(1)),
-            Phase::Fresh | Phase::Asking | Phase::Idle | Phase::Evicted => Phase::Busy(1),
+            Phase::Fresh | Phase::Receiving | Phase::Idle | Phase::Evicted => Phase::Busy(1),
         };
         activity.since = Instant::now();
         Busy(self.clone())
@@ -301,7 +301,7 @@ impl Connection {
     pub(super) fn note_read(&self) {
         let mut activity = self.slot.activity.lock();
         if activity.phase == Phase::Idle {
-            activity.phase = Phase::Asking;
+            activity.phase = Phase::Receiving;
             activity.since = Instant::now();
         }
     }
@@ -315,7 +315,7 @@ impl Connection {
     pub(super) fn deadline(&self, idle: Duration) -> Option<Instant> {
         let Activity { phase, since } = *self.slot.activity.lock();
         match phase {
-            Phase::Fresh | Phase::Asking => Some(since + HANDSHAKE_TIMEOUT),
+            Phase::Fresh | Phase::Receiving => Some(since + HANDSHAKE_TIMEOUT),
             Phase::Idle => Some(since + idle),
             Phase::Busy(_) => None,
             Phase::Evicted => Some(since),

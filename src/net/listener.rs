@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use super::caller::{Callers, Refusal};
 use super::closed_first;
 use super::limits::{Connection, Connections, Port};
-use super::minutely::Minutely;
+use super::log_limiter::LogLimiter;
 use super::socket::{SERVED_SILENCE, set_up};
 
 /// Maximum number of connections that wait to be accepted, if the system allows it (`net.core.somaxconn`).
@@ -23,8 +23,8 @@ const BACKLOG: u32 = 16_384;
 /// Delay after an error in accepting, such as too many open files.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Number of refused callers that are answered at the same time; the others are only closed.
-const TOLD_AT_ONCE: usize = 8;
-const TELL_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_CONCURRENT_ANSWERS: usize = 8;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Number of bytes of a refused caller's request that are read.
 const LONGEST_REFUSED: u64 = 16 << 10;
 
@@ -58,9 +58,9 @@ pub struct Listener {
     port: Port,
     callers: Arc<Callers>,
     connections: Arc<Connections>,
-    refused: Minutely,
-    failed: Minutely,
-    told: Arc<Semaphore>,
+    refused: LogLimiter,
+    failed: LogLimiter,
+    answers: Arc<Semaphore>,
 }
 
 /// A port that is registered at no runtime, so that another runtime can serve it. When the process dies, the kernel
@@ -134,9 +134,9 @@ impl Listener {
             port,
             callers,
             connections,
-            refused: Minutely::default(),
-            failed: Minutely::default(),
-            told: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
+            refused: LogLimiter::default(),
+            failed: LogLimiter::default(),
+            answers: Arc::new(Semaphore::new(MAX_CONCURRENT_ANSWERS)),
         }
     }
 
@@ -186,7 +186,7 @@ impl Listener {
                 Err(_) => Some(Refusal::Unknown),
             };
             if let Some(refusal) = refusal {
-                self.turn_away(stream, refusal);
+                self.refuse(stream, refusal);
                 continue;
             }
             let Some(connection) = self.connections.admit(self.port).await else {
@@ -206,7 +206,7 @@ impl Listener {
     }
 
     /// Closes the connection of another user. On the REST port, answers with the reason.
-    fn turn_away(&self, stream: TcpStream, refusal: Refusal) {
+    fn refuse(&self, stream: TcpStream, refusal: Refusal) {
         if let Some(count) = self.refused.note() {
             let port = self.port.name();
             warn!(port, count, "refused: {refusal} (security.local-users)");
@@ -214,12 +214,12 @@ impl Listener {
         if self.port != Port::Rest {
             return;
         }
-        let Ok(permit) = Arc::clone(&self.told).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.answers).try_acquire_owned() else {
             return;
         };
         tokio::spawn(async move {
-            let telling = tokio::time::timeout(TELL_TIMEOUT, tell(stream, refusal));
-            if let Ok(Err(error)) = telling.await {
+            let answering = tokio::time::timeout(ANSWER_TIMEOUT, answer_refused(stream, refusal));
+            if let Ok(Err(error)) = answering.await {
                 debug!(%error, "a refused caller could not be answered");
             }
             drop(permit);
@@ -229,7 +229,7 @@ impl Listener {
 
 /// Answers an HTTP/1 request with 403 once its first bytes are there, and closes the connection after the caller has
 /// closed its side: bytes that arrive at a closed socket cause a reset, which would lose the answer.
-async fn tell(mut stream: TcpStream, refusal: Refusal) -> io::Result<()> {
+async fn answer_refused(mut stream: TcpStream, refusal: Refusal) -> io::Result<()> {
     let sentence =
         format!("{refusal}: this server answers only its own user and root (security.local-users)");
     let body = format!("{{\"errors\":[\"{sentence}\"]}}");
@@ -280,7 +280,7 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let mut caller = TcpStream::connect(address).await.expect("connected");
         let (stream, _) = listener.accept().await.expect("accepted");
-        let telling = tokio::spawn(tell(stream, Refusal::Unknown));
+        let answering = tokio::spawn(answer_refused(stream, Refusal::Unknown));
         caller.write_all(b"GET / HTTP/1.1\r\n").await.expect("sent");
         let mut first = [0; 12];
         caller.read_exact(&mut first).await.expect("answered");
@@ -293,7 +293,7 @@ mod tests {
         caller.read_to_string(&mut rest).await.expect("not reset");
         assert!(rest.contains("security.local-users"), "{rest}");
         drop(caller);
-        telling.await.expect("no panic").expect("told");
+        answering.await.expect("no panic").expect("answered");
     }
 
     #[tokio::test]

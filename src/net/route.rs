@@ -46,14 +46,19 @@ pub(super) fn is_local(address: IpAddr) -> io::Result<bool> {
         None,
     )?;
     let kernel = SocketAddrNetlink::new(0, 0);
-    sendto(&socket, &question(address), SendFlags::empty(), &kernel)?;
+    sendto(
+        &socket,
+        &request_message(address),
+        SendFlags::empty(),
+        &kernel,
+    )?;
     let mut buffer = [0; 1024];
     // The kernel puts its answer into the queue before `sendto` returns.
     let (_, length) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
     read_answer(buffer.get(..length).unwrap_or_default())
 }
 
-fn question(address: IpAddr) -> Vec<u8> {
+fn request_message(address: IpAddr) -> Vec<u8> {
     let (family, bytes) = match address {
         IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
         IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),

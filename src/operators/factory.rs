@@ -80,7 +80,7 @@ impl OperatorFactory for Operators {
         self.host.leases.extend(job, ends);
     }
 
-    fn forget_limit(&self, job: JobId) {
+    fn remove_limit(&self, job: JobId) {
         self.host.leases.forget(job);
     }
 

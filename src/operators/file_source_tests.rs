@@ -7,7 +7,7 @@ use std::task::Waker;
 use arrow_array::cast::AsArray;
 use proptest::prelude::*;
 use tanist_dataflow::testing::coordinator_line;
-use tanist_dataflow::{Asker, CoordinatorRequest};
+use tanist_dataflow::{CoordinatorRequest, Requester};
 use tanist_model::OperatorSpec;
 use tanist_model::files::matching_files;
 use tanist_proto::v1 as pb;
@@ -135,7 +135,7 @@ impl Coordinated {
     fn start() -> Coordinated {
         let (sender, coordinator_requests) = mpsc::channel(4);
         let context = context(0, 1);
-        let asker = Asker {
+        let requester = Requester {
             job: context.job,
             vertex: context.vertex,
             subtask: 0,
@@ -145,7 +145,7 @@ impl Coordinated {
         let spec = OperatorSpec::FileSource { paths: Vec::new() };
         let context = OperatorContext {
             output: crate::schema::output_schema(&spec, None).expect("a source"),
-            coordinator: Some(coordinator_line(asker, sender)),
+            coordinator: Some(coordinator_line(requester, sender)),
             ..context
         };
         let mut source = FileSource::new(&context).expect("it can ask");

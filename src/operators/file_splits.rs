@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::task::{Context, Poll, Waker};
 
-use tanist_dataflow::{Asking, CoordinatorLine, OperatorContext, OperatorError};
+use tanist_dataflow::{CoordinatorLine, OperatorContext, OperatorError, PendingAnswer};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 
@@ -30,7 +30,7 @@ pub(super) enum More {
 enum Next {
     /// It has not been requested.
     Unknown,
-    Asked(Asking),
+    Asked(PendingAnswer),
     Answered(Result<Answer, String>),
     /// There is none.
     Exhausted,

@@ -1,4 +1,4 @@
-//! Lets a TaskManager find out that its cluster has ended with its jobs if no leader told it: while it has no
+//! Lets a TaskManager find out that its cluster has ended with its jobs if no leader informs it: while it has no
 //! leader, it reads the record of the application at intervals. The starter of the TaskManager need not know
 //! that the cluster is an application's.
 //!
@@ -26,13 +26,13 @@ pub(super) async fn until_over(
 ) -> String {
     let mut watch = Watch::default();
     loop {
-        watch.knew_it |= presence.borrow().is_registered;
-        // A leader would tell it.
+        watch.was_known |= presence.borrow().is_registered;
+        // A leader would inform it.
         let goes_on = presence.wait_for(|it| !it.is_registered).await.is_ok();
         if !goes_on {
             return std::future::pending().await;
         }
-        match watch.look(options).await {
+        match watch.check(options).await {
             Ok(Found::Ended(how)) => return format!("the application has ended: {how}"),
             Ok(Found::Removed) if presence.borrow().is_unused => {
                 return "the cluster was removed from its store".to_owned();
@@ -40,15 +40,15 @@ pub(super) async fn until_over(
             Ok(Found::Removed | Found::Nothing) => {}
             Err(error) => {
                 watch.opened = None;
-                debug!(%error, "the application's record can't be read at present");
+                debug!(%error, "the application's record can't be read: retrying");
             }
         }
         let led = presence.wait_for(|it| it.is_registered);
         let led = tokio::time::timeout(INTERVAL, led).await;
         match led.map(|led| led.is_ok()) {
-            Ok(true) => watch.knew_it = true,
+            Ok(true) => watch.was_known = true,
             Ok(false) => return std::future::pending().await,
-            Err(_nobody_yet) => {}
+            Err(_no_leader_yet) => {}
         }
     }
 }
@@ -67,13 +67,13 @@ struct Watch {
     /// The store, once it could be opened.
     opened: Option<RecordStore>,
     /// Whether the cluster was there before: led, or in the store.
-    knew_it: bool,
+    was_known: bool,
 }
 
 impl Watch {
     /// Makes one small read, and a second one if no end was found.
-    async fn look(&mut self, options: &HaOptions) -> Result<Found> {
-        let if_empty = match self.knew_it {
+    async fn check(&mut self, options: &HaOptions) -> Result<Found> {
+        let if_empty = match self.was_known {
             true => Found::Removed,
             false => Found::Nothing,
         };
@@ -93,7 +93,7 @@ impl Watch {
         if store.guard().await?.epoch.is_none() {
             return Ok(if_empty);
         }
-        self.knew_it = true;
+        self.was_known = true;
         Ok(Found::Nothing)
     }
 }

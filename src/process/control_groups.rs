@@ -43,7 +43,7 @@ pub(super) fn claim(option: &ControlGroupsOption) -> Claimed {
             Err(reason) => {
                 warn!(
                     reason,
-                    "there are no control groups: programs are limited per process, and TaskManagers that are started not at all"
+                    "there are no control groups: programs are limited per process, and started TaskManagers are not limited"
                 );
                 Claimed::None(reason)
             }

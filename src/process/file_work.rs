@@ -1,7 +1,7 @@
 //! File work of sinks on dedicated threads: a file system that hangs blocks its own calls and nothing else.
 //!
 //! Invariants: at most [`THREADS`] calls run at once, and at most one per directory, so that a directory that
-//! does not answer costs one thread. A caller that waits for its turn takes no thread. A call that has begun
+//! does not answer costs one thread. A caller that waits for a lock takes no thread. A call that has begun
 //! can't be ended: when its caller stops waiting, the work can see that and begins nothing more.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as Turn, OwnedMutexGuard, Semaphore, oneshot};
+use tokio::sync::{Mutex as DirectoryLock, OwnedMutexGuard, Semaphore, oneshot};
 
 /// Number of directories that may hang before work on other file systems has to wait for them.
 const THREADS: usize = 32;
@@ -18,7 +18,7 @@ const THREADS: usize = 32;
 #[derive(Debug)]
 pub(super) struct FileWork {
     threads: Arc<Semaphore>,
-    turns: Mutex<BTreeMap<PathBuf, Weak<Turn<()>>>>,
+    locks: Mutex<BTreeMap<PathBuf, Weak<DirectoryLock<()>>>>,
 }
 
 /// Tells the work whether its caller still waits for the result.
@@ -34,33 +34,33 @@ impl Default for FileWork {
     fn default() -> FileWork {
         FileWork {
             threads: Arc::new(Semaphore::new(THREADS)),
-            turns: Mutex::default(),
+            locks: Mutex::default(),
         }
     }
 }
 
 impl FileWork {
-    /// Does `work` when it has the turn of all its directories. The error says why it was not completed.
+    /// Does `work` when it has the locks of all its directories. The error says why it was not completed.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         mut directories: Vec<PathBuf>,
         work: impl FnOnce(Awaited<'_>) -> T + Send + 'static,
     ) -> Result<T, String> {
-        // All callers take the turns in the same order, so there is no deadlock.
+        // All callers take the locks in the same order, so there is no deadlock.
         directories.sort();
         directories.dedup();
-        let mut turns: Vec<OwnedMutexGuard<()>> = Vec::with_capacity(directories.len());
+        let mut locks: Vec<OwnedMutexGuard<()>> = Vec::with_capacity(directories.len());
         for directory in directories {
-            turns.push(self.turn_of(directory).lock_owned().await);
+            locks.push(self.lock_of(directory).lock_owned().await);
         }
         let thread = self.threads.clone().acquire_owned().await;
         let thread = thread.map_err(|error| error.to_string())?;
-        let (told, result) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let call = move || {
-            let result = work(Awaited(&|| !told.is_closed()));
+            let result = work(Awaited(&|| !reply.is_closed()));
             // Before the answer: its receiver may call again at once.
-            drop((turns, thread));
-            let _ = told.send(result);
+            drop((locks, thread));
+            let _ = reply.send(result);
         };
         let started = std::thread::Builder::new().name("sinks".to_owned());
         started
@@ -70,14 +70,14 @@ impl FileWork {
         result.await.map_err(ended)
     }
 
-    fn turn_of(&self, directory: PathBuf) -> Arc<Turn<()>> {
-        let mut turns = self.turns.lock();
-        let known = turns.get(&directory).and_then(Weak::upgrade);
+    fn lock_of(&self, directory: PathBuf) -> Arc<DirectoryLock<()>> {
+        let mut locks = self.locks.lock();
+        let known = locks.get(&directory).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
-            turns.retain(|_, turn| turn.strong_count() > 0);
-            let turn = Arc::default();
-            turns.insert(directory, Arc::downgrade(&turn));
-            turn
+            locks.retain(|_, lock| lock.strong_count() > 0);
+            let lock = Arc::default();
+            locks.insert(directory, Arc::downgrade(&lock));
+            lock
         })
     }
 }
@@ -124,22 +124,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_hears_that_nobody_waits_for_it_any_more() {
+    async fn work_learns_that_its_caller_has_stopped_waiting() {
         let files = FileWork::default();
         let (hung, hangs) = sync_channel::<()>(0);
-        let (told, heard) = oneshot::channel();
+        let (reply, answered) = oneshot::channel();
         let mut first = Box::pin(files.run(directory("/hangs"), move |awaited: Awaited<'_>| {
             let _ = hangs.recv();
-            let _ = told.send(awaited.is_awaited());
+            let _ = reply.send(awaited.is_awaited());
         }));
         assert!(futures::poll!(&mut first).is_pending());
         drop(first);
         drop(hung);
-        assert_eq!(heard.await, Ok(false));
+        assert_eq!(answered.await, Ok(false));
     }
 
     #[tokio::test]
-    async fn work_that_panics_is_an_error_and_gives_its_turn_back() {
+    async fn work_that_panics_is_an_error_and_releases_its_lock() {
         let files = FileWork::default();
         let failed = files.run(directory("/out"), |_| panic!("a test")).await;
         let failed: Result<(), String> = failed;

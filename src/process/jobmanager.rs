@@ -135,7 +135,7 @@ impl JobManager {
     /// its directory.
     pub async fn run(self, stop: CancellationToken) -> ExitCode {
         if let Err(error) = ha::make_directory(&self.options.ha).await {
-            ExitCode::Directory.log_last_words(&error.to_string());
+            ExitCode::Directory.log_final_message(&error.to_string());
             return ExitCode::Directory;
         }
         let serving = CancellationToken::new();

@@ -10,11 +10,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-static ASKED_BY: OnceLock<ExitCode> = OnceLock::new();
+static FIRST_SIGNAL: OnceLock<ExitCode> = OnceLock::new();
 
 /// The exit code of the first signal, for a command that a signal ended before its result.
 pub fn interrupted_by() -> ExitCode {
-    ASKED_BY.get().copied().unwrap_or(ExitCode::Interrupted)
+    FIRST_SIGNAL.get().copied().unwrap_or(ExitCode::Interrupted)
 }
 
 /// Watches for signals from here on. The first one cancels the token.
@@ -33,13 +33,16 @@ pub fn watch_signals(shutdown_timeout: Duration) -> std::io::Result<Cancellation
             _ => ExitCode::Interrupted,
         };
         // Only the first one counts.
-        let _ = ASKED_BY.set(code);
-        info!(signal = name, "asked to end");
+        let _ = FIRST_SIGNAL.set(code);
+        info!(signal = name, "shutdown was requested");
         asked.cancel();
         start_watchdog(shutdown_timeout);
         let name = next(&mut terminate, &mut interrupt).await;
-        error!(signal = name, "asked to end for the second time");
-        end_at_once("a second signal came before the orderly end");
+        error!(
+            signal = name,
+            "shutdown was requested a second time: ending at once"
+        );
+        end_at_once("a second signal arrived before the shutdown was complete");
     });
     Ok(stop)
 }
@@ -58,7 +61,7 @@ fn start_watchdog(timeout: Duration) {
         // thread that needs it.
         let (keep, never) = sync_channel::<()>(0);
         if never.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
-            end_at_once("the orderly end took longer than process.shutdown-timeout");
+            end_at_once("the shutdown took longer than process.shutdown-timeout");
         }
         drop(keep);
     };
@@ -71,6 +74,6 @@ fn start_watchdog(timeout: Duration) {
 }
 
 fn end_at_once(cause: &str) {
-    ExitCode::ShutdownCutShort.log_last_words(cause);
+    ExitCode::ShutdownCutShort.log_final_message(cause);
     std::process::exit(ExitCode::ShutdownCutShort.code().into());
 }

@@ -304,15 +304,15 @@ pub(super) async fn until_it_ends(
 ) -> Result<(), Fatal> {
     let cause = tokio::select! {
         () = stop.cancelled() => {
-            info!("stopping tasks and saying goodbye");
-            executor.stop("the TaskManager was asked to end").await;
+            info!("stopping tasks and deregistering");
+            executor.stop("the TaskManager was requested to end").await;
             return Ok(());
         }
         cause = executor.fatal() => cause,
     };
     match cause {
         Fatal::Drained => {
-            info!("drained: saying goodbye");
+            info!("the TaskManager is drained: deregistering");
             executor.stop("the TaskManager was drained").await;
             return Ok(());
         }
@@ -374,7 +374,7 @@ fn guard_isolation(guard: IsolationGuard) {
         let _killed = kill_process(getpid(), Signal::KILL);
     });
     if let Err(error) = started {
-        warn!(%error, "isolated tasks are not guarded by a thread of their own");
+        warn!(%error, "the guard thread for isolated tasks can't be started");
     }
 }
 

@@ -50,7 +50,7 @@ impl UploadSource for LeadersUploads {
             if !error.is_retryable() || Instant::now() >= give_up {
                 return Err(error.to_string());
             }
-            tracing::debug!(name, %error, "an upload can't be fetched at present");
+            tracing::debug!(name, %error, "an upload can't be fetched: retrying");
             // An error means that no leader is followed any more, and this process ends soon.
             let _ = timeout(PAUSE, leaders.changed()).await;
         }
@@ -61,7 +61,7 @@ impl LeadersUploads {
     async fn fetch_from(&self, address: &str, name: &str) -> GatewayResult<Bytes> {
         let silent = |_| GatewayError::NoAnswer {
             target: format!("the blob server at {address}"),
-            reason: format!("it was silent for {:?}", self.ask_timeout),
+            reason: format!("it sent nothing for {:?}", self.ask_timeout),
         };
         let request = pb::FetchBlobRequest {
             content: Some(Content::Object(name.to_owned())),

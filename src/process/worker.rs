@@ -21,7 +21,7 @@ use tracing::{debug, info};
 /// Interval between two checks for a leader.
 const TICK: Duration = Duration::from_secs(1);
 /// Number of ticks between two queries of the store.
-const TICKS_OF_A_QUESTION: u32 = 5;
+const TICKS_PER_QUERY: u32 = 5;
 
 /// What to watch for, and where.
 #[derive(Debug)]
@@ -53,16 +53,16 @@ pub(super) async fn until_unwanted(
     wanted: Wanted,
     mut presence: watch::Receiver<Presence>,
 ) -> String {
-    let mut asking = Asking::default();
-    let mut alone = Alone::default();
+    let mut reader = RecordReader::default();
+    let mut disconnected = Disconnected::default();
     let mut ticks = 0;
     loop {
-        if ticks % TICKS_OF_A_QUESTION == 0 {
-            match asking.ask(&wanted).await {
-                WorkerStatus::Recorded => alone.answered(),
+        if ticks % TICKS_PER_QUERY == 0 {
+            match reader.status(&wanted).await {
+                WorkerStatus::Recorded => disconnected.answered(),
                 WorkerStatus::NoAnswer => {}
                 WorkerStatus::Absent => {
-                    return "the store has no record of this worker any more".to_owned();
+                    return "the record of this worker was removed from the store".to_owned();
                 }
                 WorkerStatus::OtherCluster => {
                     return "another cluster has replaced the one that it was started for"
@@ -72,7 +72,9 @@ pub(super) async fn until_unwanted(
         }
         ticks += 1;
         tokio::time::sleep(TICK).await;
-        if let Some(cause) = alone.tick(*presence.borrow_and_update(), wanted.failover_timeout) {
+        if let Some(cause) =
+            disconnected.tick(*presence.borrow_and_update(), wanted.failover_timeout)
+        {
             return cause;
         }
     }
@@ -80,12 +82,12 @@ pub(super) async fn until_unwanted(
 
 /// Time without a leader and without the store, counted in ticks of this process.
 #[derive(Debug, Default)]
-struct Alone {
+struct Disconnected {
     without_leader: Duration,
     without_store: Duration,
 }
 
-impl Alone {
+impl Disconnected {
     fn answered(&mut self) {
         self.without_store = Duration::ZERO;
     }
@@ -101,7 +103,7 @@ impl Alone {
         }
         if presence.is_unused {
             return Some(format!(
-                "nothing of it is in use, and it has had no leader for {timeout:?}"
+                "none of its slots is in use, and it has had no leader for {timeout:?}"
             ));
         }
         (self.without_store >= timeout)
@@ -111,25 +113,25 @@ impl Alone {
 
 /// The store, once it could be opened.
 #[derive(Debug, Default)]
-struct Asking {
+struct RecordReader {
     opened: Option<RecordStore>,
 }
 
-impl Asking {
-    async fn ask(&mut self, wanted: &Wanted) -> WorkerStatus {
+impl RecordReader {
+    async fn status(&mut self, wanted: &Wanted) -> WorkerStatus {
         if !ha::is_there(&wanted.ha) {
             return WorkerStatus::NoAnswer;
         }
-        match self.try_to_ask(wanted).await {
+        match self.read_status(wanted).await {
             Ok(status) => status,
             Err(error) => {
-                debug!(%error, "the store can't be asked at present whether this worker is wanted");
+                debug!(%error, "the record of this worker can't be read: retrying");
                 WorkerStatus::NoAnswer
             }
         }
     }
 
-    async fn try_to_ask(&mut self, wanted: &Wanted) -> Result<WorkerStatus> {
+    async fn read_status(&mut self, wanted: &Wanted) -> Result<WorkerStatus> {
         let records = match &mut self.opened {
             Some(records) => records,
             none => none.insert(ha::open_records(&wanted.ha).await?),
@@ -158,8 +160,8 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(3);
 
-    fn ticks(alone: &mut Alone, presence: Presence, count: usize) -> Vec<bool> {
-        let tick = |_| alone.tick(presence, TIMEOUT).is_some();
+    fn ticks(disconnected: &mut Disconnected, presence: Presence, count: usize) -> Vec<bool> {
+        let tick = |_| disconnected.tick(presence, TIMEOUT).is_some();
         (0..count).map(tick).collect()
     }
 
@@ -169,17 +171,29 @@ mod tests {
             is_registered,
             is_unused,
         };
-        let mut alone = Alone::default();
-        assert_eq!(ticks(&mut alone, presence(true, true), 9), [false; 9]);
-        let unused = ticks(&mut alone, presence(false, true), 3);
+        let mut disconnected = Disconnected::default();
+        assert_eq!(
+            ticks(&mut disconnected, presence(true, true), 9),
+            [false; 9]
+        );
+        let unused = ticks(&mut disconnected, presence(false, true), 3);
         assert_eq!(unused, [false, false, true]);
 
-        let mut alone = Alone::default();
-        assert_eq!(ticks(&mut alone, presence(false, false), 2), [false; 2]);
-        alone.answered();
+        let mut disconnected = Disconnected::default();
+        assert_eq!(
+            ticks(&mut disconnected, presence(false, false), 2),
+            [false; 2]
+        );
+        disconnected.answered();
         // Its tasks run, and the store says that no other process runs them.
-        assert_eq!(ticks(&mut alone, presence(false, false), 2), [false; 2]);
-        assert_eq!(ticks(&mut alone, presence(false, false), 1), [true]);
-        assert_eq!(ticks(&mut alone, presence(true, false), 9), [false; 9]);
+        assert_eq!(
+            ticks(&mut disconnected, presence(false, false), 2),
+            [false; 2]
+        );
+        assert_eq!(ticks(&mut disconnected, presence(false, false), 1), [true]);
+        assert_eq!(
+            ticks(&mut disconnected, presence(true, false), 9),
+            [false; 9]
+        );
     }
 }

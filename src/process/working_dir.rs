@@ -128,9 +128,9 @@ fn remove_leftovers(parent: &Path) {
         }
         if let Ok(Some(_dead)) = lock(&path, false) {
             match fs::remove_dir_all(&path) {
-                Ok(()) => info!(path = %path.display(), "removed what a dead process left"),
+                Ok(()) => info!(path = %path.display(), "removed the directory of a dead process"),
                 Err(error) => {
-                    warn!(path = %path.display(), %error, "what a dead process left can't be removed");
+                    warn!(path = %path.display(), %error, "the directory of a dead process can't be removed");
                 }
             }
         }

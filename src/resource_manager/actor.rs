@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_gateway::fencing::sender_of;
-use tanist_gateway::refusals::{self, Question};
+use tanist_gateway::refusals::{self, RefusalCheck};
 use tanist_gateway::{
     Departure, GatewayError, GatewayResult, JobMasterRegistration, Leaving, ResourceOverview,
     ResourceRequirements, TaskExecutorGateway, Unfulfillable, Verdict,
@@ -68,7 +68,7 @@ enum Called {
         to: Connection,
         answer: GatewayResult<pb::Ack>,
     },
-    Judged {
+    LossChecked {
         to: Connection,
         reason: String,
         is_lost: bool,
@@ -210,7 +210,7 @@ impl Actor {
         if let Some(older) = before.filter(|_| replaced.is_some()) {
             older.verdict.change(|verdict| verdict.is_superseded = true);
         }
-        self.judged(job, self.core.unfulfillable(job).cloned());
+        self.notify_unfulfillable(job, self.core.unfulfillable(job).cloned());
         self.tell_room(job, self.core.has_room(job));
         self.tell_leaving(job, self.core.leaving(job));
         Ok(())
@@ -272,7 +272,7 @@ impl Actor {
     }
 
     /// Notifies a JobMaster of the requirement that no TaskExecutor can fulfil, or that there is none.
-    fn judged(&self, job: JobId, verdict: Option<Unfulfillable>) {
+    fn notify_unfulfillable(&self, job: JobId, verdict: Option<Unfulfillable>) {
         if let Some(job_master) = self.job_masters.get(&job) {
             let told = &job_master.verdict;
             if told.look(|told| told.unfulfillable.as_deref() != verdict.as_ref()) {
@@ -304,11 +304,11 @@ impl Actor {
                     tracing::debug!(task_manager = %to.worker, %error, "a call failed");
                 }
             }
-            Ok(Called::Judged {
+            Ok(Called::LossChecked {
                 to,
                 reason,
                 is_lost,
-            }) => self.core.judged(now, &to, reason, is_lost),
+            }) => self.core.loss_checked(now, &to, reason, is_lost),
             Ok(Called::Worker(event)) => self.core.worker_event(now, event),
             Ok(Called::DrainWritten {
                 change,
@@ -369,13 +369,9 @@ impl Actor {
                         gateway.disconnect_resource_manager(request).await
                     });
                 }
-                Effect::Judge {
-                    to,
-                    reason,
-                    question,
-                } => self.judge(to, reason, question),
+                Effect::CheckLost { to, reason, check } => self.check_lost(to, reason, check),
                 Effect::Worker(effect) => self.act(effect),
-                Effect::Judged { job, verdict } => self.judged(job, verdict),
+                Effect::Unfulfillable { job, verdict } => self.notify_unfulfillable(job, verdict),
                 Effect::Room { job, has_room } => self.tell_room(job, has_room),
                 Effect::Leaving { job, leaving } => self.tell_leaving(job, leaving),
                 Effect::HigherEpoch { epoch, teller } => {
@@ -464,13 +460,13 @@ impl Actor {
         };
     }
 
-    fn judge(&mut self, to: Connection, reason: String, question: Question) {
+    fn check_lost(&mut self, to: Connection, reason: String, check: RefusalCheck) {
         let connector = self.services.connector.clone();
         let refusals = self.services.refusals.clone();
         self.calls.spawn(async move {
-            let judged = refusals::is_lost(&*connector, &*refusals, &to.address, question);
-            let is_lost = judged.await;
-            Called::Judged {
+            let checking = refusals::is_lost(&*connector, &*refusals, &to.address, check);
+            let is_lost = checking.await;
+            Called::LossChecked {
                 to,
                 reason,
                 is_lost,

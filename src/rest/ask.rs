@@ -91,7 +91,7 @@ impl Context {
                     Err(error) => error,
                 },
                 () = succeeded(&mut leaders, asked) => {
-                    tracing::debug!("another JobManager leads, asking it instead");
+                    tracing::debug!("another JobManager leads: forwarding the request to it");
                     continue;
                 }
                 () = tokio::time::sleep(timeout) => GatewayError::NoAnswer {
@@ -110,7 +110,7 @@ impl Context {
             } else {
                 refused_since = None;
             }
-            tracing::debug!(%error, "the leader did not answer, looking for it again");
+            tracing::debug!(%error, "the leader did not answer: searching for the current leader");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

@@ -62,7 +62,7 @@ impl Deadline {
     }
 
     /// The request with this deadline, for one attempt with this leader.
-    pub(super) async fn told(
+    pub(super) async fn in_request(
         self,
         request: pb::SubmitJobRequest,
         leader: &dyn DispatcherGateway,

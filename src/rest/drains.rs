@@ -26,7 +26,7 @@ pub(super) async fn drain(
     body: Body,
 ) -> Accepted {
     let request = of_task_manager(&text)?;
-    ask(&context, with_body(request, &headers, body).await?).await
+    request_drain(&context, with_body(request, &headers, body).await?).await
 }
 
 pub(super) async fn undrain(
@@ -35,7 +35,7 @@ pub(super) async fn undrain(
 ) -> Accepted {
     let mut request = of_task_manager(&text)?;
     request.undrain = true;
-    ask(&context, request).await
+    request_drain(&context, request).await
 }
 
 pub(super) async fn drain_host(
@@ -44,7 +44,7 @@ pub(super) async fn drain_host(
     headers: HeaderMap,
     body: Body,
 ) -> Accepted {
-    ask(&context, with_body(of_host(host), &headers, body).await?).await
+    request_drain(&context, with_body(of_host(host), &headers, body).await?).await
 }
 
 pub(super) async fn undrain_host(
@@ -53,7 +53,7 @@ pub(super) async fn undrain_host(
 ) -> Accepted {
     let mut request = of_host(host);
     request.undrain = true;
-    ask(&context, request).await
+    request_drain(&context, request).await
 }
 
 fn of_task_manager(text: &str) -> Result<pb::DrainTaskManagerRequest, RestError> {
@@ -102,7 +102,7 @@ async fn with_body(
     })
 }
 
-async fn ask(context: &Context, request: pb::DrainTaskManagerRequest) -> Accepted {
+async fn request_drain(context: &Context, request: pb::DrainTaskManagerRequest) -> Accepted {
     context
         .ask(async |dispatcher| dispatcher.drain_task_manager(request.clone()).await)
         .await?;

@@ -28,13 +28,13 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    match judge(&request, &context.options) {
+    match check_request(&request, &context.options) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
 }
 
-fn judge<B>(
+fn check_request<B>(
     request: &axum::http::Request<B>,
     options: &RestServerOptions,
 ) -> Result<(), RestError> {
@@ -57,7 +57,7 @@ fn judge<B>(
     if is_read {
         Ok(())
     } else {
-        judge_origin(headers, options)
+        check_origin(headers, options)
     }
 }
 
@@ -92,7 +92,7 @@ fn foreign_host(host: &str) -> RestError {
     )
 }
 
-fn judge_origin(headers: &HeaderMap, options: &RestServerOptions) -> Result<(), RestError> {
+fn check_origin(headers: &HeaderMap, options: &RestServerOptions) -> Result<(), RestError> {
     let foreign = |what: String| {
         let text = format!("a page of another site may change nothing here: {what}");
         Err(RestError::new(StatusCode::FORBIDDEN, text))

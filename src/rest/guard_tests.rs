@@ -22,7 +22,7 @@ fn status(method: Method, uri: &str, headers: &[(&str, &str)]) -> u16 {
         request = request.header(*name, *value);
     }
     let request = request.body(()).expect("a request");
-    judge(&request, &options()).map_or_else(|error| error.status.as_u16(), |()| 200)
+    check_request(&request, &options()).map_or_else(|error| error.status.as_u16(), |()| 200)
 }
 
 #[test]

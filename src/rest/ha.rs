@@ -22,9 +22,9 @@ use super::json::history::term_list;
 /// Timeout for the store before `/ha/status` answers without the members.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for this process to learn of a term that other processes know.
-const NEWS_TIMEOUT: Duration = Duration::from_millis(500);
+const NEWER_TERM_TIMEOUT: Duration = Duration::from_millis(500);
 /// Timeout for another JobManager before `/ha/status` answers without its status.
-const ACCOUNT_TIMEOUT: Duration = Duration::from_millis(500);
+const PEER_STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusInfo> {
     let status = context.view.ha_status(STATUS_TIMEOUT).await;
@@ -37,18 +37,18 @@ pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusInfo>
         .collect();
     let mut others = context
         .peers
-        .statuses(&others, ACCOUNT_TIMEOUT)
+        .statuses(&others, PEER_STATUS_TIMEOUT)
         .await
         .into_iter();
-    let accounts = members.iter().map(|member| {
+    let reports = members.iter().map(|member| {
         if member.process == status.process {
             return Ok((own.clone(), 0));
         }
-        let asked = others.next().expect("each other member was asked");
+        let asked = others.next().expect("each other member was queried");
         asked.map(|answer| (answer.own, answer.clock_offset_ms))
     });
-    let accounts = accounts.collect();
-    Json(ha_status(&status, accounts))
+    let reports = reports.collect();
+    Json(ha_status(&status, reports))
 }
 
 /// The status of this process alone: other JobManagers query it.
@@ -148,7 +148,7 @@ pub(super) async fn transfer(
             let leader = view.leader.as_ref();
             leader.is_some_and(|leader| leader.epoch >= epoch)
         };
-        let heard = tokio::time::timeout(NEWS_TIMEOUT, leaders.wait_for(has_come)).await;
+        let heard = tokio::time::timeout(NEWER_TERM_TIMEOUT, leaders.wait_for(has_come)).await;
         let heard = heard.ok().and_then(Result::ok);
         let leader = heard.and_then(|view| view.leader.clone());
         known = leader.ok_or_else(|| {

@@ -154,7 +154,7 @@ fn vertex_of<'a>(
             format!("job {job} has no vertex {wanted}")
         } else {
             let why = &details.undescribed;
-            format!("the description of job {job} is not there: {why}")
+            format!("the description of job {job} is missing: {why}")
         })
     };
     details.vertices.iter().find(is_wanted).ok_or_else(missing)

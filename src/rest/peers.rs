@@ -48,7 +48,7 @@ impl Peers {
             let no_address = || "it has no REST address".to_owned();
             let address = member.addresses.get("rest").ok_or_else(no_address)?;
             let asked = wall_clock_ms();
-            let own = self.ask(address, timeout).await?;
+            let own = self.fetch_status(address, timeout).await?;
             let answered = wall_clock_ms();
             if own.process != member.process.as_str() {
                 let other = &own.process;
@@ -64,7 +64,7 @@ impl Peers {
         .await
     }
 
-    async fn ask(&self, address: &str, timeout: Duration) -> Result<OwnStatus, String> {
+    async fn fetch_status(&self, address: &str, timeout: Duration) -> Result<OwnStatus, String> {
         let (version, path) = (paths::VERSION, paths::HA_SELF);
         let request = Request::get(format!("http://{address}{version}{path}"))
             .body(Full::default())

@@ -32,7 +32,7 @@ pub struct RestServerOptions {
     pub answer_timeout: Duration,
     /// Deadline of a submission that names none, from its arrival.
     pub submission_timeout: Duration,
-    /// Time for requests in progress after the server was told to stop.
+    /// Time for requests in progress after the server was requested to stop.
     pub shutdown_timeout: Duration,
     /// Maximum size of a body, in bytes.
     pub max_content_length: usize,

@@ -53,7 +53,7 @@ pub(super) async fn submit(
         ..pb::SubmitJobRequest::default()
     };
     let answer = context.ask(async |dispatcher| {
-        let request = deadline.told(request.clone(), &*dispatcher).await?;
+        let request = deadline.in_request(request.clone(), &*dispatcher).await?;
         match dispatcher.submit_job(request).await {
             // Only the client can repeat it, with a deadline by the clock of the current leader.
             Err(error @ GatewayError::Outdated { .. }) if deadline.is_clients() => Ok(Err(error)),

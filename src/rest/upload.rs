@@ -3,7 +3,7 @@
 //! `PUT /jobs/ID/artifacts/SHA256`, on any JobManager: the content is streamed into the blob store, under any
 //! leader. The answer has the values that the job's graph must contain. Nothing else is written: content that
 //! no submission names is removed after a time. Only a few uploads are accepted at once, each until its data
-//! stops arriving; other clients are told soon to come again.
+//! stops arriving; other clients are soon asked to retry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use super::server::UPLOADS_AT_ONCE;
 
 /// Timeout of an upload's wait for its turn: shorter than the silence after which a client takes a JobManager
 /// for gone.
-const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn upload(
     State(context): State<Context>,
@@ -49,7 +49,7 @@ pub(super) async fn upload(
     }
     let store = context.view.uploads()?;
     // Each upload holds a piece or two in memory.
-    let turn = tokio::time::timeout(TURN_TIMEOUT, context.uploads.acquire());
+    let turn = tokio::time::timeout(PERMIT_TIMEOUT, context.uploads.acquire());
     let Ok(permit) = turn.await else {
         return Err(RestError::busy(format!(
             "other files are being uploaded, and {UPLOADS_AT_ONCE} at once are taken"

@@ -38,11 +38,11 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     /// How current this process's cache of the jobs' records is.
     fn cache(&self) -> CacheStatus;
     /// The rights in the store that a leader needs and this process lacks, in words; `None`: not known.
-    fn lacking_permissions(&self) -> Option<Vec<String>>;
+    fn missing_permissions(&self) -> Option<Vec<String>>;
     /// The epochs that messages named to this process, and that its store does not have.
     fn claims(&self) -> Vec<Claim>;
     /// What is wrong with the storage of large objects, if this process leads and knows.
-    fn storage_trouble(&self) -> Option<String> {
+    fn storage_problem(&self) -> Option<String> {
         None
     }
     /// The role of this JobManager.
@@ -87,16 +87,16 @@ impl ClusterView for JobManagerView {
         *self.cache_status().borrow()
     }
 
-    fn lacking_permissions(&self) -> Option<Vec<String>> {
-        self.lacking_permissions()
+    fn missing_permissions(&self) -> Option<Vec<String>> {
+        self.missing_permissions()
     }
 
     fn claims(&self) -> Vec<Claim> {
         self.claims()
     }
 
-    fn storage_trouble(&self) -> Option<String> {
-        self.storage_trouble()
+    fn storage_problem(&self) -> Option<String> {
+        self.storage_problem()
     }
 
     fn role(&self) -> Role {

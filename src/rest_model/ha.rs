@@ -79,9 +79,9 @@ pub struct OwnStatus {
     /// Its warm cache; `null` where it has none, as while it leads.
     pub cache: Option<CacheInfo>,
     /// The rights in the store that a leader needs and it lacks, in words; `null`: unknown.
-    pub lacking_permissions: Option<Vec<String>>,
+    pub missing_permissions: Option<Vec<String>>,
     /// What is wrong with the storage of large objects; reported by the leader.
-    pub storage_trouble: Option<String>,
+    pub storage_problem: Option<String>,
     /// The epochs that messages named to it, and that its store does not have.
     #[serde(default)]
     pub claims: Vec<ClaimInfo>,
@@ -167,7 +167,7 @@ pub struct MemberInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_offset: Option<i64>,
     /// The rights in the store that a leader needs and it lacks, in words; `null`: unknown.
-    pub lacking_permissions: Option<Vec<String>>,
+    pub missing_permissions: Option<Vec<String>>,
     /// Why it did not report its status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

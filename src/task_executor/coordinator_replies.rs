@@ -17,7 +17,7 @@ impl Actor {
         self.core.ask(
             self.started.uptime(),
             self.last_coordinator_request,
-            request.asker,
+            request.requester,
             request.number,
         );
     }

@@ -29,7 +29,7 @@ impl TaskLauncher for TaskRuntime {
 
     fn release_job(&self, job: JobId, up_to: Generation) {
         self.exchange().release(job, up_to);
-        self.forget_programs(job);
+        self.remove_programs(job);
     }
 
     fn release_files(&self, job: JobId) {

@@ -97,19 +97,19 @@ impl ExitCode {
     /// A description for people.
     pub fn text(self) -> &'static str {
         match self {
-            ExitCode::Ended => "ended as asked",
+            ExitCode::Ended => "ended as requested",
             ExitCode::Unsuccessful => "the request was refused",
             ExitCode::Usage => "the command line is wrong",
             ExitCode::InvalidJob => "the job is wrong: nothing was submitted",
             ExitCode::JobFailed => "the job failed",
             ExitCode::JobCanceled => "the job was canceled",
             ExitCode::Unreachable => "no JobManager answered",
-            ExitCode::Quarantined => "no longer waiting: the job is quarantined",
+            ExitCode::Quarantined => "stopped waiting: the job is quarantined",
             ExitCode::Configuration => "not started: the configuration is wrong",
             ExitCode::Port => "not started: a port can't be bound",
             ExitCode::Directory => "not started: a local directory can't be used",
             ExitCode::Fatal => "fatal error while running",
-            ExitCode::Refused => "refused for good",
+            ExitCode::Refused => "refused permanently",
             ExitCode::ShutdownCutShort => "shut down before cleaning up",
             ExitCode::Interrupted => "interrupted by SIGINT",
             ExitCode::Terminated => "interrupted by SIGTERM",
@@ -118,11 +118,11 @@ impl ExitCode {
 
     /// Logs the exit code and the cause as the last entry of a process, and waits briefly until it is
     /// written. At `info` if the process ended as requested, else at `error`.
-    pub fn log_last_words(self, cause: &str) {
+    pub fn log_final_message(self, cause: &str) {
         let (exit_code, reason) = (self.code(), self.name());
         super::make_room();
         match self {
-            ExitCode::Ended => tracing::info!(exit_code, reason, cause, "ended as asked"),
+            ExitCode::Ended => tracing::info!(exit_code, reason, cause, "ended as requested"),
             other => tracing::error!(exit_code, reason, cause, "{}", other.text()),
         }
         super::flush();

@@ -34,7 +34,7 @@ pub const FILTER_VARIABLE: &str = "TANIST_LOG";
 /// How many bytes of log lines wait for a slow reader of standard error; further lines are dropped.
 const WAITING_BYTES: usize = 4 << 20;
 /// How long a process that ends waits for that reader.
-const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
+const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 const PANIC_TIMEOUT: Duration = Duration::from_millis(200);
 
 static WRITER: OnceLock<LogWriter> = OnceLock::new();
@@ -121,7 +121,7 @@ fn colours_wanted_by(no_color: Option<&std::ffi::OsStr>) -> bool {
 
 /// Waits briefly until all events are written. Called before the process ends.
 pub fn flush() {
-    flush_for(LAST_WORDS_TIMEOUT);
+    flush_for(FINAL_MESSAGE_TIMEOUT);
 }
 
 fn flush_for(timeout: Duration) {
@@ -258,7 +258,7 @@ mod tests {
             }
             assert!(leads(&leadership.borrow()));
             assert!(dropped_log_lines() > 0, "the pipe is not full");
-            ExitCode::Ended.log_last_words("nobody reads this");
+            ExitCode::Ended.log_final_message("nobody reads this");
             // The parent reads standard output.
             writeln!(io::stdout(), "leads after all").expect("it is read");
         });

@@ -30,7 +30,7 @@ pub(super) fn log_panic(panic: &PanicHookInfo<'_>) {
     let location = panic.location().map(ToString::to_string);
     let message = panic.payload_as_str().unwrap_or("no message");
     if IS_CAUGHT.get() {
-        tracing::debug!(location, "a panic is caught: {message}");
+        tracing::debug!(location, "a panic was caught: {message}");
         return;
     }
     let thread = std::thread::current();

@@ -1,10 +1,12 @@
 //! The architecture as far as Cargo can't check it, read from manifests and source text: which crate may depend on
-//! which, who opens sockets, what a decision core must not name, how files open.
+//! which, who opens sockets, what a decision core must not name, how files open; and whether the paths that documents
+//! name exist.
 //!
 //! Each rule is a function from text to complaints, tested on bad text first and then applied to all
 //! files of the project.
 
 mod cores;
+mod documents;
 mod manifests;
 mod paths;
 mod rules;
@@ -154,5 +156,58 @@ fn every_file_opens_by_saying_what_it_is() -> anyhow::Result<()> {
     assert_kept(&files_below(".")?, |file| {
         rules::opening(&file.path, &file.text)
     });
+    Ok(())
+}
+
+/// Whether a path below `folder` exists; `*` stands for a part of a name.
+fn exists(folder: &Path, path: &str) -> bool {
+    let (first, rest) = match path.split_once('/') {
+        Some((first, rest)) => (first, rest),
+        None => (path, ""),
+    };
+    if first.is_empty() {
+        return true;
+    }
+    if !first.contains('*') {
+        let next = folder.join(first);
+        return next.exists() && exists(&next, rest);
+    }
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return false;
+    };
+    let mut names = entries.flatten().map(|entry| entry.file_name());
+    names.any(|name| {
+        let name = name.to_string_lossy();
+        documents::fits(first, &name) && exists(&folder.join(&*name), rest)
+    })
+}
+
+#[test]
+fn the_paths_that_documents_name_exist() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![root.join("docs")];
+    let mut documents: Vec<PathBuf> = Vec::new();
+    for entry in std::fs::read_dir(root)? {
+        documents.push(entry?.path());
+    }
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => documents.push(path),
+            }
+        }
+    }
+    documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    assert!(documents.len() > 10, "{documents:?}");
+    let mut complaints = Vec::new();
+    for path in documents {
+        let name = path.strip_prefix(root)?.to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&path)?;
+        let exists = |path: &str| exists(root, path);
+        complaints.extend(documents::missing_paths(&name, &text, exists));
+    }
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
     Ok(())
 }

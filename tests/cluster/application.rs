@@ -376,7 +376,7 @@ async fn a_jobmanager_that_is_asked_to_end_keeps_the_application(
     let mut worker = processes.start("taskmanager", "tm-1")?;
     let client = processes.client().await?;
     processes.wait_until_ticking(&client).await?;
-    ask_to_end(&first)?;
+    send_sigterm(&first)?;
     let code = processes.code_of(&mut first, "jm-1").await?;
     ensure!(code == Some(0), "{code:?}:\n{}", processes.log("jm-1"));
     ensure!(
@@ -392,7 +392,7 @@ async fn a_jobmanager_that_is_asked_to_end_keeps_the_application(
     processes.check_succeeded().await
 }
 
-fn ask_to_end(process: &Child) -> anyhow::Result<()> {
+fn send_sigterm(process: &Child) -> anyhow::Result<()> {
     let pid = process.id().context("it runs")?;
     let pid = rustix::process::Pid::from_raw(pid.try_into()?).context("a process id")?;
     Ok(rustix::process::kill_process(
@@ -415,7 +415,7 @@ async fn a_signal_to_local_ends_the_application_if_its_store_goes_with_it(
             anyhow::Ok(())
         };
         wait_for("the program to start", BOUND, has_started).await?;
-        ask_to_end(&local)?;
+        send_sigterm(&local)?;
         let code = processes.code_of(&mut local, id).await?;
         let said = processes.log(id);
         ensure!(code == Some(TERMINATED), "{id}: {code:?}:\n{said}");

@@ -29,7 +29,7 @@ async fn an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies(
     let regions = TwoRegions::start(&mut cluster).await?;
     let [left, _] = regions.taskmanagers;
     let name = format!("tm-{left}");
-    ask(
+    run_drain_command(
         &mut cluster,
         &["drain", "--evict", "--reason", "a new disk", &name],
     )
@@ -66,7 +66,7 @@ async fn an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies(
         listed.contains("drained since") && listed.contains("a new disk"),
         "{listed}"
     );
-    ask(&mut cluster, &["undrain", &name]).await?;
+    run_drain_command(&mut cluster, &["undrain", &name]).await?;
     let is_open =
         |body: &Value| body.to_string().contains(&name) && drain_of(body, &name).is_none();
     let what = "the TaskManager to be of use again";
@@ -75,11 +75,11 @@ async fn an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies(
         .await?;
     // The other region moves there: it is the only slot left.
     let [_, right] = regions.taskmanagers;
-    ask(&mut cluster, &["drain", "--evict", &format!("tm-{right}")]).await?;
+    run_drain_command(&mut cluster, &["drain", "--evict", &format!("tm-{right}")]).await?;
     let status = cluster.taskmanager(right).ended(END_BOUND).await?;
     ensure!(status.code() == Some(0), "tm-{right}: {status}");
     cluster.wait_until_running(regions.job()).await?;
-    ask(&mut cluster, &["undrain", &format!("tm-{right}")]).await?;
+    run_drain_command(&mut cluster, &["undrain", &format!("tm-{right}")]).await?;
     regions.cancel(&mut cluster).await
 }
 
@@ -96,7 +96,7 @@ async fn a_host_is_drained_and_what_runs_there_waits_for_slots_elsewhere(
         .rsplit_once(':')
         .map_or(address, |(host, _)| host)
         .to_owned();
-    ask(&mut cluster, &["drain", "--evict", "--host", &host]).await?;
+    run_drain_command(&mut cluster, &["drain", "--evict", "--host", &host]).await?;
     let waits = |body: &Value| body.to_string().contains("\"eviction\"");
     let path = format!("/v1/jobs/{}", regions.job());
     cluster
@@ -110,7 +110,7 @@ async fn a_host_is_drained_and_what_runs_there_waits_for_slots_elsewhere(
         .wait_for_rest("both to be drained", BOUND, "/v1/taskmanagers", all_drained)
         .await?;
     regions.check_right_untouched(&mut cluster).await?;
-    ask(&mut cluster, &["undrain", "--host", &host]).await?;
+    run_drain_command(&mut cluster, &["undrain", "--host", &host]).await?;
     let none_drained = |body: &Value| {
         ["tm-0", "tm-1"]
             .iter()
@@ -135,7 +135,7 @@ fn drain_of<'a>(body: &'a Value, id: &str) -> Option<&'a Value> {
     found.get("drain")
 }
 
-async fn ask(cluster: &mut Cluster, what: &[&str]) -> anyhow::Result<()> {
+async fn run_drain_command(cluster: &mut Cluster, what: &[&str]) -> anyhow::Result<()> {
     let leader = cluster.leader().await?;
     let arguments = [&["taskmanager"], what, &["--address", &leader.rest]].concat();
     cluster.cli().run(&arguments).await?.success()?;

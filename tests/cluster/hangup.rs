@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStderr, Command};
 
 use crate::support::PROGRAM;
 
-const SAY_BOUND: Duration = Duration::from_secs(30);
+const LOG_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn start(directory: &Path, file: &Path) -> anyhow::Result<Child> {
     let ports = [
@@ -43,7 +43,10 @@ fn start(directory: &Path, file: &Path) -> anyhow::Result<Child> {
 }
 
 /// Reads the log up to this text.
-async fn until_said(log: &mut Lines<BufReader<ChildStderr>>, text: &str) -> anyhow::Result<String> {
+async fn until_logged(
+    log: &mut Lines<BufReader<ChildStderr>>,
+    text: &str,
+) -> anyhow::Result<String> {
     let said = async {
         while let Some(line) = log.next_line().await? {
             if line.contains(text) {
@@ -52,7 +55,7 @@ async fn until_said(log: &mut Lines<BufReader<ChildStderr>>, text: &str) -> anyh
         }
         anyhow::bail!("the log ended before {text:?}")
     };
-    tokio::time::timeout(SAY_BOUND, said)
+    tokio::time::timeout(LOG_TIMEOUT, said)
         .await
         .with_context(|| format!("{text:?} was not said"))?
 }
@@ -65,28 +68,28 @@ async fn a_process_that_gets_sighup_takes_the_new_log_level_and_goes_on() -> any
     let mut process = start(directory.path(), &file)?;
     let stderr = process.stderr.take().context("it is a pipe")?;
     let mut log = BufReader::new(stderr).lines();
-    until_said(&mut log, "leader").await?;
+    until_logged(&mut log, "leader").await?;
     let pid = i32::try_from(process.id().context("it runs")?)?;
     let pid = Pid::from_raw(pid).context("it has a number")?;
 
     std::fs::write(&file, "log.level: loud\n")?;
     kill_process(pid, Signal::HUP)?;
-    until_said(&mut log, "nothing is changed").await?;
+    until_logged(&mut log, "nothing is changed").await?;
 
     std::fs::write(&file, "log.level: debug\nheartbeat.interval: 7 s\n")?;
     kill_process(pid, Signal::HUP)?;
-    let said = until_said(&mut log, "the configuration was read again").await?;
+    let said = until_logged(&mut log, "the configuration was read again").await?;
     ensure!(said.contains("heartbeat.interval"), "{said}");
 
     // It continues, and ends in order; the log is more detailed now.
     kill_process(pid, Signal::TERM)?;
-    until_said(&mut log, "DEBUG").await?;
+    until_logged(&mut log, "DEBUG").await?;
     let ended = async {
         // Without a reader the log could block.
         while log.next_line().await?.is_some() {}
         anyhow::Ok(process.wait().await?)
     };
-    let status = tokio::time::timeout(SAY_BOUND, ended).await??;
+    let status = tokio::time::timeout(LOG_TIMEOUT, ended).await??;
     ensure!(status.code() == Some(0), "{status}");
     Ok(())
 }

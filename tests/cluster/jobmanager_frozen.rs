@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use tanist_chaos::{StoreKind, test_all};
 
-use crate::support::{GONE, cluster_on, on_a_quiet_machine, until_others_can_be_asked};
+use crate::support::{PROCESS_GONE, cluster_on, on_a_quiet_machine, until_witnesses_are_known};
 
 /// Longer than a leader may be silent plus the time that others need to confirm it; shorter than twice that.
 const FROZEN: Duration = Duration::from_millis(1500);
@@ -28,7 +28,7 @@ async fn a_leader_that_is_frozen_again_and_again_is_soon_left_alone_and_a_dead_o
     let freezes = if test_all() { 18 } else { 8 };
     let builder = cluster_on(kind).await?.with_default_settings();
     let mut cluster = builder.jobmanagers(3).start().await?;
-    until_others_can_be_asked(&mut cluster).await?;
+    until_witnesses_are_known(&mut cluster).await?;
     let first = cluster.leader().await?;
     for _ in 0..freezes {
         let leader = cluster.leader().await?;
@@ -52,7 +52,9 @@ async fn a_leader_that_is_frozen_again_and_again_is_soon_left_alone_and_a_dead_o
     let next = cluster.successor_of(&killed).await?;
     let record = cluster.term_record(next.epoch).await?;
     let takeover = &record["takeover"];
-    let is_proven = GONE.iter().any(|gone| takeover["detection"] == *gone);
+    let is_proven = PROCESS_GONE
+        .iter()
+        .any(|gone| takeover["detection"] == *gone);
     ensure!(is_proven, "{record}");
     // Not known if the store's lock became free before the stream of its heartbeats broke.
     let of = |name: &str| takeover[name].as_f64().unwrap_or_default();

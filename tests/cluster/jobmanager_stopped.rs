@@ -7,7 +7,7 @@ use anyhow::ensure;
 use tanist_chaos::{Cluster, Leader, StoreKind, test_all, wait_for};
 
 use crate::support::{
-    RunningOn, cluster_on, transfer_to, until_others_can_be_asked, until_standby,
+    RunningOn, cluster_on, transfer_to, until_standby, until_witnesses_are_known,
 };
 
 /// A leader checks every few seconds whether the leader that it deposed was healthy.
@@ -26,7 +26,7 @@ async fn a_leader_that_wakes_up_after_its_term_changes_nothing_and_leads_again(
     // The new leader needs some time to check the one that it deposed.
     let awaits_alarm = kind == StoreKind::Embedded || test_all();
     let running = RunningOn::start(&mut cluster).await?;
-    until_others_can_be_asked(&mut cluster).await?;
+    until_witnesses_are_known(&mut cluster).await?;
     let first = &running.first;
     let pid = cluster.jobmanager(first.index).pid();
     cluster.jobmanager(first.index).stop()?;

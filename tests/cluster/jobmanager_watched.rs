@@ -10,7 +10,7 @@ use anyhow::ensure;
 use tanist_chaos::{ClusterBuilder, Leader, StoreKind};
 
 use crate::support::{
-    GONE, RunningOn, cluster_on, need_failpoints, until_others_can_be_asked, until_standby,
+    PROCESS_GONE, RunningOn, cluster_on, need_failpoints, until_standby, until_witnesses_are_known,
 };
 
 /// Timeout until a process has ended or reached a state.
@@ -48,7 +48,7 @@ async fn a_killed_leader_is_followed_because_its_process_is_gone(
     cluster.kill_leader().await?;
     let second = cluster.successor_of(&running.first).await?;
     running
-        .check_finished_under(&mut cluster, &[(second, &GONE)])
+        .check_finished_under(&mut cluster, &[(second, &PROCESS_GONE)])
         .await
 }
 
@@ -58,7 +58,7 @@ async fn a_leader_that_stands_still_is_followed_when_others_do_not_hear_it_eithe
     let builder = default_cluster(kind).await?.jobmanagers(3);
     let mut cluster = builder.start().await?;
     let running = RunningOn::start(&mut cluster).await?;
-    until_others_can_be_asked(&mut cluster).await?;
+    until_witnesses_are_known(&mut cluster).await?;
     cluster.jobmanager(running.first.index).stop()?;
     let second = cluster.successor_of(&running.first).await?;
     running.check_untouched(&mut cluster).await?;
@@ -72,7 +72,7 @@ async fn a_leader_that_is_asked_to_end_hands_over(kind: StoreKind) -> anyhow::Re
     let mut cluster = default_cluster(kind).await?.start().await?;
     let running = RunningOn::start(&mut cluster).await?;
     let first = running.first.index;
-    cluster.jobmanager(first).ask_to_end()?;
+    cluster.jobmanager(first).request_shutdown()?;
     let second = cluster.successor_of(&running.first).await?;
     let status = cluster.jobmanager(first).ended(BOUND).await?;
     ensure!(status.success(), "it did not end in order: {status}");
@@ -90,7 +90,7 @@ async fn a_leader_that_can_invite_nobody_resigns(kind: StoreKind) -> anyhow::Res
     let first = running.first.index;
     until_standby(&mut cluster, 1 - first, &running.first).await?;
     cluster.jobmanager(1 - first).stop()?;
-    cluster.jobmanager(first).ask_to_end()?;
+    cluster.jobmanager(first).request_shutdown()?;
     let status = cluster.jobmanager(first).ended(BOUND).await?;
     ensure!(status.success(), "it did not end in order: {status}");
     cluster.jobmanager(1 - first).cont()?;
@@ -129,7 +129,7 @@ async fn a_leader_whose_recovery_stands_still_gives_up(kind: StoreKind) -> anyho
     ensure!(third.index == 0, "it stands still and leads: {third:?}");
     // It hangs permanently.
     cluster.jobmanager(1).kill();
-    let successors: [(Leader, &[&str]); 2] = [(stalled, &GONE), (third, &["stalled"])];
+    let successors: [(Leader, &[&str]); 2] = [(stalled, &PROCESS_GONE), (third, &["stalled"])];
     running
         .check_finished_under(&mut cluster, &successors)
         .await

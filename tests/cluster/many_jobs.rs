@@ -21,7 +21,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 use tokio_util::sync::CancellationToken;
 
-use crate::lives::{self, Life, addresses_of, check_counted, client};
+use crate::job_lifecycles::{self, Life, addresses_of, check_counted, client};
 use crate::support::{cluster_on, need_failpoints};
 
 /// Number of jobs, of killed leaders, and of killed TaskManagers that are required.
@@ -100,14 +100,14 @@ async fn every_job_ends_once_and_leaves_nothing_while_leaders_and_taskmanagers_a
     let outputs = outputs_of(&cluster)?;
     cluster.check_nothing_left(&outputs).await?;
     cluster.check_no_local_files(&[jobs_directory(&cluster)])?;
-    let looks = observer.with(tanist_chaos::History::looks);
+    let observations = observer.with(tanist_chaos::History::observations);
     let lost = ended.values();
     let lost = lost
         .filter(|(kind, status)| is_lost(*kind, *status))
         .count();
     println!(
         "{count} jobs, {lost} of them failed while they were being stopped, {leaders} leaders and {taskmanagers} TaskManagers killed, \
-         all jobs looked at {looks} times"
+         all jobs looked at {observations} times"
     );
     Ok(())
 }
@@ -179,8 +179,11 @@ async fn one_graph_among_many_that_cannot_be_read_sets_one_job_aside(
 
 /// The effect of killed TaskManagers on a job: without a checkpoint, a job that is being stopped loses
 /// the records that it had read.
-fn is_lost(kind: lives::Kind, status: JobStatus) -> bool {
-    let is_stopped = matches!(kind, lives::Kind::Stopped | lives::Kind::StoppedInStages);
+fn is_lost(kind: job_lifecycles::Kind, status: JobStatus) -> bool {
+    let is_stopped = matches!(
+        kind,
+        job_lifecycles::Kind::Stopped | job_lifecycles::Kind::StoppedInStages
+    );
     is_stopped && status == JobStatus::Failed
 }
 
@@ -306,8 +309,8 @@ fn outputs_of(cluster: &Cluster) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// The kind of each job, and the end that its client saw.
-type Ends = BTreeMap<JobId, (lives::Kind, JobStatus)>;
-type Ended = Vec<(JobId, (lives::Kind, JobStatus))>;
+type Ends = BTreeMap<JobId, (job_lifecycles::Kind, JobStatus)>;
+type Ended = Vec<(JobId, (job_lifecycles::Kind, JobStatus))>;
 
 /// Clients that run all jobs together, each with its own connections; they count ended jobs.
 async fn clients(

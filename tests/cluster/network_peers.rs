@@ -33,7 +33,7 @@ async fn a_leader_that_a_standby_alone_does_not_hear_goes_on(
 ) -> anyhow::Result<()> {
     let [standby, _] = STANDBYS;
     let cuts = [vec![(LEADER, standby)], vec![(standby, LEADER)]];
-    check_nobody_is_deposed(kind, Link::Silent, &cuts).await
+    check_no_leader_is_deposed(kind, Link::Silent, &cuts).await
 }
 
 async fn a_leader_that_is_refused_to_a_standby_alone_goes_on(
@@ -44,7 +44,7 @@ async fn a_leader_that_is_refused_to_a_standby_alone_goes_on(
         vec![(standby, LEADER)],
         vec![(standby, LEADER), (LEADER, standby)],
     ];
-    check_nobody_is_deposed(kind, Link::Rejecting, &cuts).await
+    check_no_leader_is_deposed(kind, Link::Rejecting, &cuts).await
 }
 
 async fn a_leader_that_no_standby_hears_goes_on_for_its_taskmanager(
@@ -52,7 +52,7 @@ async fn a_leader_that_no_standby_hears_goes_on_for_its_taskmanager(
 ) -> anyhow::Result<()> {
     let to_both = STANDBYS.map(|standby| (LEADER, standby)).to_vec();
     let from_both = STANDBYS.map(|standby| (standby, LEADER)).to_vec();
-    check_nobody_is_deposed(kind, Link::Silent, &[to_both, from_both]).await
+    check_no_leader_is_deposed(kind, Link::Silent, &[to_both, from_both]).await
 }
 
 async fn a_leader_that_nobody_hears_but_its_store_is_replaced(
@@ -72,7 +72,7 @@ async fn a_leader_that_nobody_hears_but_its_store_is_replaced(
 }
 
 /// Sets each group of links to this state for a while, one group after another.
-async fn check_nobody_is_deposed(
+async fn check_no_leader_is_deposed(
     kind: StoreKind,
     link: Link,
     cuts: &[Vec<(Host, Host)>],

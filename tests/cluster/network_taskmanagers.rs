@@ -11,7 +11,9 @@ use serde_json::Value;
 use tanist_chaos::{ClusterBuilder, Host, Link, Store, StoreKind};
 
 use crate::regions::TwoRegions;
-use crate::support::{BOUND, PROGRAM, RunningOn, gone_or, on_a_quiet_machine, until_standby};
+use crate::support::{
+    BOUND, PROGRAM, RunningOn, on_a_quiet_machine, process_gone_or, until_standby,
+};
 
 /// Many heartbeats, and less than their timeout.
 const CUT: Duration = Duration::from_millis(1500);
@@ -68,7 +70,7 @@ async fn a_taskmanager_whose_connections_a_firewall_forgets_is_heard_on_others(
         network.is_connected(leader, taskmanager)?,
         "there is nothing to forget"
     );
-    network.forget_connections(leader, taskmanager)?;
+    network.drop_connections(leader, taskmanager)?;
     // A process without heartbeats until then would be lost.
     tokio::time::sleep(Duration::from_secs(10)).await;
     running.check_untouched(&mut cluster).await?;
@@ -97,7 +99,7 @@ async fn a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere(
     let told = "the store has a younger generation, stopping tasks";
     cluster
         .taskmanager(left)
-        .says(told, on_a_quiet_machine(STOPS_WITHIN))
+        .logs(told, on_a_quiet_machine(STOPS_WITHIN))
         .await?;
     regions.until_left_runs_elsewhere(&mut cluster).await?;
     regions.check_right_untouched(&mut cluster).await?;
@@ -138,7 +140,7 @@ async fn a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted(
     ensure!(job["state"] == "RECONCILING", "it goes on: {job}");
     cluster.network()?.heal()?;
     // Either is possible: others have lost it too, or its lease has ended.
-    let seen = gone_or(&["lease-expired"]);
+    let seen = process_gone_or(&["lease-expired"]);
     running
         .check_finished_under(&mut cluster, &[(second, &seen)])
         .await

@@ -110,7 +110,9 @@ async fn a_signal_that_comes_after_the_end_changes_nothing_about_it(
     let pid = running.id().context("it runs")?;
     let pid = rustix::process::Pid::from_raw(pid.try_into()?).context("a process id")?;
     rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
-    cluster.until_logged("leader", "asked to end").await?;
+    cluster
+        .until_logged("leader", "shutdown was requested")
+        .await?;
     std::fs::remove_file(&held)?;
     let code = cluster.code_of(&mut running).await?;
     ensure!(code == Some(4), "{code:?}: {}", cluster.logs());

@@ -56,7 +56,7 @@ async fn ports(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<Vec<(St
 }
 
 /// Sends a request over a new connection, as a new client does. Returns the status and the time that it took.
-async fn ask(address: &str, path: &str) -> anyhow::Result<(u16, Duration)> {
+async fn timed_request(address: &str, path: &str) -> anyhow::Result<(u16, Duration)> {
     let begun = Instant::now();
     let asking = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -78,7 +78,7 @@ async fn ask(address: &str, path: &str) -> anyhow::Result<(u16, Duration)> {
 async fn check_answers(what: &str, leader: &Leader) -> anyhow::Result<()> {
     let mut times = Vec::new();
     for _ in 0..40 {
-        let (status, took) = ask(&leader.rest, "/v1/overview?consistent=true").await?;
+        let (status, took) = timed_request(&leader.rest, "/v1/overview?consistent=true").await?;
         ensure!(status == 200, "{what}: status {status}");
         times.push(took);
     }

@@ -18,7 +18,7 @@ const BOUND: Duration = Duration::from_secs(30);
 /// The password of a store that is not in use.
 const SECRET: (&str, &str) = ("TANIST_HIGH_AVAILABILITY_ETCD_PASSWORD", "hunter2");
 /// Another user of this host.
-const SOMEBODY: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 
 on_stores! {
     usually on embedded(Embedded) {
@@ -129,7 +129,7 @@ fn of_others(parent: &Path, name: &str) -> anyhow::Result<PathBuf> {
     fs::create_dir(&path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
     if rustix::process::geteuid().is_root() {
-        chown(&path, Some(SOMEBODY), None)?;
+        chown(&path, Some(OTHER_USER), None)?;
     }
     Ok(path)
 }

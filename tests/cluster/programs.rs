@@ -45,7 +45,7 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
     // All of them ignore SIGTERM, and the leader that requested the cancellation is dead.
     cluster.kill_leader().await?;
     cluster.wait_for_state(job, "CANCELED").await?;
-    let left = alive(&pids);
+    let left = running(&pids);
     ensure!(left.is_empty(), "CANCELED, but {left:?} are there");
 
     let second = Submission::new(job_file("family.yaml")).path("pids", &file("second"));
@@ -64,7 +64,7 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
         "the programs of a killed TaskManager to be gone",
         BOUND,
         async || {
-            let left = alive(&pids);
+            let left = running(&pids);
             ensure!(left.is_empty(), "{left:?} are there");
             Ok::<_, anyhow::Error>(())
         },
@@ -133,7 +133,7 @@ async fn a_program_of_an_isolated_job_ends_before_the_next_one_begins_also_while
     cluster.taskmanager(stopped).stop()?;
     let said = attempts(2).await?;
     ensure!(
-        said.len() == 2 && alive(&[first]).is_empty(),
+        said.len() == 2 && running(&[first]).is_empty(),
         "two at a time: {said:?}"
     );
     // It continues, and its tasks should have ended long ago.
@@ -227,14 +227,14 @@ async fn family(file: &std::path::Path) -> anyhow::Result<Vec<i32>> {
     wait_for("the family to be complete", BOUND, async || {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let pids: Vec<i32> = text.lines().flat_map(str::parse).collect();
-        ensure!(pids.len() == 3 && alive(&pids).len() == 3, "{text:?}");
+        ensure!(pids.len() == 3 && running(&pids).len() == 3, "{text:?}");
         Ok::<_, anyhow::Error>(pids)
     })
     .await
 }
 
 /// A zombie has no command line.
-fn alive(pids: &[i32]) -> Vec<i32> {
+fn running(pids: &[i32]) -> Vec<i32> {
     let lives = |pid: &i32| {
         std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
     };

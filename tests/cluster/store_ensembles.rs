@@ -9,7 +9,7 @@ use serde_json::Value;
 use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind};
 use tokio::time::Instant;
 
-use crate::support::{GONE, PROGRAM, RunningOn, on_a_quiet_machine, outage};
+use crate::support::{PROCESS_GONE, PROGRAM, RunningOn, on_a_quiet_machine, outage};
 
 /// Longer than the leases and sessions of these tests, which the stores grant for 2 s.
 const OUTAGE: Duration = Duration::from_millis(3500);
@@ -88,7 +88,7 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
     let standby = 1 - running.first.index;
     cluster
         .jobmanager(standby)
-        .says("leadership confirmed", BOUND)
+        .logs("leadership confirmed", BOUND)
         .await?;
     let took = back.elapsed();
     println!("{kind}: another one leads {took:?} after the quorum served");
@@ -98,7 +98,7 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
     );
     let second = cluster.successor_of(&running.first).await?;
     running
-        .check_finished_under(&mut cluster, &[(second, &GONE)])
+        .check_finished_under(&mut cluster, &[(second, &PROCESS_GONE)])
         .await
 }
 

@@ -11,7 +11,9 @@ use tanist_ha::keys::Kind;
 use tanist_ha::testing::servers::{EtcdServerOptions, ZooKeeperServerOptions};
 
 use crate::large_graphs::make_large;
-use crate::support::{GONE, PROGRAM, RunningOn, WordsAndTicks, cluster_on, gone_or};
+use crate::support::{
+    PROCESS_GONE, PROGRAM, RunningOn, WordsAndTicks, cluster_on, process_gone_or,
+};
 
 /// Timeout of other steps on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
@@ -116,7 +118,7 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
     cluster.wait_for_state(waiting.job(), "FINISHED").await?;
     waiting.check_result()?;
     running
-        .check_finished_under(&mut cluster, &[(second, &GONE)])
+        .check_finished_under(&mut cluster, &[(second, &PROCESS_GONE)])
         .await
 }
 
@@ -239,7 +241,7 @@ async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
     cluster.jobmanager(running.first.index).kill();
     cluster
         .jobmanager(standby)
-        .says("leadership can't be taken", BOUND)
+        .logs("leadership can't be taken", BOUND)
         .await?;
     let nobody = |status: &serde_json::Value| {
         let warnings = status["warnings"].to_string();
@@ -254,7 +256,7 @@ async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
     cluster.store().make_room().await?;
     let second = cluster.successor_of(&running.first).await?;
     ensure!(second.index == standby, "{second:?}");
-    let detections = gone_or(&["lease-expired"]);
+    let detections = process_gone_or(&["lease-expired"]);
     running
         .check_finished_under(&mut cluster, &[(second, &detections)])
         .await

@@ -9,7 +9,7 @@ use anyhow::ensure;
 use hyper::Method;
 use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind};
 
-use crate::support::{GONE, PROGRAM, RunningOn, on_a_quiet_machine, outage};
+use crate::support::{PROCESS_GONE, PROGRAM, RunningOn, on_a_quiet_machine, outage};
 
 /// Longer than the leases and sessions of these tests, which the stores grant for 2 s and 1 s.
 const OUTAGE: Duration = Duration::from_secs(4);
@@ -51,7 +51,7 @@ async fn a_store_that_is_down_for_longer_than_every_lease_changes_no_leader(
     running.check_untouched(&mut cluster).await?;
     let asked = cluster
         .rest()
-        .ask_for_all(Method::GET, &running.first.rest, "/v1/jobs");
+        .request_with_headers(Method::GET, &running.first.rest, "/v1/jobs");
     let (status, headers, _) = asked.await?;
     let term = headers.get("tanist-term").map(|term| term.as_bytes());
     ensure!(
@@ -74,11 +74,11 @@ async fn a_leader_that_is_lost_while_the_store_is_away_is_replaced_when_it_is_ba
     let standby = 1 - running.first.index;
     cluster
         .jobmanager(standby)
-        .says("leadership confirmed", on_a_quiet_machine(LEADS_AGAIN))
+        .logs("leadership confirmed", on_a_quiet_machine(LEADS_AGAIN))
         .await?;
     let second = cluster.successor_of(&running.first).await?;
     running
-        .check_finished_under(&mut cluster, &[(second, &GONE)])
+        .check_finished_under(&mut cluster, &[(second, &PROCESS_GONE)])
         .await
 }
 

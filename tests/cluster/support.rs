@@ -17,11 +17,11 @@ use tokio::process::{Child, Command};
 
 /// How the end of a killed leader is detected. All processes are on one host, so a running process
 /// detects at once that another one has ended; the reports of other processes may arrive first.
-pub const GONE: [&str; 2] = ["process-gone", "lost-by-several"];
+pub const PROCESS_GONE: [&str; 2] = ["process-gone", "lost-by-several"];
 
 /// The same, together with other evidence that may be found first.
-pub fn gone_or(others: &[&'static str]) -> Vec<&'static str> {
-    [&GONE, others].concat()
+pub fn process_gone_or(others: &[&'static str]) -> Vec<&'static str> {
+    [&PROCESS_GONE, others].concat()
 }
 
 /// The program under test.
@@ -101,7 +101,7 @@ pub fn on_a_quiet_machine(bound: Duration) -> Duration {
 
 /// The TaskManagers to ask are in the leader's heartbeats, refreshed every second: a standby that knows too
 /// few of them may have no process to ask, and then the lease decides.
-pub async fn until_others_can_be_asked(cluster: &mut Cluster) -> anyhow::Result<()> {
+pub async fn until_witnesses_are_known(cluster: &mut Cluster) -> anyhow::Result<()> {
     wait_for("the term to be some seconds old", BOUND, async || {
         let status = cluster.get("/v1/ha/status").await?;
         let since_ms = status["term"]["state-since"].as_u64();

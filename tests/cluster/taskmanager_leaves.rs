@@ -49,8 +49,8 @@ async fn a_drained_taskmanager_is_shown_as_such_and_ends_in_peace(
     running.workload.stop(&mut cluster).await?;
     let status = cluster.taskmanager(0).ended(END_BOUND).await?;
     ensure!(status.code() == Some(0), "tm-0: {status}");
-    let peace = "drained: saying goodbye";
-    cluster.taskmanager(0).says(peace, BOUND).await?;
+    let peace = "the TaskManager is drained: deregistering";
+    cluster.taskmanager(0).logs(peace, BOUND).await?;
     running.workload.check_result()?;
     let view = cluster.job(next.job()).await?;
     ensure!(
@@ -96,7 +96,7 @@ async fn a_taskmanager_of_another_cluster_is_refused_and_says_why(
     let last = ended.stderr.lines().last().unwrap_or_default().to_owned();
     let ours = format!("{:?}", cluster.id());
     for told in [
-        "refused for good",
+        "refused permanently",
         "configured for cluster",
         "other",
         ours.trim_matches('"'),

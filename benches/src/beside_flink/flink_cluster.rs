@@ -14,7 +14,7 @@ use tanist_chaos::wait::wait_for_every;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::testing::servers::ports::free_port;
 
-use super::{LOOK_INTERVAL, System, Timeouts};
+use super::{POLL_INTERVAL, System, Timeouts};
 use crate::BenchOptions;
 use crate::http::Http;
 use crate::watch::{BOUND, all_subtasks_run};
@@ -251,7 +251,7 @@ impl System for FlinkCluster {
 
     async fn until_counted(&mut self) -> anyhow::Result<()> {
         let path = format!("/jobs/{}", self.job);
-        wait_for_every(LOOK_INTERVAL, "the end of the count", BOUND, async || {
+        wait_for_every(POLL_INTERVAL, "the end of the count", BOUND, async || {
             let body = self.get(0, &path).await?;
             ensure!(body["state"] == "FINISHED", "{body}");
             Ok(())
@@ -263,7 +263,7 @@ impl System for FlinkCluster {
         self.run("Endless", rate).await?;
         let path = format!("/jobs/{}/checkpoints", self.job);
         wait_for_every(
-            LOOK_INTERVAL,
+            POLL_INTERVAL,
             "Flink's first checkpoint",
             BOUND,
             async || {
@@ -299,7 +299,7 @@ impl System for FlinkCluster {
 impl Drop for FlinkCluster {
     fn drop(&mut self) {
         for process in &mut self.processes {
-            self.guard.forget(process.id());
+            self.guard.release(process.id());
             let _ = process.kill();
             let _ = process.wait();
         }

@@ -44,7 +44,7 @@ const IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs
 /// Records per second of the endless job.
 const RATE: u64 = 2_000;
 /// Interval of checks of the counting job: long, because each check costs both systems time.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The tick of ZooKeeper's own configuration.
 const STOCK_TICK: Duration = Duration::from_secs(2);
 
@@ -105,8 +105,8 @@ pub(super) async fn measure(options: &BenchOptions) -> anyhow::Result<Vec<Figure
     let mut figures = Vec::new();
     let server = ZooKeeperServer::start(ZooKeeperServerOptions::default()).await?;
     let zookeeper = server.endpoint();
-    let mut ours = Turns::of::<TanistCluster>();
-    let mut theirs = Turns::of::<FlinkCluster>();
+    let mut ours = Rounds::of::<TanistCluster>();
+    let mut theirs = Rounds::of::<FlinkCluster>();
     for _ in 0..options.pick(ROUNDS.0, ROUNDS.1) {
         ours.take::<TanistCluster>(options, &zookeeper).await?;
         theirs.take::<FlinkCluster>(options, &zookeeper).await?;
@@ -168,7 +168,7 @@ async fn kill<S: System>(
 }
 
 /// The figures of one system that need no kill.
-struct Turns {
+struct Rounds {
     leads: Figure,
     leader: Figure,
     standby: Figure,
@@ -195,11 +195,11 @@ impl Count {
     }
 }
 
-impl Turns {
-    fn of<S: System>() -> Turns {
+impl Rounds {
+    fn of<S: System>() -> Rounds {
         let name = S::NAME;
         let figure = |what: &str, unit| Figure::new(format!("{name}: {what}"), unit);
-        Turns {
+        Rounds {
             leads: figure("process start -> leads", Unit::Milliseconds),
             leader: figure("leader, idle: resident", Unit::Mebibytes),
             standby: figure("standby, idle: resident", Unit::Mebibytes),

@@ -7,7 +7,7 @@ use tanist_chaos::wait::wait_for_every;
 use tanist_chaos::{Cluster, Leader};
 use tanist_proto::id::JobId;
 
-use super::{LOOK_INTERVAL, System, Timeouts};
+use super::{POLL_INTERVAL, System, Timeouts};
 use crate::BenchOptions;
 use crate::http::Http;
 use crate::jobs::{self, KEYED_COUNT, STREAM};
@@ -80,7 +80,7 @@ impl System for TanistCluster {
 
     async fn until_counted(&mut self) -> anyhow::Result<()> {
         let (address, path) = (self.leader(), format!("/v1/jobs/{}", self.job()?));
-        wait_for_every(LOOK_INTERVAL, "the end of the count", BOUND, async || {
+        wait_for_every(POLL_INTERVAL, "the end of the count", BOUND, async || {
             let body = self.http.get(&address, &path).await?;
             ensure!(body["state"] == "FINISHED", "{body}");
             Ok(())

@@ -13,9 +13,9 @@ use tokio::process::ChildStdout;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::outside_kills::OutsideKill;
+use super::external_kills::ExternalKill;
 use super::settings::{self, Inherited};
-use super::{DemoOptions, tell};
+use super::{DemoOptions, print_line};
 use crate::cli::Cli;
 use crate::guard::Guard;
 use crate::process::Process;
@@ -25,7 +25,7 @@ const END_BOUND: Duration = Duration::from_secs(10);
 /// Timeout of a call; longer than a client's own timeout, so that the client reports why it has failed.
 const CALL_BOUND: Duration = Duration::from_secs(90);
 /// Polling interval for ended processes during a wait: a takeover after an outside kill is timed from there.
-const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 struct Member {
@@ -53,9 +53,9 @@ pub(super) struct DemoCluster {
     cli: Cli,
     members: Vec<Member>,
     /// Number of JobManagers that were ended from outside.
-    outside_kills: u32,
+    external_kills: u32,
     /// Receives each JobManager that was ended from outside.
-    kills: Option<mpsc::Sender<OutsideKill>>,
+    kills: Option<mpsc::Sender<ExternalKill>>,
     // Dropped last: it removes the directory after the processes have ended.
     guard: Arc<Mutex<Guard>>,
 }
@@ -75,14 +75,14 @@ impl DemoCluster {
             directory,
             inherited: options.inherited.clone(),
             members: Vec::new(),
-            outside_kills: 0,
+            external_kills: 0,
             kills: None,
             guard: Arc::new(Mutex::new(guard)),
         })
     }
 
     /// Sets the receiver of JobManagers that are ended from outside.
-    pub(super) fn report_kills_to(&mut self, kills: mpsc::Sender<OutsideKill>) {
+    pub(super) fn report_kills_to(&mut self, kills: mpsc::Sender<ExternalKill>) {
         self.kills = Some(kills);
     }
 
@@ -146,8 +146,8 @@ impl DemoCluster {
     }
 
     /// Number of JobManagers that were ended from outside.
-    pub(super) fn outside_kills(&self) -> u32 {
-        self.outside_kills
+    pub(super) fn external_kills(&self) -> u32 {
+        self.external_kills
     }
 
     /// The process id of a process of this name.
@@ -215,7 +215,7 @@ impl DemoCluster {
                     return error;
                 }
             }
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -223,14 +223,14 @@ impl DemoCluster {
         let seen_at = Instant::now();
         let process = &mut self.members[index].process;
         let name = process.name().to_owned();
-        tell(&format!(
+        print_line(&format!(
             "{name} was ended from outside ({status}): it is started again"
         ));
         process.start()?;
-        self.outside_kills += 1;
+        self.external_kills += 1;
         if let Some(kills) = &self.kills {
             // If the channel is full the event is dropped, which is no reason to end the demo.
-            let _ = kills.try_send(OutsideKill { name, seen_at });
+            let _ = kills.try_send(ExternalKill { name, seen_at });
         }
         Ok(())
     }
@@ -239,7 +239,7 @@ impl DemoCluster {
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         for Member { process, .. } in &self.members {
             // It fails only if the process has ended.
-            let _ = process.ask_to_end();
+            let _ = process.request_shutdown();
         }
         let mut stubborn = Vec::new();
         for Member { process, .. } in &mut self.members {

@@ -9,7 +9,7 @@
 //! Not here: the command line, which is that of the program `tanist-demo`.
 
 mod cluster;
-mod outside_kills;
+mod external_kills;
 mod scenario;
 mod settings;
 mod stream;
@@ -71,11 +71,11 @@ pub async fn run(options: DemoOptions) -> anyhow::Result<Outcome> {
     let directory = cluster.directory().display().to_string();
     let stopped = cluster.stop().await;
     if options.keep {
-        tell(&format!(
+        print_line(&format!(
             "all processes are stopped; logs and files stay in {directory}"
         ));
     } else {
-        tell("all processes are stopped, and the directory is removed");
+        print_line("all processes are stopped, and the directory is removed");
     }
     match outcome {
         Ok(Outcome::Succeeded) => stopped.map(|()| Outcome::Succeeded),
@@ -84,6 +84,6 @@ pub async fn run(options: DemoOptions) -> anyhow::Result<Outcome> {
 }
 
 /// Prints one line of the commentary.
-fn tell(line: &str) {
+fn print_line(line: &str) {
     println!("  {line}");
 }

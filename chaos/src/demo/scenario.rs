@@ -8,12 +8,12 @@ use tanist_proto::id::JobId;
 use tokio::time::Instant;
 
 use super::cluster::DemoCluster;
-use super::outside_kills::OutsideTakeovers;
+use super::external_kills::ExternalTakeovers;
 use super::stream::StreamWatch;
 use super::watch::{ClusterWatch, Leader};
-use super::{tell, ticks, words};
+use super::{print_line, ticks, words};
+use crate::continuity::Attempts;
 use crate::jobs::JobView;
-use crate::untouched::Attempts;
 use crate::wordcount::Counts;
 
 /// The job file of the bounded job, as it is shipped.
@@ -41,13 +41,13 @@ pub(super) struct Scenario<'a> {
     cluster: &'a mut DemoCluster,
     watch: ClusterWatch,
     stream: StreamWatch,
-    outside_takeovers: OutsideTakeovers,
+    outside_takeovers: ExternalTakeovers,
 }
 
 impl Scenario<'_> {
     /// Plays the whole scenario, with `megabytes` of text to count.
     pub(super) async fn play(cluster: &mut DemoCluster, megabytes: usize) -> anyhow::Result<()> {
-        tell(&format!(
+        print_line(&format!(
             "a cluster on this machine, on the embedded store in {}",
             cluster.directory().display()
         ));
@@ -59,7 +59,7 @@ impl Scenario<'_> {
             .await?;
         scenario.outside_takeovers.streaming(counting);
         scenario.records_after(0).await?;
-        tell("its records are read here, as they come out of the TaskManagers");
+        print_line("its records are read here, as they come out of the TaskManagers");
 
         let input = scenario.cluster.directory().join("input");
         let output = scenario.cluster.directory().join("output");
@@ -68,7 +68,7 @@ impl Scenario<'_> {
             .cluster
             .bounded("the text to be written and counted", JOB_BOUND, expected)
             .await?;
-        tell(&format!(
+        print_line(&format!(
             "{megabytes} MB of text in {FILES} files: one thread counts {} words, {} different ones",
             total(&expected),
             expected.len()
@@ -91,7 +91,7 @@ impl Scenario<'_> {
 
         scenario.finish_word_count(word_count, submitted).await?;
         words::check(&expected, &output)?;
-        tell(&format!(
+        print_line(&format!(
             "THE RESULT IS RIGHT: {} words, each counted exactly as by a single thread",
             expected.len()
         ));
@@ -130,7 +130,7 @@ impl Scenario<'_> {
     ) -> anyhow::Result<()> {
         let file = self.cluster.directory().join(name);
         std::fs::write(&file, text)?;
-        tell(&format!(
+        print_line(&format!(
             "$ tanist run {name} --detached --parallelism {PARALLELISM}"
         ));
         let mut arguments = vec![
@@ -156,7 +156,7 @@ impl Scenario<'_> {
             view.state() != "FINISHED",
             "the job finished before its leader could be killed: give it more --megabytes"
         );
-        tell(&format!(
+        print_line(&format!(
             "{} % of the words are read",
             progress(&view, total)
         ));
@@ -187,7 +187,7 @@ impl Scenario<'_> {
         // The current leader: the previous one may have been killed from outside.
         let leader = self.leader().await?;
         let pid = self.cluster.pid(&leader.process)?;
-        tell(&format!(
+        print_line(&format!(
             "$ kill -9 {pid}   (that is {}, the leader)",
             leader.process
         ));
@@ -203,7 +203,7 @@ impl Scenario<'_> {
             .await?;
         let adopted = killed.elapsed().as_millis();
         let now = self.stream.records();
-        tell(&format!(
+        print_line(&format!(
             "{} TOOK OVER {took_over} ms after the kill (epoch {}), and had adopted the streaming job after \
              {adopted} ms; its record counter stands at {now}",
             successor.process, successor.epoch
@@ -227,7 +227,7 @@ impl Scenario<'_> {
             "the word count ended as {}",
             view.state()
         );
-        tell(&format!(
+        print_line(&format!(
             "the word count FINISHED {:.1} s after its submission",
             submitted.elapsed().as_secs_f64()
         ));
@@ -236,7 +236,7 @@ impl Scenario<'_> {
 
     async fn finish_stream(&mut self, job: JobId) -> anyhow::Result<()> {
         let summary = self.stream.summary()?;
-        tell("$ tanist cancel STREAM");
+        print_line("$ tanist cancel STREAM");
         let arguments = ["cancel", &job.to_string()].map(str::to_owned);
         self.cluster.call(arguments.into()).await?;
         let view = self.job("the streaming job to end", job, |_| false).await?;
@@ -245,11 +245,11 @@ impl Scenario<'_> {
             "the streaming job ended as {}",
             view.state()
         );
-        let kills = match self.cluster.outside_kills() {
+        let kills = match self.cluster.external_kills() {
             0 => format!("{KILLS} kills"),
             outside => format!("{KILLS} kills and {outside} from outside"),
         };
-        tell(&format!(
+        print_line(&format!(
             "NO TASK NOTICED: {} records through {kills}, none missing, none twice, no task restarted; \
              the longest gap between two records of a key was {} ms",
             summary.records,
@@ -272,9 +272,9 @@ async fn start_cluster(cluster: &mut DemoCluster) -> anyhow::Result<Scenario<'_>
     let leader = cluster
         .bounded("a leader", START_BOUND, watch.leader_above(0))
         .await?;
-    let (outside_takeovers, kills) = OutsideTakeovers::follow(watch.clone());
+    let (outside_takeovers, kills) = ExternalTakeovers::follow(watch.clone());
     cluster.report_kills_to(kills);
-    tell(&format!(
+    print_line(&format!(
         "{JOBMANAGERS} JobManagers and {TASKMANAGERS} TaskManagers started; {} leads (epoch {}), {} ms after the start",
         leader.process,
         leader.epoch,

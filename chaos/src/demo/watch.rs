@@ -12,13 +12,13 @@ use tanist_proto::id::JobId;
 use tokio::sync::watch;
 
 use super::settings::{self, CLUSTER_ID};
+use crate::continuity::Attempts;
 use crate::jobs::JobView;
 use crate::rest::RestClient;
 use crate::store::{Store, StoreKind};
-use crate::untouched::Attempts;
 
 /// Interval between two queries to the leader about a job.
-const ASK_INTERVAL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A confirmed leader.
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ impl ClusterWatch {
         let path = format!("/v1/jobs/{job}");
         loop {
             let leader = self.leader_above(0).await?;
-            match self.rest.ask(Method::GET, &leader.rest, &path).await {
+            match self.rest.request(Method::GET, &leader.rest, &path).await {
                 Ok((StatusCode::OK, body)) => {
                     let view = JobView(body);
                     if wanted(&view) {
@@ -87,7 +87,7 @@ impl ClusterWatch {
                 // The leader does not know its jobs yet, or this call failed.
                 Ok(_) | Err(_) => {}
             }
-            tokio::time::sleep(ASK_INTERVAL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -105,7 +105,7 @@ impl ClusterWatch {
             {
                 return Ok(attempts);
             }
-            tokio::time::sleep(ASK_INTERVAL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }

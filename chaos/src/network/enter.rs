@@ -115,7 +115,7 @@ pub fn run_self_inside(name: &str, arguments: &[&str]) -> anyhow::Result<Output>
     let pid = child.id();
     guard.lock().watch(pid);
     let output = child.wait_with_output()?;
-    guard.lock().forget(pid);
+    guard.lock().release(pid);
     Ok(output)
 }
 

@@ -159,7 +159,7 @@ impl Network {
 
     /// Drops all packets from now on of the existing connections between two hosts, like a firewall that
     /// has lost their state: permanently, and without a reset to either end. New connections work.
-    pub fn forget_connections(&self, one: Host, other: Host) -> anyhow::Result<()> {
+    pub fn drop_connections(&self, one: Host, other: Host) -> anyhow::Result<()> {
         for socket in self.sockets(one, other)?.filter(|socket| socket.is_open) {
             let (here, there) = (socket.port, socket.remote_port);
             for (from, from_port, to, to_port) in

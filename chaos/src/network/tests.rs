@@ -86,7 +86,7 @@ mod cases {
         echo_on(&network, b)?;
         let mut forgotten = network.connect_from(a, b)?;
         says(&mut forgotten, 1)?;
-        network.forget_connections(a, b)?;
+        network.drop_connections(a, b)?;
         let answer = says(&mut forgotten, 2);
         ensure!(answer.is_err(), "it is answered");
         ensure!(network.is_sending(a, b)?, "neither end gets a reset");

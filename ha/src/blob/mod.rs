@@ -4,13 +4,13 @@
 //! Invariants: an object is never overwritten and its name never reused (owner, epoch, cluster, random part);
 //! the bytes read are those written, by size and SHA-256, or an error.
 
-mod elsewhere;
 mod marker;
 #[cfg(feature = "testing")]
 pub mod missing;
 mod name;
 mod s3;
 mod upload;
+mod user_objects;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -36,10 +36,10 @@ use crate::own_directory;
 use marker::Guard;
 use s3::Requests;
 
-pub use elsewhere::{ObjectStream, read_elsewhere};
 pub use marker::Marker;
 pub use name::{BlobName, ClusterTag, Origin};
 pub use upload::{Upload, UploadPointer};
+pub use user_objects::{ObjectStream, read_elsewhere};
 
 const STORE: &str = "the blob store";
 const URL_HELP: &str = "use an absolute path, file:///path or s3://bucket/prefix";

@@ -8,7 +8,7 @@ use futures::TryStreamExt as _;
 use object_store::path::Path;
 use object_store::{ClientOptions, RetryConfig};
 
-use super::super::{BlobPointer, BlobStore, ClusterTag, elsewhere};
+use super::super::{BlobPointer, BlobStore, ClusterTag, user_objects};
 use super::*;
 use crate::Outcome;
 use crate::election::Epoch;
@@ -239,17 +239,17 @@ async fn a_file_of_a_user_is_read_as_a_stream_and_what_it_lacks_is_the_user_s_mi
     );
     let objects = objects(s3);
     server.put("a/b/model.bin", content(100_000));
-    let (size, pieces) = elsewhere::read(&*objects, &Path::from("model.bin"))
+    let (size, pieces) = user_objects::read(&*objects, &Path::from("model.bin"))
         .await
         .expect("there");
     let pieces: Vec<Bytes> = pieces.try_collect().await.expect("read");
     assert_eq!(size, 100_000);
     assert!(pieces.concat() == content(100_000), "another file");
-    let missing = elsewhere::read(&*objects, &Path::from("missing")).await;
+    let missing = user_objects::read(&*objects, &Path::from("missing")).await;
     let missing = missing.err().expect("no such object");
     assert!(missing.to_string().contains("no such object"), "{missing}");
     server.conduct(Conduct::Denies);
-    let denied = elsewhere::read(&*objects, &Path::from("model.bin")).await;
+    let denied = user_objects::read(&*objects, &Path::from("model.bin")).await;
     let denied = denied.err().expect("a policy says no");
     assert!(denied.to_string().contains("may not be read"), "{denied}");
     for error in [missing, denied] {

@@ -23,7 +23,7 @@ const PIECE: usize = 8 * 1024 * 1024;
 /// The maximum number of pieces of an upload.
 const MOST_PIECES: u32 = 100_000;
 /// Pieces that are checked concurrently: a check may take 100 ms, and there may be hundreds.
-const LOOKS_AT_ONCE: usize = 32;
+const MAX_CONCURRENT_CHECKS: usize = 32;
 
 /// Points to an upload; has its size and checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ impl BlobStore {
     pub async fn has_upload(&self, pointer: &UploadPointer) -> Result<bool> {
         let names = pointer.piece_names()?;
         let sizes: Vec<_> = names.iter().map(|name| self.size_of(name)).collect();
-        let mut sizes = stream::iter(sizes).buffer_unordered(LOOKS_AT_ONCE);
+        let mut sizes = stream::iter(sizes).buffer_unordered(MAX_CONCURRENT_CHECKS);
         let mut size: u64 = 0;
         while let Some(of_piece) = sizes.try_next().await? {
             match of_piece {

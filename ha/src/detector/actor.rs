@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::core::{DetectorCore, Effect, Event, Target};
-use super::peer_heartbeat::{Break, PeerHeartbeat, Question, Reply};
+use super::peer_heartbeat::{Break, LivenessQuery, PeerHeartbeat, Reply};
 use super::peers::HeartbeatStream;
-use super::service::{DetectorServices, Hearing, PEER};
+use super::service::{DetectorServices, LinkStatus, PEER};
 use crate::clock::{Clock, Moment};
 use crate::election::{ElectionView, Epoch, Member, ProcessId};
 use crate::error::Result;
@@ -31,7 +31,7 @@ enum Done {
     Connected(Connection),
     Members(Result<Vec<Member>>),
     Answered { inquiry: u64, reply: Option<Reply> },
-    Gone { inquiry: u64 },
+    ProvenDead { inquiry: u64 },
     Deposed { request: u64, failed: bool },
 }
 
@@ -57,7 +57,7 @@ pub(super) struct DetectorActor {
     members_of: Epoch,
     /// Addresses that the leader named, to be asked in addition to the members.
     witnesses: Vec<String>,
-    hearing: watch::Sender<Hearing>,
+    link_status: watch::Sender<LinkStatus>,
     last_heartbeat: watch::Sender<Option<PeerHeartbeat>>,
     /// Incarnation of the process with the same id that was last logged.
     duplicate: Option<String>,
@@ -72,7 +72,7 @@ pub(super) struct DetectorActor {
 impl DetectorActor {
     pub(super) fn new(
         services: DetectorServices,
-        hearing: watch::Sender<Hearing>,
+        link_status: watch::Sender<LinkStatus>,
         last_heartbeat: watch::Sender<Option<PeerHeartbeat>>,
         stop: CancellationToken,
     ) -> DetectorActor {
@@ -94,7 +94,7 @@ impl DetectorActor {
             members_due: None,
             members_of: Epoch::ZERO,
             witnesses: Vec::new(),
-            hearing,
+            link_status,
             last_heartbeat,
             duplicate: None,
             request: None,
@@ -104,7 +104,7 @@ impl DetectorActor {
     }
 
     pub(super) async fn run(mut self) {
-        let mut ticks = tokio::time::interval(self.services.options.beat_interval);
+        let mut ticks = tokio::time::interval(self.services.options.heartbeat_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut observed = self.services.election.observed();
         let mut false_alarms = self.services.false_alarms.clone();
@@ -118,7 +118,7 @@ impl DetectorActor {
                     Some(heartbeat) => self.on_heartbeat(heartbeat),
                     None => {
                         self.stream = None;
-                        debug!("the leader's heartbeat stream broke");
+                        debug!("the heartbeat stream of the leader ended");
                         self.feed(Event::Broken(Break::Ended));
                     }
                 },
@@ -145,7 +145,7 @@ impl DetectorActor {
                     self.feed(Event::Tick);
                 }
             }
-            self.tell();
+            self.publish_link_status();
         }
     }
 
@@ -174,7 +174,7 @@ impl DetectorActor {
         if watched != target {
             if watched.map(|before| before.epoch) != target.as_ref().map(|next| next.epoch) {
                 // Witnesses named by another leader: some may have lost contact together with it, and would
-                // count as hearing this leader.
+                // count as reaching this leader.
                 self.witnesses.clear();
             }
             self.feed(Event::Watch(target));
@@ -258,7 +258,8 @@ impl DetectorActor {
         if heartbeat.role.epoch().is_some() {
             self.witnesses.clone_from(&heartbeat.witnesses);
         }
-        self.hearing.send_modify(|hearing| hearing.heartbeats += 1);
+        self.link_status
+            .send_modify(|link_status| link_status.heartbeats += 1);
         self.last_heartbeat.send_replace(Some(heartbeat.clone()));
         self.feed(Event::Heartbeat(heartbeat));
     }
@@ -283,7 +284,7 @@ impl DetectorActor {
                 self.members_due = Some(self.clock.now().after(MEMBERS_RETRY));
             }
             Done::Answered { inquiry, reply } => self.feed(Event::Answered { inquiry, reply }),
-            Done::Gone { inquiry } => self.feed(Event::Gone { inquiry }),
+            Done::ProvenDead { inquiry } => self.feed(Event::ProvenDead { inquiry }),
             Done::Deposed { request, failed } if failed => {
                 self.feed(Event::DeposeFailed { request })
             }
@@ -302,7 +303,7 @@ impl DetectorActor {
         match effect {
             Effect::Connect { address, after } => self.connect(address, after),
             Effect::Disconnect => self.disconnect(),
-            Effect::Ask { inquiry } => self.ask(inquiry),
+            Effect::Inquire { inquiry } => self.send_inquiry(inquiry),
             Effect::Depose {
                 request,
                 epoch,
@@ -312,7 +313,7 @@ impl DetectorActor {
                     %epoch,
                     detection = %evidence.detection,
                     leader = evidence.former.process.as_ref().map(ProcessId::as_str),
-                    "the leader is gone"
+                    "the leader is lost: deposing it"
                 );
                 let election = election.clone();
                 let cancelled = CancellationToken::new();
@@ -334,18 +335,20 @@ impl DetectorActor {
                 if let Some((_, cancelled)) =
                     self.request.take_if(|(present, _)| *present == request)
                 {
-                    info!("the leader is heard again");
+                    info!(
+                        "heartbeats of the leader arrive again: the request to depose it is cancelled"
+                    );
                     cancelled.cancel();
                 }
             }
             Effect::Explain(epoch, evidence) => election.explain(epoch, evidence),
-            Effect::HeardAlive(epoch, until) => election.heard_alive(epoch, until),
+            Effect::TermReachable(epoch, until) => election.report_reachable(epoch, until),
             Effect::DuplicateId(heartbeat) => {
                 if self.duplicate.as_ref() != Some(&heartbeat.incarnation) {
                     warn!(
                         process = %heartbeat.process,
                         incarnation = heartbeat.incarnation,
-                        "another living process leads under this one's id: give each JobManager its own"
+                        "another running process leads with the id of this process: give each JobManager its own id"
                     );
                     self.duplicate = Some(heartbeat.incarnation);
                 }
@@ -363,7 +366,7 @@ impl DetectorActor {
     fn connect(&mut self, address: String, after: Duration) {
         self.disconnect();
         let peers = self.services.peers.clone();
-        let bound = self.services.options.ask_timeout;
+        let bound = self.services.options.inquiry_timeout;
         self.connecting = Some(self.work.spawn(async move {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
@@ -373,7 +376,7 @@ impl DetectorActor {
         }));
     }
 
-    fn ask(&mut self, inquiry: u64) {
+    fn send_inquiry(&mut self, inquiry: u64) {
         let Some(target) = self.core.target().cloned() else {
             return;
         };
@@ -393,30 +396,30 @@ impl DetectorActor {
             .witnesses
             .iter()
             .map(|address| (address.clone(), false));
-        let asked: Vec<(String, bool)> = members.chain(witnesses).collect();
+        let recipients: Vec<(String, bool)> = members.chain(witnesses).collect();
         debug!(
             inquiry,
-            asked = asked.len(),
-            "asking others about the leader"
+            recipients = recipients.len(),
+            "asking the peers about the leader"
         );
-        let bound = self.services.options.ask_timeout;
-        let question = Question {
+        let bound = self.services.options.inquiry_timeout;
+        let query = LivenessQuery {
             leader: target.process,
             epoch: target.epoch,
             address: target.address.unwrap_or_default(),
             timeout: bound * 5 / 6,
         };
-        self.feed(Event::Asked {
+        self.feed(Event::InquirySent {
             inquiry,
-            count: asked.len(),
+            count: recipients.len(),
         });
-        for (address, is_here) in asked {
-            let (peers, question) = (self.services.peers.clone(), question.clone());
+        for (address, is_here) in recipients {
+            let (peers, query) = (self.services.peers.clone(), query.clone());
             self.work.spawn(async move {
-                let answer = timeout(bound, peers.ask(&address, &question)).await;
-                debug!(inquiry, address, ?answer, "asked about the leader");
+                let answer = timeout(bound, peers.query(&address, &query)).await;
+                debug!(inquiry, address, ?answer, "asked a peer about the leader");
                 match answer {
-                    Ok(Err(Break::RefusedHere)) if is_here => Done::Gone { inquiry },
+                    Ok(Err(Break::RefusedHere)) if is_here => Done::ProvenDead { inquiry },
                     Ok(reply) => Done::Answered {
                         inquiry,
                         reply: reply.ok(),
@@ -430,22 +433,22 @@ impl DetectorActor {
         }
     }
 
-    /// Publishes what is heard, for answers to other processes.
-    fn tell(&self) {
+    /// Publishes the state of the connection, for answers to other processes.
+    fn publish_link_status(&self) {
         let target = self.core.target();
         let leader = target.map(|target| (target.process.clone(), target.epoch));
         let connected = self.core.is_connected();
         let opening = self.core.is_opening();
-        let last_heard = self.core.last_heard().unwrap_or_default();
+        let last_contact = self.core.last_contact().unwrap_or_default();
         let unsure = self.core.is_unsure();
-        self.hearing.send_if_modified(|hearing| {
-            let before = hearing.clone();
-            hearing.leader = leader;
-            hearing.connected = connected;
-            hearing.opening = opening;
-            hearing.last_heard = last_heard;
-            hearing.unsure = unsure;
-            before != *hearing
+        self.link_status.send_if_modified(|link_status| {
+            let before = link_status.clone();
+            link_status.leader = leader;
+            link_status.connected = connected;
+            link_status.opening = opening;
+            link_status.last_contact = last_contact;
+            link_status.unsure = unsure;
+            before != *link_status
         });
     }
 }

@@ -31,20 +31,20 @@ pub use super::event::{DetectorOptions, Effect, Event, Target};
 /// is closed. So the attempt after the first reset follows at once: it shows whether the address still listens.
 const RESET_PAUSE: Duration = Duration::from_millis(5);
 /// Number of such attempts after which other processes are asked.
-const RESETS_BEFORE_ASKING: u32 = 10;
+const RESETS_BEFORE_INQUIRY: u32 = 10;
 const RESETS_BEFORE_PAUSING: u32 = 40;
 /// Pause after a failed deposition before the next try.
 const DEPOSE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between inquiries, and the maximum number of doublings of the silence timeout for false
 /// alarms.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-const MOST_DOUBLINGS: u32 = 4;
+const MAX_DOUBLINGS: u32 = 4;
 
 /// The start of the process that leads the watched term, and its last heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Heard {
+struct LastContact {
     incarnation: String,
-    last: Moment,
+    at: Moment,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ struct Watched {
     target: Target,
     since: Moment,
     link: Link,
-    heard: Option<Heard>,
+    contact: Option<LastContact>,
     host: Option<HostIdentity>,
     /// The detection to record if other processes confirm the current loss.
     loss: Option<Detection>,
@@ -98,7 +98,7 @@ impl DetectorCore {
             own,
             own_incarnation,
             own_host,
-            silence: Silence::new(options.beat_interval, options.silence_timeout),
+            silence: Silence::new(options.heartbeat_interval, options.silence_timeout),
             options,
             watched: None,
             false_alarms: 0,
@@ -127,8 +127,8 @@ impl DetectorCore {
     }
 
     /// Time of the watched term's last heartbeat; if there was none, the time at which watching began.
-    pub fn last_heard(&self) -> Option<Moment> {
-        self.watched.as_ref().map(Watched::last_heard)
+    pub fn last_contact(&self) -> Option<Moment> {
+        self.watched.as_ref().map(Watched::last_contact)
     }
 
     /// Whether this process itself was recently delayed.
@@ -143,16 +143,16 @@ impl DetectorCore {
             Event::Watch(target) => self.watch(now, target, &mut effects),
             Event::Heartbeat(heartbeat) => self.on_heartbeat(now, heartbeat, &mut effects),
             Event::Broken(why) => self.on_broken(now, why, &mut effects),
-            Event::Asked { inquiry, count } => {
-                self.with_inquiry(now, inquiry, &mut effects, |inquiry| inquiry.asked(count));
+            Event::InquirySent { inquiry, count } => {
+                self.with_inquiry(now, inquiry, &mut effects, |inquiry| inquiry.sent_to(count));
             }
             Event::Answered { inquiry, reply } => {
                 self.with_inquiry(now, inquiry, &mut effects, |inquiry| {
                     inquiry.answered(reply)
                 });
             }
-            Event::Gone { inquiry } => {
-                self.with_inquiry(now, inquiry, &mut effects, Inquiry::gone);
+            Event::ProvenDead { inquiry } => {
+                self.with_inquiry(now, inquiry, &mut effects, Inquiry::exclude_dead);
             }
             Event::DeposeFailed { request } => {
                 if let Some(watched) = &mut self.watched
@@ -193,7 +193,7 @@ impl DetectorCore {
             self.watched = Some(Watched {
                 since: now,
                 link: Link::Opening,
-                heard: None,
+                contact: None,
                 host: target.host.clone(),
                 loss: None,
                 resets: 0,
@@ -219,7 +219,7 @@ impl DetectorCore {
             }
             // There is no address to listen to.
             Some(target) => {
-                effects.push(Effect::HeardAlive(target.epoch, None));
+                effects.push(Effect::TermReachable(target.epoch, None));
                 effects.push(Effect::Disconnect);
             }
             None => effects.push(Effect::Disconnect),
@@ -240,21 +240,21 @@ impl DetectorCore {
             self.depose(now, Detection::OwnEarlierIncarnation, effects);
             return;
         }
-        if same_process && heartbeat.gave_up == Some(watched.target.epoch) {
+        if same_process && heartbeat.stalled_term == Some(watched.target.epoch) {
             let evidence = watched.evidence(now, Detection::Stalled);
             effects.push(Effect::Explain(watched.target.epoch, evidence));
         }
         let leads = heartbeat.role.epoch() == Some(watched.target.epoch);
         if same_process && leads {
-            self.on_sign_of_the_term(now, heartbeat, effects);
+            self.on_heartbeat_of_the_term(now, heartbeat, effects);
             return;
         }
-        effects.push(Effect::HeardAlive(watched.target.epoch, None));
-        let heard = watched.heard.as_ref().map(|heard| &heard.incarnation);
-        if heard.is_none() && !is_own && !same_process {
-            // Another process where this term was never heard: an address shared by several processes, or the
+        effects.push(Effect::TermReachable(watched.target.epoch, None));
+        let known = watched.contact.as_ref().map(|contact| &contact.incarnation);
+        if known.is_none() && !is_own && !same_process {
+            // Another process where this term was never reached: an address shared by several processes, or the
             // address of an earlier start.
-        } else if same_process && heard.is_none_or(|heard| *heard == heartbeat.incarnation) {
+        } else if same_process && known.is_none_or(|known| *known == heartbeat.incarnation) {
             // It has resigned this term, or does not know yet that it has taken it, or it is a new start that
             // will itself find the key of its earlier start.
             watched.inquiry = None;
@@ -266,7 +266,7 @@ impl DetectorCore {
         }
     }
 
-    fn on_sign_of_the_term(
+    fn on_heartbeat_of_the_term(
         &mut self,
         now: Moment,
         heartbeat: PeerHeartbeat,
@@ -275,9 +275,9 @@ impl DetectorCore {
         let Some(watched) = &mut self.watched else {
             return;
         };
-        watched.heard = Some(Heard {
+        watched.contact = Some(LastContact {
             incarnation: heartbeat.incarnation.clone(),
-            last: now,
+            at: now,
         });
         watched.host.clone_from(&heartbeat.host);
         watched.inquiry = None;
@@ -289,14 +289,14 @@ impl DetectorCore {
             effects.push(Effect::CancelDepose { request });
         }
         let until = now.after(self.silence.bound());
-        effects.push(Effect::HeardAlive(epoch, Some(until)));
+        effects.push(Effect::TermReachable(epoch, Some(until)));
         if watched.target.process == self.own {
             effects.push(Effect::DuplicateId(heartbeat));
         }
     }
 
     fn on_broken(&mut self, now: Moment, why: Break, effects: &mut Vec<Effect>) {
-        let pause = self.options.beat_interval * 2;
+        let pause = self.options.heartbeat_interval * 2;
         let Some(watched) = &mut self.watched else {
             return;
         };
@@ -308,8 +308,8 @@ impl DetectorCore {
             watched.link = Link::Down;
         }
         if was_up {
-            effects.push(Effect::HeardAlive(watched.target.epoch, None));
-            if watched.heard.is_some() {
+            effects.push(Effect::TermReachable(watched.target.epoch, None));
+            if watched.contact.is_some() {
                 watched.loss.get_or_insert(Detection::LostBySeveral);
             }
             // The process that answers there now, if any, is the best evidence.
@@ -322,11 +322,11 @@ impl DetectorCore {
         let same_host = self.own_host.is_some() && watched.host == self.own_host;
         let is_proof = match why {
             Break::RefusedHere => same_host && !watched.is_unproven(),
-            // Every host has that address: it is the leader's only if the leader was heard there.
-            Break::RefusedOnLoopback => same_host && watched.heard.is_some(),
+            // Every host has that address: it is the leader's only if a heartbeat of the leader arrived there.
+            Break::RefusedOnLoopback => same_host && watched.contact.is_some(),
             Break::Ended | Break::Refused | Break::NoAnswer => false,
         };
-        let (after, ask) = match why {
+        let (after, inquires) = match why {
             Break::Ended => {
                 watched.resets += 1;
                 let after = match watched.resets {
@@ -334,21 +334,21 @@ impl DetectorCore {
                     ..RESETS_BEFORE_PAUSING => RESET_PAUSE,
                     _ => pause,
                 };
-                (after, watched.resets >= RESETS_BEFORE_ASKING)
+                (after, watched.resets >= RESETS_BEFORE_INQUIRY)
             }
             Break::Refused | Break::RefusedHere | Break::RefusedOnLoopback | Break::NoAnswer => {
-                // A process that waits to know whether the term is alive can stop waiting.
-                effects.push(Effect::HeardAlive(watched.target.epoch, None));
+                // A process that waits to know whether the term is reachable can stop waiting.
+                effects.push(Effect::TermReachable(watched.target.epoch, None));
                 (pause, true)
             }
         };
         effects.push(Effect::Connect { address, after });
-        let gone = why != Break::Ended || watched.resets >= RESETS_BEFORE_PAUSING;
-        if gone && watched.target.process == self.own {
+        let is_unreachable = why != Break::Ended || watched.resets >= RESETS_BEFORE_PAUSING;
+        if is_unreachable && watched.target.process == self.own {
             self.depose(now, Detection::OwnEarlierIncarnation, effects);
         } else if is_proof {
             self.depose(now, Detection::ProcessGone, effects);
-        } else if ask && watched.loss.is_some() {
+        } else if inquires && watched.loss.is_some() {
             self.inquire(now, effects);
         }
     }
@@ -369,7 +369,7 @@ impl DetectorCore {
         }
         if !self
             .silence
-            .is_suspicious(self.false_alarms.min(MOST_DOUBLINGS))
+            .is_suspicious(self.false_alarms.min(MAX_DOUBLINGS))
         {
             return;
         }
@@ -383,7 +383,7 @@ impl DetectorCore {
         if watched.link == Link::Up {
             // A silently broken connection is replaced by a new one.
             watched.link = Link::Down;
-            effects.push(Effect::HeardAlive(epoch, None));
+            effects.push(Effect::TermReachable(epoch, None));
             effects.push(Effect::Connect {
                 address,
                 after: Duration::ZERO,
@@ -407,11 +407,11 @@ impl DetectorCore {
             return;
         }
         self.inquiries += 1;
-        let own_loss = now.since(watched.last_heard());
-        let freshness = own_loss + self.silence.bound() * 2 + self.options.ask_timeout;
-        let until = now.after(self.options.ask_timeout);
+        let own_loss = now.since(watched.last_contact());
+        let freshness = own_loss + self.silence.bound() * 2 + self.options.inquiry_timeout;
+        let until = now.after(self.options.inquiry_timeout);
         watched.inquiry = Some(Inquiry::new(self.inquiries, detection, until, freshness));
-        effects.push(Effect::Ask {
+        effects.push(Effect::Inquire {
             inquiry: self.inquiries,
         });
     }
@@ -460,24 +460,26 @@ impl DetectorCore {
 impl Watched {
     /// Whether nothing ties the address to this term yet.
     fn is_unproven(&self) -> bool {
-        self.heard.is_none() && !self.target.is_confirmed
+        self.contact.is_none() && !self.target.is_confirmed
     }
 
     fn evidence(&self, now: Moment, detection: Detection) -> Evidence {
-        let heard = self.heard.as_ref();
+        let contact = self.contact.as_ref();
         Evidence {
             detection,
             former: Former {
                 process: Some(self.target.process.clone()),
-                incarnation: heard.map(|heard| heard.incarnation.clone()),
+                incarnation: contact.map(|contact| contact.incarnation.clone()),
                 address: self.target.address.clone(),
             },
-            last_heartbeat: heard.map(|heard| heard.last),
+            last_heartbeat: contact.map(|contact| contact.at),
             detected: now,
         }
     }
 
-    fn last_heard(&self) -> Moment {
-        self.heard.as_ref().map_or(self.since, |heard| heard.last)
+    fn last_contact(&self) -> Moment {
+        self.contact
+            .as_ref()
+            .map_or(self.since, |contact| contact.at)
     }
 }

@@ -10,19 +10,19 @@ use crate::election::{Epoch, Evidence, HostIdentity, ProcessId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DetectorOptions {
     /// Interval between heartbeats, and between the detector's own ticks.
-    pub beat_interval: Duration,
+    pub heartbeat_interval: Duration,
     /// Silence after which other processes are asked.
     pub silence_timeout: Duration,
     /// Timeout for their answers, and for connecting to an address.
-    pub ask_timeout: Duration,
+    pub inquiry_timeout: Duration,
 }
 
 impl Default for DetectorOptions {
     fn default() -> DetectorOptions {
         DetectorOptions {
-            beat_interval: Duration::from_millis(100),
+            heartbeat_interval: Duration::from_millis(100),
             silence_timeout: Duration::from_millis(800),
-            ask_timeout: Duration::from_millis(300),
+            inquiry_timeout: Duration::from_millis(300),
         }
     }
 }
@@ -37,7 +37,8 @@ pub struct Target {
     /// The address that serves its heartbeats; `None`: unknown, or it serves none.
     pub address: Option<String>,
     /// Whether this term itself published the address. Otherwise its process announced it to the members,
-    /// perhaps in an earlier start: events there say nothing about the term until it was heard there.
+    /// perhaps in an earlier start: events there prove nothing about the term until a heartbeat of it arrived
+    /// there.
     pub is_confirmed: bool,
     /// The host that it runs on, if announced together with this address.
     pub host: Option<HostIdentity>,
@@ -52,8 +53,8 @@ pub enum Event {
     Heartbeat(PeerHeartbeat),
     /// The stream ended, or could not be opened.
     Broken(Break),
-    /// The number of processes asked in this inquiry.
-    Asked {
+    /// The number of processes to which this inquiry was sent.
+    InquirySent {
         /// The inquiry.
         inquiry: u64,
         /// The number of processes.
@@ -67,7 +68,7 @@ pub enum Event {
         reply: Option<Reply>,
     },
     /// One of them is proven dead: it does not count.
-    Gone {
+    ProvenDead {
         /// The inquiry.
         inquiry: u64,
     },
@@ -94,8 +95,8 @@ pub enum Effect {
     },
     /// Drop the stream.
     Disconnect,
-    /// Ask other processes.
-    Ask {
+    /// Ask other processes about the leader.
+    Inquire {
         /// The inquiry.
         inquiry: u64,
     },
@@ -115,8 +116,8 @@ pub enum Effect {
         /// The request.
         request: u64,
     },
-    /// The term is alive until the given moment; `None`: it is no longer heard.
-    HeardAlive(Epoch, Option<Moment>),
+    /// The term is reachable until the given moment; `None`: its heartbeats no longer arrive.
+    TermReachable(Epoch, Option<Moment>),
     /// Another living process leads with this process's id.
     DuplicateId(PeerHeartbeat),
 }

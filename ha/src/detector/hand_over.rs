@@ -12,13 +12,13 @@ use futures::future::join_all;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info};
 
-use super::peer_heartbeat::{Invitation, Question};
+use super::peer_heartbeat::{Invitation, LivenessQuery};
 use super::service::Detector;
 use super::transfer::{Standby, TransferError};
 use crate::election::{Epoch, LeaderSession};
 
 /// Maximum number of missed TaskManagers that are asked; of more, only the first.
-const MOST_ASKED: usize = 32;
+const MAX_ASKED: usize = 32;
 
 impl Detector {
     /// Hands this process's term over to a standby that reaches most of `missed` (addresses of TaskManagers),
@@ -31,7 +31,7 @@ impl Detector {
     ) -> Result<Option<Epoch>, TransferError> {
         let session = self.led()?;
         let deadline = Instant::now() + bound;
-        let Some(standby) = self.better_off(&session, missed, deadline).await? else {
+        let Some(standby) = self.better_connected(&session, missed, deadline).await? else {
             return Ok(None);
         };
         let Standby {
@@ -39,7 +39,7 @@ impl Detector {
         } = standby;
         info!(
             epoch = %session.epoch(), to = %member.process, missed = missed.len(),
-            "most TaskManagers are out of reach here, and a standby reaches them: handing over"
+            "most TaskManagers are unreachable from this process, and a standby reaches them: handing over"
         );
         let invited = self.invite(&session, &address, Invitation::HandOver, deadline);
         match invited.await {
@@ -52,21 +52,21 @@ impl Detector {
     }
 
     /// Whether [`Detector::hand_over`] would find a successor. Hands nothing over.
-    pub async fn is_anyone_better_off(
+    pub async fn has_better_connected_standby(
         &self,
         missed: &[String],
         bound: Duration,
     ) -> Result<bool, TransferError> {
         let session = self.led()?;
         let deadline = Instant::now() + bound;
-        let better_off = self.better_off(&session, missed, deadline).await?;
-        Ok(better_off.is_some())
+        let better_connected = self.better_connected(&session, missed, deadline).await?;
+        Ok(better_connected.is_some())
     }
 
     /// Those of `addresses` that answer this process; of many, only the first are asked.
     pub async fn reached(&self, addresses: &[String]) -> Result<Vec<String>, TransferError> {
-        let question = self.question_about(&self.led()?);
-        Ok(self.who_is_reached(&question, addresses).await)
+        let query = self.query_about(&self.led()?);
+        Ok(self.reachable_of(&query, addresses).await)
     }
 
     fn led(&self) -> Result<LeaderSession, TransferError> {
@@ -76,22 +76,22 @@ impl Detector {
     }
 
     /// The standby that reaches most of `missed`, if this process reaches clearly fewer of them.
-    async fn better_off(
+    async fn better_connected(
         &self,
         session: &LeaderSession,
         missed: &[String],
         deadline: Instant,
     ) -> Result<Option<Standby>, TransferError> {
-        let missed = &missed[..missed.len().min(MOST_ASKED)];
-        let question = self.question_about(session);
-        let own = self.count_reached(&question, missed).await;
+        let missed = &missed[..missed.len().min(MAX_ASKED)];
+        let query = self.query_about(session);
+        let own = self.count_reached(&query, missed).await;
         if own * 2 > missed.len() {
             debug!(own, asked = missed.len(), "the missed TaskManagers answer");
             return Ok(None);
         }
         let standbys = self.standbys(deadline).await?;
-        let Some((standby, reached)) = self.best_of(standbys, &question, missed).await else {
-            return Err(TransferError::NobodyStandsBy);
+        let Some((standby, reached)) = self.best_of(standbys, &query, missed).await else {
+            return Err(TransferError::NoStandby);
         };
         let is_better = reached * 2 > missed.len() && reached > own * 2;
         debug!(
@@ -99,22 +99,22 @@ impl Detector {
             reached,
             is_better,
             standby = %standby.member.process,
-            "asked who reaches the missed TaskManagers"
+            "counted the missed TaskManagers that a standby reaches"
         );
         Ok(is_better.then_some(standby))
     }
 
-    /// Number of the processes at `addresses` that answer this process when it asks them `question`.
-    pub async fn count_reached(&self, question: &Question, addresses: &[String]) -> usize {
-        self.who_is_reached(question, addresses).await.len()
+    /// Number of the processes at `addresses` that answer this process when it asks them `query`.
+    pub async fn count_reached(&self, query: &LivenessQuery, addresses: &[String]) -> usize {
+        self.reachable_of(query, addresses).await.len()
     }
 
-    async fn who_is_reached(&self, question: &Question, addresses: &[String]) -> Vec<String> {
-        let bound = self.services.options.ask_timeout;
-        let asked = addresses.iter().take(MOST_ASKED).cloned().map(|address| {
-            let (peers, question) = (self.services.peers.clone(), question.clone());
+    async fn reachable_of(&self, query: &LivenessQuery, addresses: &[String]) -> Vec<String> {
+        let bound = self.services.options.inquiry_timeout;
+        let asked = addresses.iter().take(MAX_ASKED).cloned().map(|address| {
+            let (peers, query) = (self.services.peers.clone(), query.clone());
             async move {
-                let answer = timeout(bound, peers.ask(&address, &question)).await;
+                let answer = timeout(bound, peers.query(&address, &query)).await;
                 matches!(answer, Ok(Ok(_))).then_some(address)
             }
         });
@@ -125,19 +125,19 @@ impl Detector {
     async fn best_of(
         &self,
         standbys: Vec<Standby>,
-        question: &Question,
+        query: &LivenessQuery,
         missed: &[String],
     ) -> Option<(Standby, usize)> {
         // The standby asks them within half of this time, and then answers.
-        let bound = self.services.options.ask_timeout * 2;
+        let bound = self.services.options.inquiry_timeout * 2;
         let asked = standbys.into_iter().map(|standby| {
             let peers = self.services.peers.clone();
-            let (question, missed) = (question.clone(), missed.to_vec());
+            let (query, missed) = (query.clone(), missed.to_vec());
             async move {
-                let counted = peers.count_reached(&standby.address, &question, &missed);
+                let counted = peers.count_reached(&standby.address, &query, &missed);
                 let reached = timeout(bound, counted).await.unwrap_or(Ok(0)).unwrap_or(0);
                 let name = &standby.member.process;
-                debug!(standby = %name, reached, "asked who reaches the missed TaskManagers");
+                debug!(standby = %name, reached, "counted the missed TaskManagers that a standby reaches");
                 (standby, reached)
             }
         });
@@ -150,12 +150,12 @@ impl Detector {
     }
 
     /// The answer itself does not matter here, only that there is one, at once.
-    fn question_about(&self, session: &LeaderSession) -> Question {
-        Question {
+    fn query_about(&self, session: &LeaderSession) -> LivenessQuery {
+        LivenessQuery {
             leader: self.services.identity.process.clone(),
             epoch: session.epoch(),
             address: String::new(),
-            timeout: self.services.options.ask_timeout / 2,
+            timeout: self.services.options.inquiry_timeout / 2,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Asks other processes about a leader that this process lost, and decides when their answers suffice to act.
 //!
 //! The processes that lost the leader must outnumber all others that were asked. A process counts against if
-//! it hears the leader, gives no answer, can't tell, or lost the leader long before the asker did; a process
-//! that is proven dead is not counted. So the asker and those that agree outnumber those that may hear the
-//! leader, and if two or more are asked, no single "lost" deposes.
+//! it receives heartbeats of the leader, gives no answer, can't tell, or lost the leader long before the asker
+//! did; a process that is proven dead is not counted. So the asker and those that agree outnumber those that
+//! may reach the leader, and if two or more are asked, no single "lost" deposes.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct Inquiry {
     pub until: Moment,
     /// Maximum age of a loss that another process reports; older losses don't count.
     pub freshness: Duration,
-    asked: Option<usize>,
+    recipients: Option<usize>,
     lost: usize,
 }
 
@@ -34,39 +34,41 @@ impl Inquiry {
             detection,
             until,
             freshness,
-            asked: None,
+            recipients: None,
             lost: 0,
         }
     }
 
     /// Sets the number of processes that are asked.
-    pub fn asked(&mut self, count: usize) {
-        self.asked = Some(count);
+    pub fn sent_to(&mut self, count: usize) {
+        self.recipients = Some(count);
     }
 
     /// Removes one of them that is proven dead.
-    pub fn gone(&mut self) {
-        self.asked = self.asked.map(|asked| asked.saturating_sub(1));
+    pub fn exclude_dead(&mut self) {
+        self.recipients = self
+            .recipients
+            .map(|recipients| recipients.saturating_sub(1));
     }
 
     /// Counts the answer of one of them; `None`: no answer.
     pub fn answered(&mut self, reply: Option<Reply>) {
         let lost = match reply {
             Some(Reply::Lost { since }) => since <= self.freshness,
-            Some(Reply::Hears | Reply::Unsure) | None => false,
+            Some(Reply::Reachable | Reply::Unsure) | None => false,
         };
         self.lost += usize::from(lost);
     }
 
     /// Whether the answers so far suffice, whichever answers are still missing.
     pub fn is_confirmed(&self) -> bool {
-        self.asked
-            .is_some_and(|asked| self.lost > asked.saturating_sub(self.lost))
+        self.recipients
+            .is_some_and(|recipients| self.lost > recipients.saturating_sub(self.lost))
     }
 
     /// Whether there is no process to ask.
     pub fn is_pointless(&self) -> bool {
-        self.asked == Some(0)
+        self.recipients == Some(0)
     }
 }
 
@@ -85,14 +87,14 @@ mod tests {
         let until = Moment::default();
         let freshness = Duration::from_secs(1);
         let mut inquiry = Inquiry::new(1, Detection::SilentConfirmed, until, freshness);
-        inquiry.asked(replies.len());
+        inquiry.sent_to(replies.len());
         for reply in replies {
             inquiry.answered(*reply);
         }
         inquiry.is_confirmed()
     }
 
-    const HEARS: Option<Reply> = Some(Reply::Hears);
+    const HEARS: Option<Reply> = Some(Reply::Reachable);
     const UNSURE: Option<Reply> = Some(Reply::Unsure);
 
     #[test]
@@ -100,10 +102,10 @@ mod tests {
         assert!(confirmed(&[LOST]));
         assert!(confirmed(&[LOST, LOST, None]));
         assert!(confirmed(&[LOST, HEARS, LOST]));
-        assert!(!confirmed(&[]), "with nobody to ask the lease decides");
+        assert!(!confirmed(&[]), "no recipient: the lease decides");
         assert!(!confirmed(&[HEARS]));
         assert!(!confirmed(&[UNSURE]));
-        assert!(!confirmed(&[LOST, None]), "no answer counts as hearing it");
+        assert!(!confirmed(&[LOST, None]), "no answer counts as reaching it");
     }
 
     #[test]
@@ -122,14 +124,14 @@ mod tests {
             Moment::default(),
             Duration::from_secs(1),
         );
-        inquiry.asked(2);
+        inquiry.sent_to(2);
         inquiry.answered(LOST);
         assert!(!inquiry.is_confirmed());
-        inquiry.gone();
+        inquiry.exclude_dead();
         assert!(inquiry.is_confirmed());
-        inquiry.asked(1);
-        inquiry.gone();
-        assert!(inquiry.is_pointless(), "nobody is left to be asked");
+        inquiry.sent_to(1);
+        inquiry.exclude_dead();
+        assert!(inquiry.is_pointless(), "no recipient is left");
     }
 
     #[test]

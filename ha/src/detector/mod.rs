@@ -8,7 +8,7 @@
 //! - [`core`]: the pure decisions, with [`silence`] and [`inquiry`] as its parts; [`event`]: its input and
 //!   output.
 //! - [`service`]: [`Detector`], and `actor`, which runs the core beside an election.
-//! - [`transfer`]: deposition by invitation; `hand_over`: invites a standby that hears the TaskManagers that
+//! - [`transfer`]: deposition by invitation; `hand_over`: invites a standby that reaches the TaskManagers that
 //!   the leader misses.
 
 mod actor;
@@ -26,7 +26,7 @@ pub mod transfer;
 
 pub use event::DetectorOptions;
 pub use peer_heartbeat::{
-    Break, Invitation, PeerHeartbeat, Phase, Progress, Question, Reply, Role, Turns,
+    Break, Invitation, LivenessQuery, PeerHeartbeat, Phase, Progress, Reply, Role, SchedulingAges,
 };
 pub use peers::{HeartbeatStream, Peers};
 pub use service::{Detector, DetectorServices, Identity};

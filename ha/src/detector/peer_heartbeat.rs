@@ -50,7 +50,7 @@ pub struct Progress {
 
 /// Time since each part of a leading process was last scheduled; `None`: unknown, or not present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Turns {
+pub struct SchedulingAges {
     /// Its main runtime.
     pub runtime: Option<Duration>,
     /// The term's Dispatcher.
@@ -76,9 +76,9 @@ pub struct PeerHeartbeat {
     /// reported. For display.
     pub since_ms: Option<u64>,
     /// Time since each of its parts was last scheduled.
-    pub turns: Turns,
+    pub scheduling_ages: SchedulingAges,
     /// The last term that it gave up because it made no progress.
-    pub gave_up: Option<Epoch>,
+    pub stalled_term: Option<Epoch>,
     /// The change number of its copy of the records; zero: it keeps none.
     pub cached_change: u64,
     /// Of a leader: addresses of some processes, besides the contending ones, that can be asked about it.
@@ -102,24 +102,24 @@ pub enum Break {
     NoAnswer,
 }
 
-/// The question of a process that lost a leader.
+/// The query of a process that lost a leader, to another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct LivenessQuery {
     /// The lost leader.
     pub leader: ProcessId,
     /// Its term.
     pub epoch: Epoch,
     /// The address that serves its heartbeats.
     pub address: String,
-    /// Time that the asked process may listen for the leader before it answers.
+    /// Time for which the called process may wait for a heartbeat before it answers.
     pub timeout: Duration,
 }
 
 /// The reason why a leader invites a standby to depose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Invitation {
-    /// It was requested, or the leader's process is about to end.
-    Asked,
+    /// A user requested it, or the leader's process is about to end.
+    Requested,
     /// The leader lost contact with most TaskManagers, and the invited process reaches them.
     HandOver,
 }
@@ -127,9 +127,9 @@ pub enum Invitation {
 /// The answer of another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
-    /// It has heard the leader after it was asked.
-    Hears,
-    /// It does not hear the leader either.
+    /// It has received a heartbeat of the leader after the query.
+    Reachable,
+    /// It receives no heartbeats of the leader either.
     Lost {
         /// Time since the leader's last heartbeat; zero if it only tried now.
         since: Duration,

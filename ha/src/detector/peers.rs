@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
-use super::peer_heartbeat::{Break, Invitation, PeerHeartbeat, Question, Reply};
+use super::peer_heartbeat::{Break, Invitation, LivenessQuery, PeerHeartbeat, Reply};
 use crate::election::{Epoch, ProcessId};
 
 /// Incoming heartbeats. The stream ends with the connection.
@@ -22,14 +22,14 @@ pub trait Peers: Send + Sync + fmt::Debug + 'static {
     async fn probe(&self, address: &str) -> Result<PeerHeartbeat, Break>;
 
     /// Asks the process at `address` about a leader.
-    async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break>;
+    async fn query(&self, address: &str, query: &LivenessQuery) -> Result<Reply, Break>;
 
     /// Number of the processes at the addresses `of` that answer the process at `address` when it asks them
-    /// `question`.
+    /// `query`.
     async fn count_reached(
         &self,
         address: &str,
-        question: &Question,
+        query: &LivenessQuery,
         of: &[String],
     ) -> Result<usize, Break>;
 

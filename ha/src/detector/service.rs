@@ -1,5 +1,5 @@
-//! The detector of one process: its start, what it hears, and its answers to other processes. The actor does
-//! the work.
+//! The detector of one process: its start, its connection to the leader, and its answers to other processes.
+//! The actor does the work.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::actor::DetectorActor;
 use super::core::DetectorOptions;
-use super::peer_heartbeat::{PeerHeartbeat, Question, Reply};
+use super::peer_heartbeat::{LivenessQuery, PeerHeartbeat, Reply};
 use super::peers::Peers;
 use crate::clock::Moment;
 use crate::election::{Epoch, HostIdentity, LeaderElection, ProcessId};
@@ -43,16 +43,16 @@ pub struct DetectorServices {
     pub false_alarms: watch::Receiver<u32>,
 }
 
-/// What this process currently hears of the leader.
+/// State of the connection to the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Hearing {
+pub(super) struct LinkStatus {
     pub(super) leader: Option<(ProcessId, Epoch)>,
     pub(super) connected: bool,
-    /// It has not been heard yet.
+    /// No heartbeat has arrived yet.
     pub(super) opening: bool,
     /// Number of heartbeats received on the stream.
     pub(super) heartbeats: u64,
-    pub(super) last_heard: Moment,
+    pub(super) last_contact: Moment,
     pub(super) unsure: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Hearing {
 #[derive(Debug, Clone)]
 pub struct Detector {
     pub(super) services: DetectorServices,
-    hearing: watch::Receiver<Hearing>,
+    link_status: watch::Receiver<LinkStatus>,
     last_heartbeat: watch::Receiver<Option<PeerHeartbeat>>,
     _stop: Arc<DropGuard>,
 }
@@ -73,69 +73,72 @@ impl Detector {
             ..services
         };
         let stop = CancellationToken::new();
-        let (hearing_out, hearing) = watch::channel(Hearing::default());
+        let (link_status_out, link_status) = watch::channel(LinkStatus::default());
         let (last_heartbeat_out, last_heartbeat) = watch::channel(None);
         let actor = DetectorActor::new(
             services.clone(),
-            hearing_out,
+            link_status_out,
             last_heartbeat_out,
             stop.clone(),
         );
         services.election.runtime().spawn(actor.run());
         Detector {
             services,
-            hearing,
+            link_status,
             last_heartbeat,
             _stop: Arc::new(stop.drop_guard()),
         }
     }
 
-    /// The last heartbeat of the watched term while it is heard: of a leading, recovering or suspended
+    /// The last heartbeat of the watched term while it is reachable: of a leading, recovering or suspended
     /// process.
-    pub fn heard(&self) -> Option<PeerHeartbeat> {
-        let hearing = self.hearing.borrow();
-        let (process, epoch) = hearing.leader.as_ref().filter(|_| hearing.connected)?;
+    pub fn leader_heartbeat(&self) -> Option<PeerHeartbeat> {
+        let link_status = self.link_status.borrow();
+        let (process, epoch) = link_status
+            .leader
+            .as_ref()
+            .filter(|_| link_status.connected)?;
         let heartbeat = self.last_heartbeat.borrow().clone();
         heartbeat.filter(|heartbeat| {
             heartbeat.process == *process && heartbeat.role.epoch() == Some(*epoch)
         })
     }
 
-    /// Answers another process that lost a leader, by what is heard of that leader from now on.
-    pub async fn answer(&self, question: &Question) -> Reply {
-        if question.leader == self.services.identity.process {
-            return Reply::Hears;
+    /// Answers another process that lost a leader, by the heartbeats that arrive from now on.
+    pub async fn answer(&self, query: &LivenessQuery) -> Reply {
+        if query.leader == self.services.identity.process {
+            return Reply::Reachable;
         }
-        let asked_about = Some((question.leader.clone(), question.epoch));
-        let mut hearing = self.hearing.clone();
-        let before = hearing.borrow_and_update().clone();
+        let asked_about = Some((query.leader.clone(), query.epoch));
+        let mut link_status = self.link_status.clone();
+        let before = link_status.borrow_and_update().clone();
         if before.leader != asked_about {
             return Reply::Unsure;
         }
         let clock = self.services.election.clock();
         let since = |last: Moment| clock.now().since(last);
         // A process that has only begun to listen has lost nothing yet.
-        let is_lost = |now: &Hearing| !now.connected && !now.opening;
+        let is_lost = |now: &LinkStatus| !now.connected && !now.opening;
         if is_lost(&before) {
             return Reply::Lost {
-                since: since(before.last_heard),
+                since: since(before.last_contact),
             };
         }
-        let news = hearing.wait_for(|now| {
+        let news = link_status.wait_for(|now| {
             now.leader != asked_about || is_lost(now) || now.heartbeats != before.heartbeats
         });
-        match timeout(question.timeout, news).await {
+        match timeout(query.timeout, news).await {
             Ok(Ok(now)) if now.leader == asked_about && now.heartbeats != before.heartbeats => {
-                Reply::Hears
+                Reply::Reachable
             }
             Ok(Ok(now)) if now.leader == asked_about => Reply::Lost {
-                since: since(now.last_heard),
+                since: since(now.last_contact),
             },
             Ok(Ok(_) | Err(_)) => Reply::Unsure,
-            // Not heard in time: that means little if this process did not run meanwhile.
-            Err(_) if before.unsure || self.hearing.borrow().unsure => Reply::Unsure,
+            // No heartbeat in time: that means little if this process did not run meanwhile.
+            Err(_) if before.unsure || self.link_status.borrow().unsure => Reply::Unsure,
             Err(_) => Reply::Lost {
-                since: since(before.last_heard),
+                since: since(before.last_contact),
             },
         }
     }

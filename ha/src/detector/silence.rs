@@ -10,9 +10,9 @@ use std::time::Duration;
 use crate::clock::Moment;
 
 /// Maximum slack, as a multiple of the bound.
-const MOST_SLACK: u32 = 3;
+const MAX_SLACK: u32 = 3;
 /// Each tick removes this fraction (1/16) of the slack.
-const FORGETTING: u32 = 16;
+const SLACK_DECAY: u32 = 16;
 
 /// Counts silence; see the module documentation. Pure.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl Silence {
         self.last_tick = Some(now);
         self.silent += elapsed.min(self.interval * 3 / 2);
         let lateness = elapsed.saturating_sub(self.interval);
-        self.slack -= self.slack / FORGETTING;
+        self.slack -= self.slack / SLACK_DECAY;
         if lateness > self.interval / 2 {
             self.widen(self.slack + lateness);
         }
@@ -80,7 +80,7 @@ impl Silence {
     }
 
     fn widen(&mut self, slack: Duration) {
-        self.slack = slack.min(self.bound * MOST_SLACK);
+        self.slack = slack.min(self.bound * MAX_SLACK);
     }
 }
 

@@ -26,11 +26,11 @@ pub enum TransferError {
     #[error("the other JobManagers can't be listed: {0}")]
     NoMembers(String),
     /// The named process is not a candidate for leadership.
-    #[error("{0} is no JobManager that stands by and answers")]
+    #[error("{0} is not a standby JobManager that answers")]
     NoSuchStandby(ProcessId),
     /// No process stands by.
-    #[error("no other JobManager stands by and answers")]
-    NobodyStandsBy,
+    #[error("no other JobManager is a standby that answers")]
+    NoStandby,
     /// No invited process led in time.
     #[error("no invited JobManager took over: {0}")]
     Failed(String),
@@ -59,7 +59,7 @@ impl Detector {
         let deadline = Instant::now() + bound;
         let mut refusal = match to {
             Some(process) => TransferError::NoSuchStandby(process.clone()),
-            None => TransferError::NobodyStandsBy,
+            None => TransferError::NoStandby,
         };
         let standbys = self.standbys(deadline).await?;
         let wanted = |member: &Member| to.is_none_or(|to| *to == member.process);
@@ -68,7 +68,7 @@ impl Detector {
                 member, address, ..
             } = standby;
             info!(epoch = %session.epoch(), to = %member.process, "inviting a standby to take over");
-            let invited = self.invite(&session, &address, Invitation::Asked, deadline);
+            let invited = self.invite(&session, &address, Invitation::Requested, deadline);
             match invited.await {
                 Ok(()) => return Ok(session.epoch().next()),
                 Err(reason) => {
@@ -130,7 +130,7 @@ impl Detector {
         let probes = others.into_iter().filter_map(|member| {
             let address = member.addresses.get(PEER)?.clone();
             Some(async move {
-                let bound = self.services.options.ask_timeout;
+                let bound = self.services.options.inquiry_timeout;
                 let probed = timeout(bound, self.services.peers.probe(&address)).await;
                 let heartbeat = probed.ok().and_then(Result::ok)?;
                 let stands_by =
@@ -172,7 +172,7 @@ impl Detector {
         let now = election.clock().now();
         let evidence = Evidence {
             detection: match invitation {
-                Invitation::Asked => Detection::Invited,
+                Invitation::Requested => Detection::Invited,
                 Invitation::HandOver => Detection::HandedOver,
             },
             former: Former {

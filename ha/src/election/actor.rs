@@ -38,16 +38,16 @@ pub(super) enum Command {
         evidence: Evidence,
     },
     CancelDepose(DeposeRequest),
-    HeardAlive {
+    TermReachable {
         epoch: Epoch,
         until: Option<Moment>,
     },
     Resign {
         reply: oneshot::Sender<()>,
     },
-    Told {
+    EpochClaimed {
         epoch: Epoch,
-        teller: String,
+        sender: String,
     },
     Seen(Box<ElectionView>),
 }
@@ -65,7 +65,7 @@ pub(super) struct ElectionActor {
     leadership: watch::Sender<Leadership>,
     claims: watch::Sender<Vec<Claim>>,
     /// Time of the last logged claim.
-    said_claim: Option<Moment>,
+    last_claim_logged: Option<Moment>,
     /// The last published reason why `epoch` can't be read.
     unreadable: watch::Sender<Option<String>>,
     /// Cancelled when the current term ends.
@@ -77,12 +77,12 @@ pub(super) struct ElectionActor {
     depose_requests: DeposeRequests,
     resigning: Vec<oneshot::Sender<()>>,
     /// Time of the last warning that leadership can't be taken.
-    complained: Option<Moment>,
+    last_warning: Option<Moment>,
     stop: CancellationToken,
 }
 
 /// The actor's outputs.
-pub(super) struct Told {
+pub(super) struct Published {
     pub(super) leadership: watch::Sender<Leadership>,
     pub(super) claims: watch::Sender<Vec<Claim>>,
     pub(super) unreadable: watch::Sender<Option<String>>,
@@ -91,14 +91,14 @@ pub(super) struct Told {
 /// Minimum interval between logged claims: each names its sender, and there may be many.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the warning that leadership can't be taken.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
+const WARNING_INTERVAL: Duration = Duration::from_secs(30);
 
 impl ElectionActor {
     pub(super) fn new(
         driver: Arc<dyn ElectionDriver>,
         options: ElectionOptions,
         mailbox: mpsc::Receiver<Command>,
-        told: Told,
+        published: Published,
         stop: CancellationToken,
     ) -> ElectionActor {
         let core = ElectionCore::new(
@@ -115,16 +115,16 @@ impl ElectionActor {
             mailbox,
             requests: JoinSet::new(),
             status: watch::Sender::new(ElectionStatus::Standby),
-            leadership: told.leadership,
-            claims: told.claims,
-            said_claim: None,
-            unreadable: told.unreadable,
+            leadership: published.leadership,
+            claims: published.claims,
+            last_claim_logged: None,
+            unreadable: published.unreadable,
             over: CancellationToken::new(),
             explanation: None,
             attempt: None,
             depose_requests: DeposeRequests::default(),
             resigning: Vec::new(),
-            complained: None,
+            last_warning: None,
             stop,
         }
     }
@@ -161,7 +161,7 @@ impl ElectionActor {
             };
             wake = None;
             if let Event::AdvanceReply(reply) = &event {
-                self.note_attempt(reply);
+                self.warn_if_refused(reply);
             }
             for effect in self.core.handle(clock.now(), event) {
                 match effect {
@@ -169,17 +169,17 @@ impl ElectionActor {
                     other => self.run_effect(other),
                 }
             }
-            self.tell_unreadable();
+            self.publish_unreadable();
             self.answer_waiting();
         }
         self.over.cancel();
     }
 
     /// Warns that leadership can't be taken: at the first failure and then at intervals.
-    fn note_attempt(&mut self, reply: &Result<Attempt>) {
+    fn warn_if_refused(&mut self, reply: &Result<Attempt>) {
         let error = match reply {
             Ok(_) => {
-                self.complained = None;
+                self.last_warning = None;
                 return;
             }
             // Errors after which the request is repeated shortly, and may even have been applied.
@@ -189,9 +189,9 @@ impl ElectionActor {
             Err(error) => error,
         };
         let now = self.options.clock.now();
-        let said = self.complained.map(|at| now.since(at));
-        if said.is_none_or(|since| since >= COMPLAINT_INTERVAL) {
-            self.complained = Some(now);
+        let said = self.last_warning.map(|at| now.since(at));
+        if said.is_none_or(|since| since >= WARNING_INTERVAL) {
+            self.last_warning = Some(now);
             warn!(%error, "leadership can't be taken: the store refuses it, and no process can lead until it accepts");
         }
     }
@@ -226,17 +226,17 @@ impl ElectionActor {
             }
             Command::CancelDepose(request) => match self.depose_requests.withdraw(request) {
                 Some(epoch) => {
-                    info!(%epoch, "the leader is not deposed after all");
+                    info!(%epoch, "the request to depose the leader was cancelled");
                     Event::CancelDepose(epoch)
                 }
                 None => Event::Wake,
             },
-            Command::HeardAlive { epoch, until } => Event::HeardAlive { epoch, until },
+            Command::TermReachable { epoch, until } => Event::TermReachable { epoch, until },
             Command::Resign { reply } => {
                 self.resigning.push(reply);
                 Event::Resign
             }
-            Command::Told { epoch, teller } => Event::Told { epoch, teller },
+            Command::EpochClaimed { epoch, sender } => Event::EpochClaimed { epoch, sender },
             Command::Seen(view) => Event::View(*view),
         }
     }
@@ -267,43 +267,42 @@ impl ElectionActor {
                     .spawn(async move { Event::ResignReply(driver.resign(token).await) });
             }
             Effect::Refute {
-                teller,
+                sender,
                 epoch,
                 found,
-            } => self.refute(teller, epoch, found),
+            } => self.refute(sender, epoch, found),
             Effect::Publish(status) => self.publish(status),
             Effect::WakeAt(_) => {}
         }
     }
 
-    /// Remembers the sender of an epoch that the store does not have, and logs each pair of teller and epoch
-    /// once.
-    fn refute(&mut self, teller: String, epoch: Epoch, found: Epoch) {
+    /// Records the sender of an epoch that the store does not have, and logs each pair of sender and epoch once.
+    fn refute(&mut self, sender: String, epoch: Epoch, found: Epoch) {
         let claim = Claim {
-            teller: teller.clone(),
+            sender: sender.clone(),
             epoch,
             found,
             at_ms: wall_clock_ms(),
         };
         let mut is_new = false;
         self.claims
-            .send_modify(|known| is_new = claims::remember(known, claim));
+            .send_modify(|known| is_new = claims::record(known, claim));
         let now = self.options.clock.now();
-        let recently = self.said_claim.map(|at| now.since(at));
+        let recently = self.last_claim_logged.map(|at| now.since(at));
         if is_new && recently.is_none_or(|since| since >= CLAIM_INTERVAL) {
-            self.said_claim = Some(now);
+            self.last_claim_logged = Some(now);
             warn!(
-                ?teller,
+                ?sender,
                 claimed = %epoch,
                 %found,
-                "a message tells of an epoch that the store of this process does not have: it is refused; its sender may use a \
-                 restored copy of the store, or forge"
+                "a message names an epoch that the store of this process does not have: the message is refused; its sender may use a \
+                 restored copy of the store, or be an attacker"
             );
         }
     }
 
     /// Logs and publishes when `epoch` becomes unreadable or readable again.
-    fn tell_unreadable(&mut self) {
+    fn publish_unreadable(&mut self) {
         let now = self.core.unreadable();
         if self.unreadable.borrow().as_deref() == now {
             return;
@@ -355,7 +354,7 @@ impl ElectionActor {
                         found: found.to_string(),
                     },
                 };
-                error!(%refusal, "this process stops taking part");
+                error!(%refusal, "the store is refused: this process no longer takes part in the election");
                 Leadership::Refused(refusal.to_string())
             }
         };

@@ -46,12 +46,14 @@ pub(super) async fn keep(
                 }
                 match driver.publish(session.fence().token, &information).await {
                     Ok(Attempt::Applied(_)) => debug!("leader-info is published again"),
-                    Ok(Attempt::Refused(_)) => debug!("leader-info waits for the term's fence"),
-                    Err(error) => debug!(%error, "leader-info is published again later"),
+                    Ok(Attempt::Refused(_)) => debug!(
+                        "leader-info can't be published while the leader key is missing: retrying"
+                    ),
+                    Err(error) => debug!(%error, "leader-info could not be published: retrying"),
                 }
             }
             Ok(_) => {}
-            Err(error) => debug!(%error, "leader-info is looked at again later"),
+            Err(error) => debug!(%error, "leader-info could not be read: retrying"),
         }
         // Limits how often a writer that overwrites it again and again is answered.
         tokio::select! {

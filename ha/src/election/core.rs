@@ -73,12 +73,12 @@ pub struct ElectionCore {
     /// A read is in progress.
     reading: bool,
     /// A view arrived that may only be late: of another incarnation (perhaps from before this process's own
-    /// first term), of an older epoch than the store has shown, or unreadable. A new read must settle it.
-    doubted: bool,
-    /// Set if the read in progress began after `doubted` was set, so its answer settles the doubt: the
+    /// first term), of an older epoch than the store has shown, or unreadable. A new read must verify it.
+    has_unverified_view: bool,
+    /// Set if the read in progress began after `has_unverified_view` was set, so its answer verifies the view: the
     /// youngest epoch that the store had shown at that time.
-    settles_doubt: Option<Epoch>,
-    /// Epochs from messages that no read has settled yet.
+    verifying_read: Option<Epoch>,
+    /// Epochs from messages that no read has resolved yet.
     claims: Claims,
     /// The reason why `epoch` can't be read, as the store last showed it.
     unreadable: Option<String>,
@@ -110,8 +110,8 @@ impl ElectionCore {
             highest: Epoch::ZERO,
             depose: None,
             reading: false,
-            doubted: false,
-            settles_doubt: None,
+            has_unverified_view: false,
+            verifying_read: None,
             claims: Claims::default(),
             unreadable: None,
             ended: None,
@@ -170,7 +170,7 @@ impl ElectionCore {
                 self.session = session;
             }
             // The view is late, or the store has gone back to it: a read tells which.
-            Event::View(view) if self.may_be_of_before_the_end(&view) => self.doubted = true,
+            Event::View(view) if self.may_precede_end(&view) => self.has_unverified_view = true,
             Event::View(view) => self.see(view, None, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
             Event::AdvanceReply(reply) => self.on_advance(now, reply, &mut effects),
@@ -183,12 +183,12 @@ impl ElectionCore {
             Event::CancelDepose(epoch) => {
                 self.depose = self.depose.filter(|wanted| *wanted != epoch)
             }
-            Event::HeardAlive { epoch, until } => self.hold_off.heard_alive(epoch, until),
+            Event::TermReachable { epoch, until } => self.hold_off.set_reachable(epoch, until),
             Event::Resign => self.start_resigning(&mut effects),
-            Event::Told { epoch, teller } if epoch > self.highest => {
-                self.claims.tell(teller, epoch)
+            Event::EpochClaimed { epoch, sender } if epoch > self.highest => {
+                self.claims.add(sender, epoch)
             }
-            Event::Told { .. } => {}
+            Event::EpochClaimed { .. } => {}
             Event::Wake => {}
         }
         self.progress(now, &mut effects);
@@ -202,10 +202,10 @@ impl ElectionCore {
         if let Some(view) = &self.view {
             self.hold_off.see(now, view);
         }
-        self.suspend_if_unsure(now, effects);
+        self.suspend_if_unconfirmed(now, effects);
         if self.paused_until.is_none() {
-            self.send_what_is_due(now, effects);
-            let is_asked = self.doubted || self.claims.want_a_read(now);
+            self.send_due_requests(now, effects);
+            let is_asked = self.has_unverified_view || self.claims.needs_read(now);
             if is_asked && self.phase != Phase::Refused {
                 self.read(effects);
             }
@@ -213,7 +213,7 @@ impl ElectionCore {
         effects.extend(self.next_wake(now).map(Effect::WakeAt));
     }
 
-    fn send_what_is_due(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+    fn send_due_requests(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         match &mut self.phase {
             Phase::Standby if self.view.is_none() => self.read(effects),
             Phase::Standby => self.consider_acquisition(now, effects),
@@ -254,7 +254,7 @@ impl ElectionCore {
             self.paused_until,
             self.hold_off_until,
             deadline,
-            self.left_alone_until(now),
+            self.held_off_until(now),
             self.claims.paused_until(now),
         ]
         .into_iter()
@@ -263,9 +263,9 @@ impl ElectionCore {
         .min()
     }
 
-    /// The moment until which free leadership is left to a term whose heartbeats are still heard. `None` if
+    /// The moment until which free leadership is left to a term whose heartbeats still arrive. `None` if
     /// the store frees `leader` only when its process has died: then waiting is pointless.
-    fn left_alone_until(&self, now: Moment) -> Option<Moment> {
+    fn held_off_until(&self, now: Moment) -> Option<Moment> {
         let leases_end = matches!(
             self.session,
             SessionState::Alive {
@@ -280,9 +280,9 @@ impl ElectionCore {
         let of_another = view.info.as_ref().is_some_and(|info| {
             info.epoch == view.youngest() && info.process != self.holder.process
         });
-        let bound = self.timing.suspended_holdoff;
-        let unheard = of_another.then_some(self.timing.unheard_holdoff);
-        self.hold_off.until(now, view, bound, unheard)
+        let bound = self.timing.suspended_hold_off;
+        let no_contact = of_another.then_some(self.timing.no_contact_hold_off);
+        self.hold_off.until(now, view, bound, no_contact)
     }
 
     fn pause(&mut self, now: Moment) {
@@ -292,14 +292,14 @@ impl ElectionCore {
     fn read(&mut self, effects: &mut Vec<Effect>) {
         if !self.reading {
             self.reading = true;
-            self.settles_doubt = self.doubted.then_some(self.highest);
+            self.verifying_read = self.has_unverified_view.then_some(self.highest);
             self.read_since_end = true;
-            self.claims.read_begun();
+            self.claims.mark_read_begun();
             effects.push(Effect::Read);
         }
     }
 
-    /// Records the content of the keys. Another incarnation, or an epoch below `proven`, is believed only
+    /// Records the content of the keys. Another incarnation, or an epoch below `proven`, counts only
     /// from a read that began after its first sign. A watch may report late that the store was empty, after
     /// this process began the first term there, or that an earlier term leads.
     fn see(&mut self, view: ElectionView, proven: Option<Epoch>, effects: &mut Vec<Effect>) {
@@ -310,7 +310,7 @@ impl ElectionCore {
         }
         self.unreadable = view.unreadable.as_ref().map(|why| why.reason.clone());
         if view.unreadable.is_some() {
-            self.doubted |= proven.is_none();
+            self.has_unverified_view |= proven.is_none();
             return;
         }
         let found = view
@@ -326,7 +326,7 @@ impl ElectionCore {
             Some(expected) if found.as_ref() != Some(expected) => {
                 let expected = expected.clone();
                 match proven {
-                    None => self.doubted = true,
+                    None => self.has_unverified_view = true,
                     Some(_) => self.refuse(Refusal::OtherIncarnation { expected, found }, effects),
                 }
                 return;
@@ -340,7 +340,7 @@ impl ElectionCore {
                     self.refuse(Refusal::WentBack { known, found }, effects);
                     return;
                 }
-                Some(_) | None => self.doubted = true,
+                Some(_) | None => self.has_unverified_view = true,
             }
         }
         if self
@@ -382,13 +382,13 @@ impl ElectionCore {
     fn end_term(&mut self, effects: &mut Vec<Effect>) {
         if let Some(term) = self.term().cloned() {
             effects.push(Effect::Publish(ElectionStatus::Over(term.epoch)));
-            self.stand_by_after(&term);
+            self.become_standby_after(&term);
         }
     }
 
     /// Returns to standby after the store said that the own term is over. The known view dates from before
     /// that.
-    fn stand_by_after(&mut self, term: &Term) {
+    fn become_standby_after(&mut self, term: &Term) {
         self.phase = Phase::Standby;
         self.view = None;
         self.ended = Some((term.epoch, term.token));
@@ -397,12 +397,12 @@ impl ElectionCore {
 
     /// Whether a view may date from before the end of this process's last term. If resigning does not move
     /// the token in this store, the store itself says that the term was given up.
-    fn may_be_of_before_the_end(&self, view: &ElectionView) -> bool {
+    fn may_precede_end(&self, view: &ElectionView) -> bool {
         let (Some((epoch, token)), Some((record, at))) = (self.ended, &view.epoch) else {
             return false;
         };
         let of_this_cluster = self.incarnation.as_ref() == Some(&record.incarnation);
-        of_this_cluster && record.epoch == epoch && *at <= token && !view.given_up
+        of_this_cluster && record.epoch == epoch && *at <= token && !view.is_resigned
     }
 
     fn grant(&mut self, term: Term, effects: &mut Vec<Effect>) {
@@ -414,28 +414,28 @@ impl ElectionCore {
 
     fn on_read(&mut self, now: Moment, reply: Result<ElectionView>, effects: &mut Vec<Effect>) {
         self.reading = false;
-        let is_of_after = std::mem::take(&mut self.read_since_end);
-        let proven = std::mem::take(&mut self.settles_doubt);
+        let is_after_end = std::mem::take(&mut self.read_since_end);
+        let proven = std::mem::take(&mut self.verifying_read);
         let Ok(view) = reply else {
-            self.claims.read_failed();
+            self.claims.mark_read_failed();
             self.pause(now);
             return;
         };
-        if !is_of_after && self.may_be_of_before_the_end(&view) {
-            self.claims.read_failed();
-            self.doubted = true;
+        if !is_after_end && self.may_precede_end(&view) {
+            self.claims.mark_read_failed();
+            self.has_unverified_view = true;
             return;
         }
-        self.doubted &= proven.is_none();
+        self.has_unverified_view &= proven.is_none();
         self.see(view.clone(), proven, effects);
         if self.unreadable.is_some() {
-            self.claims.read_failed();
+            self.claims.mark_read_failed();
             self.pause(now);
         } else {
             let found = view.youngest();
-            let refuted = self.claims.settle(now, found, self.timing.retry_interval);
-            effects.extend(refuted.into_iter().map(|(teller, epoch)| Effect::Refute {
-                teller,
+            let refuted = self.claims.resolve(now, found, self.timing.retry_interval);
+            effects.extend(refuted.into_iter().map(|(sender, epoch)| Effect::Refute {
+                sender,
                 epoch,
                 found,
             }));

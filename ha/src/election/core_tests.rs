@@ -106,9 +106,9 @@ fn a_store_that_went_back_is_refused_and_news_that_are_only_late_are_not() {
 }
 
 fn told(epoch: u64) -> Event {
-    Event::Told {
+    Event::EpochClaimed {
         epoch: Epoch::new(epoch),
-        teller: "x".to_owned(),
+        sender: "x".to_owned(),
     }
 }
 
@@ -211,7 +211,7 @@ fn a_view_of_before_a_resignation_does_not_grant_the_term_again() {
         epoch: Some((record, moved)),
         ..ElectionView::default()
     };
-    let later = now.after(Timing::default().resign_holdoff);
+    let later = now.after(Timing::default().resign_hold_off);
     let mut effects = core.handle(later, Event::View(after));
     effects.extend(core.handle(later, Event::Wake));
     assert!(advances(&effects), "{effects:?}");
@@ -227,13 +227,13 @@ fn a_view_of_before_a_refused_attachment_does_not_grant_the_term_again() {
     };
     core.handle(now, Event::View(without.clone()));
     core.handle(now, Event::ReadReply(Ok(without.clone())));
-    let given_up = ElectionView {
-        given_up: true,
+    let is_resigned = ElectionView {
+        is_resigned: true,
         ..without
     };
     let reply = Event::AttachReply {
         token: EpochToken(1),
-        reply: Ok(Attempt::Refused(given_up)),
+        reply: Ok(Attempt::Refused(is_resigned)),
     };
     assert!(is_over(&core.handle(now, reply)));
     let effects = core.handle(now, Event::View(led));

@@ -290,7 +290,7 @@ pub struct ElectionView {
     /// The key `leader-info`, as stored, whichever epoch it names.
     pub info: Option<LeaderInformation>,
     /// The store itself says that the holder resigned the term. False if only a moved token shows it.
-    pub given_up: bool,
+    pub is_resigned: bool,
 }
 
 impl ElectionView {
@@ -330,7 +330,7 @@ pub enum SessionState {
     Alive {
         /// Identifies the lease or session.
         nonce: Nonce,
-        /// Until when this process may believe in it: counted from *before* the last answered renewal was
+        /// Until when this process may treat it as valid: counted from *before* the last answered renewal was
         /// sent. `None`: the store can't take it away while the process is alive (embedded).
         deadline: Option<Moment>,
         /// The timeout that the store granted, which may be longer than requested.
@@ -347,8 +347,8 @@ impl SessionState {
         }
     }
 
-    /// Whether this process may still believe in it at `now`.
-    pub fn is_believed_at(&self, now: Moment) -> bool {
+    /// Whether this process may still treat it as valid at `now`.
+    pub fn is_valid_at(&self, now: Moment) -> bool {
         match self {
             SessionState::None => false,
             SessionState::Alive { deadline, .. } => deadline.is_none_or(|deadline| now < deadline),

@@ -33,9 +33,8 @@ pub enum Event {
     Depose(Epoch),
     /// The depose request for this epoch was cancelled.
     CancelDepose(Epoch),
-    /// The term of this epoch is known to be alive until the given moment; `None`: its heartbeats are no
-    /// longer heard.
-    HeardAlive {
+    /// The term of this epoch is reachable until the given moment; `None`: its heartbeats no longer arrive.
+    TermReachable {
         /// The term's epoch.
         epoch: Epoch,
         /// End of validity.
@@ -44,11 +43,11 @@ pub enum Event {
     /// End the own term and let another process lead.
     Resign,
     /// A message claims that this epoch exists.
-    Told {
+    EpochClaimed {
         /// The epoch.
         epoch: Epoch,
         /// The sender of the message.
-        teller: String,
+        sender: String,
     },
     /// The moment of [`Effect::WakeAt`] has come.
     Wake,
@@ -87,7 +86,7 @@ pub enum Effect {
     /// Report that a message claimed an epoch that the store does not have.
     Refute {
         /// The sender of the message.
-        teller: String,
+        sender: String,
         /// The epoch.
         epoch: Epoch,
         /// The youngest epoch of the store.
@@ -155,13 +154,13 @@ pub struct Timing {
     /// Interval between retries while the store gives no answer.
     pub retry_interval: Duration,
     /// Time after resigning before this process takes free leadership again.
-    pub resign_holdoff: Duration,
-    /// How long leadership that became free without a resignation is left to a term whose heartbeats are
-    /// still heard.
-    pub suspended_holdoff: Duration,
-    /// How long leadership that was free before this process looked is left to the last leader, until the
-    /// detector reports whether it hears that leader. Zero: there is no detector.
-    pub unheard_holdoff: Duration,
+    pub resign_hold_off: Duration,
+    /// Time for which leadership that became free without a resignation is left to a term whose heartbeats
+    /// still arrive.
+    pub suspended_hold_off: Duration,
+    /// Time for which leadership that was free before this process first read the keys is left to the last
+    /// leader, until the detector reports whether that leader is reachable. Zero: there is no detector.
+    pub no_contact_hold_off: Duration,
     /// Whether a `leader` key of an earlier start of this process is deposed as soon as it is seen. If false,
     /// the caller first verifies that the earlier start no longer answers, and then requests it.
     pub deposes_earlier_self: bool,
@@ -171,9 +170,9 @@ impl Default for Timing {
     fn default() -> Timing {
         Timing {
             retry_interval: Duration::from_millis(200),
-            resign_holdoff: Duration::from_secs(2),
-            suspended_holdoff: Duration::from_secs(10),
-            unheard_holdoff: Duration::ZERO,
+            resign_hold_off: Duration::from_secs(2),
+            suspended_hold_off: Duration::from_secs(10),
+            no_contact_hold_off: Duration::ZERO,
             deposes_earlier_self: true,
         }
     }

@@ -1,8 +1,8 @@
-//! Delays taking free leadership while the former term is still alive and lost its lease only because of a
+//! Delays taking free leadership while the former term is still reachable and lost its lease only because of a
 //! store problem.
 //!
 //! A leader whose store does not answer is suspended and says so in its heartbeats. When the store is back
-//! and first reports that the lease expired, a standby that hears those heartbeats gives the term some time
+//! and first reports that the lease expired, a standby that receives those heartbeats gives the term some time
 //! to attach again: the store failed, not the leader. The wait ends at once when the heartbeats end or the
 //! term was resigned (its token moved, or the store says so), and at a limit.
 //!
@@ -11,15 +11,15 @@
 //! (`docs/adr/0048`). The test is the own lease or session: it was renewed without a gap for at least its own
 //! timeout, so a problem that ended the leader's lease would have shown there.
 //!
-//! A process that starts while leadership is free has not heard the term yet. If that term was confirmed, so
-//! that its address is known, the process waits a short time for the detector's report.
+//! A process that starts while leadership is free has received no heartbeat of the term yet. If that term was
+//! confirmed, so that its address is known, the process waits a short time for the detector's report.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::election::driver::{ElectionView, Epoch, EpochToken, Nonce, SessionState};
 
-/// How long free leadership is left to a term that is heard, if the own store answered without a gap.
+/// Time for which free leadership is left to a reachable term, if the own store answered without a gap.
 const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The renewals of the own lease or session since the last gap between two of them.
@@ -33,24 +33,24 @@ struct Renewals {
 
 impl Renewals {
     /// Whether a renewal at `now` is in time: a lease is renewed three times within its timeout.
-    fn go_on(&self, now: Moment) -> bool {
+    fn is_in_time(&self, now: Moment) -> bool {
         now.since(self.last) <= self.timeout * 2 / 3
     }
 
     /// The moment from which the renewals prove that the own store answered without a gap; `None`: they have
     /// stopped.
-    fn tell_from(&self, now: Moment) -> Option<Moment> {
-        self.go_on(now).then(|| self.first.after(self.timeout))
+    fn conclusive_from(&self, now: Moment) -> Option<Moment> {
+        self.is_in_time(now).then(|| self.first.after(self.timeout))
     }
 }
 
 /// The known state of a term that lost its lease or session. Pure.
 #[derive(Debug, Default)]
 pub(super) struct HoldOff {
-    /// The term is known to be alive until this moment.
-    alive_until: Option<(Epoch, Moment)>,
-    /// The last term for which the detector reported whether it is heard.
-    told: Option<Epoch>,
+    /// The term is reachable until this moment.
+    reachable_until: Option<(Epoch, Moment)>,
+    /// The last term for which the detector reported whether it is reachable.
+    reported: Option<Epoch>,
     /// The token of the term when `leader` was last there.
     attached: Option<(Epoch, EpochToken)>,
     /// The moment at which its leadership was first seen free.
@@ -66,7 +66,7 @@ impl HoldOff {
             return;
         };
         let before = self.renewals.as_ref();
-        let before = before.filter(|before| before.nonce == *nonce && before.go_on(now));
+        let before = before.filter(|before| before.nonce == *nonce && before.is_in_time(now));
         self.renewals = Some(Renewals {
             nonce: nonce.clone(),
             timeout: *timeout,
@@ -75,12 +75,12 @@ impl HoldOff {
         });
     }
 
-    /// Records that the term of `epoch` is alive until the given moment; `None`: it is no longer heard.
-    pub(super) fn heard_alive(&mut self, epoch: Epoch, until: Option<Moment>) {
-        self.told = Some(epoch);
+    /// Records that the term of `epoch` is reachable until the given moment; `None`: its heartbeats no longer arrive.
+    pub(super) fn set_reachable(&mut self, epoch: Epoch, until: Option<Moment>) {
+        self.reported = Some(epoch);
         match until {
-            Some(until) => self.alive_until = Some((epoch, until)),
-            None => self.alive_until = self.alive_until.filter(|(of, _)| *of != epoch),
+            Some(until) => self.reachable_until = Some((epoch, until)),
+            None => self.reachable_until = self.reachable_until.filter(|(of, _)| *of != epoch),
         }
     }
 
@@ -107,18 +107,18 @@ impl HoldOff {
         };
         let of_this = self.attached.filter(|(epoch, _)| *epoch == record.epoch);
         let has_moved = of_this.is_some_and(|(_, attached)| attached != *token);
-        view.leader.is_none() && (view.given_up || has_moved)
+        view.leader.is_none() && (view.is_resigned || has_moved)
     }
 
     /// Until when the free leadership in `view` is left alone, as known now: at most `bound` while the term
-    /// is heard, less if the own store answered without a gap; `unheard` until the detector has reported
-    /// whether it is heard.
+    /// is reachable, less if the own store answered without a gap; `no_contact` until the detector has reported
+    /// whether it is reachable.
     pub(super) fn until(
         &self,
         now: Moment,
         view: &ElectionView,
         bound: Duration,
-        unheard: Option<Duration>,
+        no_contact: Option<Duration>,
     ) -> Option<Moment> {
         let youngest = view.youngest();
         let (_, since) = self.free_since.filter(|(epoch, _)| *epoch == youngest)?;
@@ -126,13 +126,16 @@ impl HoldOff {
             return None;
         }
         let seen = self.attached.is_some_and(|(epoch, _)| epoch == youngest);
-        let until = match self.alive_until.filter(|(epoch, _)| *epoch == youngest) {
+        let until = match self.reachable_until.filter(|(epoch, _)| *epoch == youngest) {
             Some((_, until)) => until,
-            None if seen || self.told == Some(youngest) => return None,
-            None => since.after(unheard?),
+            None if seen || self.reported == Some(youngest) => return None,
+            None => since.after(no_contact?),
         };
-        let answered = self.renewals.as_ref().and_then(|it| it.tell_from(now));
-        let is_cut_off_alone = answered.map(|told| told.max(since.after(CUT_OFF_TIMEOUT)));
+        let answered = self
+            .renewals
+            .as_ref()
+            .and_then(|it| it.conclusive_from(now));
+        let is_cut_off_alone = answered.map(|from| from.max(since.after(CUT_OFF_TIMEOUT)));
         let latest = since.after(bound);
         let latest = is_cut_off_alone.map_or(latest, |alone| latest.min(alone));
         Some(until.min(latest)).filter(|until| now < *until)
@@ -180,16 +183,16 @@ mod tests {
         assert_eq!(
             hold_off.until(at(1000), &free, BOUND, None),
             None,
-            "not heard"
+            "not reachable"
         );
-        hold_off.heard_alive(Epoch::new(7), Some(at(1800)));
+        hold_off.set_reachable(Epoch::new(7), Some(at(1800)));
         assert_eq!(hold_off.until(at(1000), &free, BOUND, None), Some(at(1800)));
         assert_eq!(
             hold_off.until(at(1800), &free, BOUND, None),
             None,
-            "not heard any more"
+            "not reachable any more"
         );
-        hold_off.heard_alive(Epoch::new(7), Some(at(11_500)));
+        hold_off.set_reachable(Epoch::new(7), Some(at(11_500)));
         assert_eq!(
             hold_off.until(at(10_900), &free, BOUND, None),
             Some(at(11_000))
@@ -211,12 +214,12 @@ mod tests {
         }
     }
 
-    /// Leadership became free at 20 s; the term is alive.
-    fn heard_and_free() -> HoldOff {
+    /// Leadership became free at 20 s; the term is reachable.
+    fn reachable_and_free() -> HoldOff {
         let mut hold_off = HoldOff::default();
         hold_off.see(at(0), &view(1, true));
         hold_off.see(at(20_000), &view(1, false));
-        hold_off.heard_alive(Epoch::new(7), Some(at(60_000)));
+        hold_off.set_reachable(Epoch::new(7), Some(at(60_000)));
         hold_off
     }
 
@@ -229,7 +232,7 @@ mod tests {
     #[test]
     fn a_leader_that_is_cut_off_from_a_store_which_answered_here_all_along_is_left_a_moment() {
         let free = view(1, false);
-        let mut hold_off = heard_and_free();
+        let mut hold_off = reachable_and_free();
         renew(&mut hold_off, (0..=20_000).step_by(2000));
         let until = |hold_off: &HoldOff, ms| hold_off.until(at(ms), &free, BOUND, None);
         assert_eq!(until(&hold_off, 20_000), Some(at(22_000)));
@@ -242,14 +245,14 @@ mod tests {
     fn who_missed_the_store_itself_not_long_ago_leaves_the_term_all_its_time() {
         let free = view(1, false);
         let until = |hold_off: &HoldOff, ms| hold_off.until(at(ms), &free, BOUND, None);
-        let mut missed = heard_and_free();
+        let mut missed = reachable_and_free();
         renew(&mut missed, [0, 2000, 4000, 19_000, 21_000, 23_000]);
         // Only after a full timeout the renewals prove that the store works for all but the leader.
         assert_eq!(until(&missed, 23_000), Some(at(25_000)));
         renew(&mut missed, [28_000]);
         assert_eq!(until(&missed, 29_000), Some(at(30_000)), "missed it again");
 
-        let mut lost = heard_and_free();
+        let mut lost = reachable_and_free();
         renew(&mut lost, (0..=18_000).step_by(2000));
         lost.renewed(at(19_000), &SessionState::None);
         assert_eq!(until(&lost, 20_000), Some(at(30_000)));
@@ -262,28 +265,28 @@ mod tests {
         let mut hold_off = HoldOff::default();
         let free = view(1, false);
         hold_off.see(at(0), &free);
-        hold_off.heard_alive(Epoch::new(6), Some(at(800)));
+        hold_off.set_reachable(Epoch::new(6), Some(at(800)));
         assert_eq!(hold_off.until(at(0), &free, BOUND, None), None);
-        hold_off.heard_alive(Epoch::new(7), Some(at(800)));
-        hold_off.heard_alive(Epoch::new(7), None);
+        hold_off.set_reachable(Epoch::new(7), Some(at(800)));
+        hold_off.set_reachable(Epoch::new(7), None);
         assert_eq!(hold_off.until(at(0), &free, BOUND, None), None);
     }
 
     #[test]
     fn who_finds_leadership_free_waits_to_be_told_whether_the_term_is_heard() {
         let free = view(1, false);
-        let unheard = Some(Duration::from_secs(1));
-        let waits = |hold_off: &HoldOff, ms| hold_off.until(at(ms), &free, BOUND, unheard);
+        let no_contact = Some(Duration::from_secs(1));
+        let waits = |hold_off: &HoldOff, ms| hold_off.until(at(ms), &free, BOUND, no_contact);
         let mut hold_off = HoldOff::default();
         hold_off.see(at(0), &free);
         assert_eq!(waits(&hold_off, 10), Some(at(1000)));
         assert_eq!(waits(&hold_off, 1000), None, "nobody said anything");
         assert_eq!(hold_off.until(at(10), &free, BOUND, None), None);
 
-        hold_off.heard_alive(Epoch::new(7), Some(at(900)));
+        hold_off.set_reachable(Epoch::new(7), Some(at(900)));
         assert_eq!(waits(&hold_off, 10), Some(at(900)));
-        hold_off.heard_alive(Epoch::new(7), None);
-        assert_eq!(waits(&hold_off, 10), None, "it is not heard");
+        hold_off.set_reachable(Epoch::new(7), None);
+        assert_eq!(waits(&hold_off, 10), None, "it is not reachable");
 
         let mut standing_by = HoldOff::default();
         standing_by.see(at(0), &view(1, true));
@@ -296,7 +299,7 @@ mod tests {
         let mut hold_off = HoldOff::default();
         hold_off.see(at(0), &view(1, true));
         hold_off.see(at(10), &view(2, false));
-        hold_off.heard_alive(Epoch::new(7), Some(at(800)));
+        hold_off.set_reachable(Epoch::new(7), Some(at(800)));
         assert!(hold_off.was_resigned(&view(2, false)));
         assert_eq!(hold_off.until(at(10), &view(2, false), BOUND, None), None);
     }
@@ -306,11 +309,11 @@ mod tests {
         let mut hold_off = HoldOff::default();
         // Also by a process that had never seen its leader.
         let free = ElectionView {
-            given_up: true,
+            is_resigned: true,
             ..view(1, false)
         };
         hold_off.see(at(10), &free);
-        hold_off.heard_alive(Epoch::new(7), Some(at(800)));
+        hold_off.set_reachable(Epoch::new(7), Some(at(800)));
         assert!(hold_off.was_resigned(&free));
         assert!(!hold_off.was_resigned(&view(1, false)));
         assert_eq!(hold_off.until(at(10), &free, BOUND, None), None);

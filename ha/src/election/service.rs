@@ -15,7 +15,7 @@ use tracing::debug;
 
 use crate::ask::ask;
 use crate::clock::{Clock, Moment, wall_clock_ms};
-use crate::election::actor::{Command, ElectionActor, Told};
+use crate::election::actor::{Command, ElectionActor, Published};
 use crate::election::claims::Claim;
 use crate::election::confirming;
 use crate::election::core::Timing;
@@ -39,7 +39,7 @@ pub struct ElectionOptions {
     pub start: String,
     /// Timeouts and intervals.
     pub timing: Timing,
-    /// The clock that limits how long this process believes in its lease.
+    /// The clock that limits how long this process treats its lease as valid.
     pub clock: Clock,
 }
 
@@ -131,16 +131,19 @@ impl LeaderElection {
     ) -> (LeaderElection, ElectionActor) {
         let (commands, mailbox) = mpsc::channel(MAILBOX);
         let (leadership_out, leadership) = watch::channel(Leadership::Standby);
-        let told = Told {
+        let published = Published {
             leadership: leadership_out,
             claims: watch::Sender::default(),
             unreadable: watch::Sender::default(),
         };
-        let (claims, unreadable) = (told.claims.subscribe(), told.unreadable.subscribe());
+        let (claims, unreadable) = (
+            published.claims.subscribe(),
+            published.unreadable.subscribe(),
+        );
         let stop = CancellationToken::new();
         let clock = options.clock;
         let holder = Arc::new(options.holder());
-        let actor = ElectionActor::new(driver.clone(), options, mailbox, told, stop.clone());
+        let actor = ElectionActor::new(driver.clone(), options, mailbox, published, stop.clone());
         let observed = driver.observed();
         let stop = Some(Arc::new(stop.drop_guard()));
         (
@@ -171,7 +174,7 @@ impl LeaderElection {
         self.leadership.clone()
     }
 
-    /// The latest refuted claims, the newest at the end, each teller and epoch once.
+    /// The latest refuted claims, the newest at the end, each sender and epoch once.
     pub fn claims(&self) -> watch::Receiver<Vec<Claim>> {
         self.claims.clone()
     }
@@ -265,12 +268,14 @@ impl LeaderElection {
         let _ = self.commands.try_send(Command::Explain { epoch, evidence });
     }
 
-    /// Reports that the term of `epoch` is alive until the given moment; `None`: its heartbeats are no longer
-    /// heard. While it is alive, this process does not take leadership that became free by a store problem
-    /// ([`Timing::suspended_holdoff`]).
-    pub fn heard_alive(&self, epoch: Epoch, until: Option<Moment>) {
+    /// Reports that the term of `epoch` is reachable until the given moment; `None`: its heartbeats no longer
+    /// arrive. While it is reachable, this process does not take leadership that became free by a store problem
+    /// ([`Timing::suspended_hold_off`]).
+    pub fn report_reachable(&self, epoch: Epoch, until: Option<Moment>) {
         // A full mailbox loses little: the next heartbeat reports it again.
-        let _ = self.commands.try_send(Command::HeardAlive { epoch, until });
+        let _ = self
+            .commands
+            .try_send(Command::TermReachable { epoch, until });
     }
 
     /// Ends the own term, if there is one, and lets another process lead. Returns when the store has
@@ -280,11 +285,13 @@ impl LeaderElection {
         let _ = ask(&self.commands, |reply| Command::Resign { reply }).await;
     }
 
-    /// Reports that a message of `teller` names this epoch. The epoch counts once this process's own store
+    /// Reports that a message of `sender` claims this epoch. The epoch counts once this process's own store
     /// shows it.
-    pub fn told(&self, epoch: Epoch, teller: String) {
+    pub fn report_claim(&self, epoch: Epoch, sender: String) {
         // A full mailbox loses nothing: the epoch also arrives from the store.
-        let _ = self.commands.try_send(Command::Told { epoch, teller });
+        let _ = self
+            .commands
+            .try_send(Command::EpochClaimed { epoch, sender });
     }
 
     /// Publishes the addresses of this term's leader, which confirms the term. Repeats until the answer is
@@ -326,7 +333,9 @@ impl LeaderElection {
                 }
                 // `leader` is missing at the moment; the election attaches again.
                 Ok(Attempt::Refused(_)) => {}
-                Err(error) => debug!(%error, "publishing the leader's addresses is repeated"),
+                Err(error) => {
+                    debug!(%error, "the leader's addresses could not be published: retrying")
+                }
             }
             tokio::select! {
                 () = tokio::time::sleep(retry_interval) => {}

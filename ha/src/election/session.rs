@@ -151,7 +151,7 @@ impl LeaderSession {
             .inner
             .lease
             .borrow()
-            .is_believed_at(self.inner.clock.now());
+            .is_valid_at(self.inner.clock.now());
         if leads && believed {
             Ok(())
         } else {

@@ -22,11 +22,11 @@ pub enum Detection {
     OtherIncarnation,
     /// Its heartbeat stream broke, and other processes lost it too.
     LostBySeveral,
-    /// It was silent beyond the timeout, and other processes do not hear it either.
+    /// It was silent beyond the timeout, and other processes do not receive its heartbeats either.
     SilentConfirmed,
     /// An earlier start of this process had led, and no longer answers.
     OwnEarlierIncarnation,
-    /// It lost contact with most TaskManagers and handed over to a process that hears them.
+    /// It lost contact with most TaskManagers and handed over to a process that reaches them.
     HandedOver,
     /// It resigned because its recovery made no progress.
     Stalled,
@@ -114,7 +114,7 @@ pub struct Takeover {
 }
 
 impl Takeover {
-    /// Time from the last heartbeat until the detection; `None` if no heartbeat was ever heard.
+    /// Time from the last heartbeat until the detection; `None` if no heartbeat ever arrived.
     pub fn noticed_after(&self) -> Option<Duration> {
         let last = self.evidence.last_heartbeat?;
         Some(self.evidence.detected.since(last))

@@ -187,7 +187,7 @@ async fn a_term_is_over_when_a_message_tells_of_a_younger_one_that_the_store_has
     a.faults.watch_lag(LONG * 2);
     b.election.depose(Epoch::new(1)).await.expect("deposed");
     let before = a.clock.now();
-    a.election.told(Epoch::new(2), "b".to_owned());
+    a.election.report_claim(Epoch::new(2), "b".to_owned());
     timeout(LONG, session.over()).await.expect("over");
     assert!(a.clock.now().since(before) < Duration::from_secs(1));
     assert!(a.election.claims().borrow().is_empty());
@@ -200,13 +200,13 @@ async fn a_forged_epoch_ends_no_term_and_names_who_told_of_it() {
     let session = a.until_granted(1).await;
     for _ in 0..3 {
         a.election
-            .told(Epoch::new(1001), "10.0.0.9:5000".to_owned());
+            .report_claim(Epoch::new(1001), "10.0.0.9:5000".to_owned());
         let mut claims = a.election.claims();
         let named = claims.wait_for(|claims| !claims.is_empty());
         let named = timeout(LONG, named).await.expect("it is named");
         let claim = named.expect("the election goes on")[0].clone();
         assert_eq!(
-            (claim.teller.as_str(), claim.epoch, claim.found),
+            (claim.sender.as_str(), claim.epoch, claim.found),
             ("10.0.0.9:5000", Epoch::new(1001), Epoch::new(1))
         );
     }
@@ -216,7 +216,7 @@ async fn a_forged_epoch_ends_no_term_and_names_who_told_of_it() {
     // The next term also has the next epoch.
     let b = start(&cluster, "b");
     b.election
-        .told(Epoch::new(1001), "10.0.0.9:5000".to_owned());
+        .report_claim(Epoch::new(1001), "10.0.0.9:5000".to_owned());
     b.election.depose(Epoch::new(1)).await.expect("deposed");
     b.until_granted(2).await;
 }
@@ -228,7 +228,8 @@ async fn a_wiped_store_is_refused_loudly() {
     let session = a.until_granted(1).await;
     cluster.wipe();
     a.until("refused, with what to do", |now| {
-        let is_told = |text: &String| text.contains("if that is meant, start this process again");
+        let is_told =
+            |text: &String| text.contains("if this is intended, start this process again");
         matches!(now, Leadership::Refused(text) if is_told(text))
     })
     .await;
@@ -448,8 +449,10 @@ async fn tell_from_a_copy(seed: u64) {
             }
             2..=4 => {
                 let told = Epoch::new(copied.youngest().get() + random.random_range(0..3));
-                let teller = format!("x of round {round}");
-                ours[random.random_range(0..3)].election.told(told, teller);
+                let sender = format!("x of round {round}");
+                ours[random.random_range(0..3)]
+                    .election
+                    .report_claim(told, sender);
             }
             _ => {
                 let next = (leader + 1) % ours.len();

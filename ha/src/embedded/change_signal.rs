@@ -70,10 +70,10 @@ impl Listener {
                         return;
                     }
                 }
-                // Several events that arrived together need only one look.
+                // Several events that arrived together need only one check.
                 if events.is_buffer_empty() {
                     let Some(queue) = queue.upgrade() else { return };
-                    Worker { queue }.look();
+                    Worker { queue }.check_for_change();
                 }
             }
         })?;

@@ -132,13 +132,13 @@ impl Database {
 
     /// Same as [`Database::follow_file`], for periodic polling. Does not create a missing file again the
     /// first time: the whole directory may be being removed, and a new file would make that fail.
-    pub(super) fn look_at_file(&mut self) -> Result<()> {
-        let is_gone = !self.path.exists();
-        let was_missed = std::mem::replace(&mut self.is_missed, is_gone);
-        if is_gone && !was_missed {
+    pub(super) fn poll_file(&mut self) -> Result<()> {
+        let is_missing = !self.path.exists();
+        let was_missed = std::mem::replace(&mut self.is_missed, is_missing);
+        if is_missing && !was_missed {
             return Err(Error::Unavailable {
                 store: STORE,
-                reason: format!("{} is gone", self.path.display()),
+                reason: format!("{} was removed", self.path.display()),
             });
         }
         self.follow_file()
@@ -228,7 +228,7 @@ impl Database {
             Err(full @ Error::OutOfSpace { .. }) => full,
             result => return result,
         };
-        if !self.reserve.give_up() {
+        if !self.reserve.release() {
             return Err(full);
         }
         tracing::warn!(error = %full, "the disk is full: reserved space is used");
@@ -346,11 +346,11 @@ mod tests {
         let path = directory.path().join("store.db");
         let mut database = Database::open(&path, Duration::from_secs(1))?;
         for _ in 0..2 {
-            database.look_at_file()?;
+            database.poll_file()?;
             std::fs::remove_file(&path).expect("it is there");
-            database.look_at_file().expect_err("it is gone");
+            database.poll_file().expect_err("it is gone");
             assert!(!path.exists());
-            database.look_at_file()?;
+            database.poll_file()?;
             assert!(path.exists(), "a store that stays away is begun again");
         }
         Ok(())

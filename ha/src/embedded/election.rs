@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::change_signal::{self, Listener};
 use super::database::{DataVersion, Database};
 use super::member_locks::{Members, OwnFile, Owner, wait_for_end};
-use super::stopped::{kill_holder_if_stopped, kill_stopped_holder};
+use super::stopped_lock_holder::{kill_holder_if_stopped, kill_stopped_holder};
 use super::tables::Tables;
 use super::worker::{Message, Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE, blocking};
@@ -50,11 +50,11 @@ pub struct EmbeddedElection {
 /// The view as stored, without a dead leader.
 fn living_view(database: &mut Database, members: &Members) -> Result<ElectionView> {
     let view = database.read(|tables| tables.view())?;
-    without_dead(view, database, members)
+    without_dead_leader(view, database, members)
 }
 
 /// Same, for a view that a transaction on `database` read.
-fn without_dead(
+fn without_dead_leader(
     mut view: ElectionView,
     database: &Database,
     members: &Members,
@@ -91,8 +91,8 @@ struct Follow {
 }
 
 impl Follow {
-    fn look(&mut self, database: &mut Database) -> Result<()> {
-        database.look_at_file()?;
+    fn refresh(&mut self, database: &mut Database) -> Result<()> {
+        database.poll_file()?;
         let version = database.version()?;
         if self.version == Some(version) {
             return Ok(());
@@ -132,7 +132,7 @@ impl Follow {
             awaited.lock().remove(&nonce);
             if let Some(queue) = queue.upgrade() {
                 // An error means that the worker has ended.
-                let _ = queue.send(Message::Poll);
+                let _ = queue.send(Message::Reread);
             }
         };
         spawn("await-leader-end", wait).inspect_err(|_| {
@@ -143,17 +143,17 @@ impl Follow {
 }
 
 impl Poll for Follow {
-    fn poll(&mut self, database: &mut Database, told: bool) {
-        if told {
+    fn poll(&mut self, database: &mut Database, is_forced: bool) {
+        if is_forced {
             self.version = None;
         }
-        match self.look(database) {
+        match self.refresh(database) {
             Ok(()) => self.fails = false,
             Err(error) => {
                 // Logged once; retried at every interval.
                 self.version = None;
                 if !std::mem::replace(&mut self.fails, true) {
-                    tracing::warn!(%error, "the election can't be followed");
+                    tracing::warn!(%error, "the election's rows can't be read: retrying");
                 }
             }
         }
@@ -187,7 +187,7 @@ impl EmbeddedElection {
             queue: Arc::downgrade(&reader.queue),
         };
         let listener = Listener::start(reading.path(), &reader)?;
-        let interval = options.look_interval(listener.as_ref());
+        let interval = options.poll_interval(listener.as_ref());
         spawn("election-read", move || {
             work_and_poll(&queue, reading, interval, follow)
         })?;
@@ -243,9 +243,9 @@ impl EmbeddedElection {
                 result => result,
             };
             match result? {
-                Attempt::Refused(view) => {
-                    Ok(Attempt::Refused(without_dead(view, database, &members)?))
-                }
+                Attempt::Refused(view) => Ok(Attempt::Refused(without_dead_leader(
+                    view, database, &members,
+                )?)),
                 applied => {
                     change_signal::send(database.path());
                     Ok(applied)
@@ -253,7 +253,7 @@ impl EmbeddedElection {
             }
         };
         let attempt = self.writer.call(attempt).await?;
-        self.reader.look();
+        self.reader.check_for_change();
         Ok(attempt)
     }
 }
@@ -329,6 +329,6 @@ impl ElectionDriver for EmbeddedElection {
     async fn close(&self) {
         self.session.send_replace(SessionState::None);
         drop(self.own.lock().take());
-        self.reader.poll();
+        self.reader.reread();
     }
 }

@@ -16,7 +16,7 @@ mod directory;
 mod election;
 mod member_locks;
 mod reserve;
-mod stopped;
+mod stopped_lock_holder;
 mod store;
 mod tables;
 #[cfg(test)]
@@ -125,7 +125,7 @@ pub async fn open_store(options: EmbeddedOptions) -> Result<EmbeddedStore> {
 
 impl EmbeddedOptions {
     /// The polling interval of a handle, depending on whether it has a listener.
-    fn look_interval(&self, listener: Option<&Listener>) -> Duration {
+    fn poll_interval(&self, listener: Option<&Listener>) -> Duration {
         let interval = self.poll_interval;
         if listener.is_some() {
             interval

@@ -62,7 +62,7 @@ impl Reserve {
     }
 
     /// Releases its space. Returns false if there was none.
-    pub(super) fn give_up(&self) -> bool {
+    pub(super) fn release(&self) -> bool {
         let has_some = self.reserved() > 0;
         has_some && self.open().is_some_and(|file| file.set_len(0).is_ok())
     }
@@ -76,7 +76,7 @@ impl Reserve {
     }
 }
 
-fn is_lack_of_space(error: Option<Errno>) -> bool {
+fn is_out_of_space(error: Option<Errno>) -> bool {
     matches!(error, Some(Errno::NOSPC | Errno::DQUOT))
 }
 
@@ -90,7 +90,7 @@ fn reserve(file: &File, reserved: u64) -> bool {
     for size in longer {
         match fallocate(file, FallocateFlags::empty(), 0, size) {
             Ok(()) => return size >= LEAST,
-            Err(error) if is_lack_of_space(Some(error)) => {}
+            Err(error) if is_out_of_space(Some(error)) => {}
             Err(_) => return true,
         }
     }
@@ -105,11 +105,11 @@ mod tests {
     fn it_is_filled_given_up_and_filled_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let reserve = Reserve::beside(&directory.path().join("store.db"));
-        assert!(!reserve.give_up(), "there is none yet");
+        assert!(!reserve.release(), "there is none yet");
         reserve.make();
         for _ in 0..2 {
             assert!(reserve.keep() && reserve.keep());
-            assert!(reserve.give_up());
+            assert!(reserve.release());
         }
     }
 
@@ -119,7 +119,7 @@ mod tests {
         let reserve = Reserve::beside(&directory.path().join("store.db"));
         reserve.make();
         std::fs::remove_file(directory.path().join("reserve")).expect("it was made");
-        assert!(reserve.keep() && !reserve.give_up());
+        assert!(reserve.keep() && !reserve.release());
         let left = std::fs::read_dir(directory.path()).expect("readable");
         assert_eq!(left.count(), 0);
     }

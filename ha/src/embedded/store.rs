@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::change_signal::{self, Listener};
 use super::database::{DataVersion, Database};
 use super::member_locks::Members;
-use super::stopped::kill_stopped_holder;
+use super::stopped_lock_holder::kill_stopped_holder;
 use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
 use crate::error::{Error, Result};
@@ -47,8 +47,8 @@ struct Follow {
 }
 
 impl Follow {
-    fn look(&mut self, database: &mut Database) -> Result<()> {
-        database.look_at_file()?;
+    fn refresh(&mut self, database: &mut Database) -> Result<()> {
+        database.poll_file()?;
         let version = database.version()?;
         if self.version == Some(version) {
             return Ok(());
@@ -62,16 +62,16 @@ impl Follow {
 }
 
 impl Poll for Follow {
-    fn poll(&mut self, database: &mut Database, told: bool) {
-        if told {
+    fn poll(&mut self, database: &mut Database, is_forced: bool) {
+        if is_forced {
             self.version = None;
         }
-        match self.look(database) {
+        match self.refresh(database) {
             Ok(()) => self.fails = false,
             Err(error) => {
                 // Logged once; retried at every interval.
                 if !std::mem::replace(&mut self.fails, true) {
-                    tracing::warn!(%error, "the embedded store can't be followed");
+                    tracing::warn!(%error, "the embedded store can't be read: retrying");
                 }
             }
         }
@@ -93,7 +93,7 @@ impl EmbeddedStore {
             fails: false,
         };
         let listener = Listener::start(reading.path(), &reader)?;
-        let interval = options.look_interval(listener.as_ref());
+        let interval = options.poll_interval(listener.as_ref());
         spawn("store-read", move || {
             work_and_poll(&queue, reading, interval, follow)
         })?;
@@ -132,7 +132,7 @@ impl EmbeddedStore {
             Ok(reply)
         };
         let reply = self.writer.call(change).await?;
-        self.reader.look();
+        self.reader.check_for_change();
         Ok(reply)
     }
 }
@@ -242,7 +242,7 @@ impl CoordinationStore for EmbeddedStore {
         let asked = Instant::now();
         self.guard().await?;
         let latency = asked.elapsed();
-        let look = move |database: &mut Database| {
+        let check = move |database: &mut Database| {
             let path = database.path();
             let mut log = path.as_os_str().to_owned();
             log.push("-wal");
@@ -255,11 +255,11 @@ impl CoordinationStore for EmbeddedStore {
                 ..StoreHealth::default()
             })
         };
-        self.reader.call(look).await
+        self.reader.call(check).await
     }
 
-    async fn lacking_permissions(&self) -> Result<Vec<String>> {
-        let look = move |database: &mut Database| {
+    async fn missing_permissions(&self) -> Result<Vec<String>> {
+        let check = move |database: &mut Database| {
             let file = database.path();
             let paths = [Some(file), file.parent()];
             let refused = paths.into_iter().flatten().filter_map(|path| {
@@ -269,7 +269,7 @@ impl CoordinationStore for EmbeddedStore {
             });
             Ok(refused.collect())
         };
-        self.reader.call(look).await
+        self.reader.call(check).await
     }
 }
 

@@ -178,7 +178,7 @@ impl<'a> Tables<'a> {
             unreadable: None,
             epoch: Some((record, token)),
             // A named leader that is dead has not resigned.
-            given_up: leader.is_none(),
+            is_resigned: leader.is_none(),
             leader,
             info,
         })
@@ -196,7 +196,7 @@ impl<'a> Tables<'a> {
             return Ok(Attempt::Refused(stored));
         }
         // In other stores a resignation moves the token: the taker must have seen it here as well.
-        if epoch(&stored) != epoch(seen) || stored.given_up != seen.given_up {
+        if epoch(&stored) != epoch(seen) || stored.is_resigned != seen.is_resigned {
             return Ok(Attempt::Refused(stored));
         }
         self.put_epoch(next, Some(leader))?;

@@ -19,10 +19,10 @@ const QUEUE: usize = 1024;
 
 pub(super) enum Message {
     Work(Box<dyn FnOnce(&mut Database) + Send>),
-    /// Look now, not only at the next interval: the data may have changed.
-    Look,
+    /// Check for a change now, not only at the next interval.
+    CheckForChange,
     /// Read again: something changed that the data does not show.
-    Poll,
+    Reread,
 }
 
 /// The handle of the thread. Cheap to clone.
@@ -33,8 +33,8 @@ pub(super) struct Worker {
 
 /// Runs at each interval, after each piece of work, and on request.
 pub(super) trait Poll: Send + 'static {
-    /// `told`: read again, even if the data is unchanged.
-    fn poll(&mut self, database: &mut Database, told: bool);
+    /// `is_forced`: read again, even if the data is unchanged.
+    fn poll(&mut self, database: &mut Database, is_forced: bool);
 }
 
 impl Worker {
@@ -74,7 +74,7 @@ impl Worker {
             .try_send(Message::Work(Box::new(work)))
             .map_err(|error| {
                 let reason = match error {
-                    TrySendError::Full(_) => "too many requests wait".to_owned(),
+                    TrySendError::Full(_) => "too many requests are waiting".to_owned(),
                     TrySendError::Disconnected(_) => "its thread ended".to_owned(),
                 };
                 Error::Unavailable {
@@ -84,18 +84,18 @@ impl Worker {
             })?;
         receiver.await.map_err(|_| Error::NoAnswer {
             store: STORE,
-            reason: "its thread ended over the request".to_owned(),
+            reason: "its thread ended during the request".to_owned(),
         })?
     }
 
     /// Makes the thread check whether the data changed. If its queue is full, it will do so anyway.
-    pub(super) fn look(&self) {
-        let _ = self.queue.try_send(Message::Look);
+    pub(super) fn check_for_change(&self) {
+        let _ = self.queue.try_send(Message::CheckForChange);
     }
 
     /// Makes the thread read again. If its queue is full, it will do so anyway.
-    pub(super) fn poll(&self) {
-        let _ = self.queue.try_send(Message::Poll);
+    pub(super) fn reread(&self) {
+        let _ = self.queue.try_send(Message::Reread);
     }
 }
 
@@ -114,7 +114,7 @@ fn work(queue: &Receiver<Message>, mut database: Database) {
     while let Ok(message) = queue.recv() {
         match message {
             Message::Work(work) => work(&mut database),
-            Message::Look | Message::Poll => {}
+            Message::CheckForChange | Message::Reread => {}
         }
     }
 }
@@ -128,15 +128,15 @@ pub(super) fn work_and_poll(
 ) {
     poll.poll(&mut database, true);
     loop {
-        let told = match queue.recv_timeout(interval) {
+        let is_forced = match queue.recv_timeout(interval) {
             Ok(Message::Work(work)) => {
                 work(&mut database);
                 false
             }
-            Ok(Message::Poll) => true,
-            Ok(Message::Look) | Err(RecvTimeoutError::Timeout) => false,
+            Ok(Message::Reread) => true,
+            Ok(Message::CheckForChange) | Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        poll.poll(&mut database, told);
+        poll.poll(&mut database, is_forced);
     }
 }

@@ -235,16 +235,16 @@ impl Connection {
         let client = self
             .client(position)
             .await
-            .map_err(|failure| self.give_up(failure))?;
+            .map_err(|failure| self.error_of(failure))?;
         match timeout(self.shared.connect_timeout, client.refresh_token()).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(self.give_up(unsent(classify(error)))),
+            Ok(Err(error)) => Err(self.error_of(unsent(classify(error)))),
             Err(_) => Err(self.unreachable("no answer to the login".to_owned())),
         }
     }
 
     /// The error of a failed attempt that is not repeated.
-    pub(super) fn give_up(&self, failure: Failure) -> Error {
+    pub(super) fn error_of(&self, failure: Failure) -> Error {
         match failure {
             Failure::NotSent(reason) => self.unreachable(reason),
             Failure::NoLeader(reason) => Error::Unavailable {
@@ -280,7 +280,7 @@ impl Connection {
             last = match timeout(self.shared.connect_timeout, probe).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(Failure::Final(error @ Error::Denied { .. }))) => return Err(error),
-                Ok(Err(failure)) => match self.give_up(failure) {
+                Ok(Err(failure)) => match self.error_of(failure) {
                     // A read is never applied.
                     Error::NoAnswer { reason, .. } => self.unreachable(reason),
                     error => error,

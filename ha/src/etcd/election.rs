@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::keys::path;
 
 /// Number of epochs whose records are remembered; a process writes under one or two.
-const REMEMBERED: usize = 32;
+const MAX_CACHED_RECORDS: usize = 32;
 
 /// An election's keys in etcd, with this process's lease if it contends. Its tasks end when it is dropped.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl EtcdElection {
         })
     }
 
-    fn remember(&self, token: EpochToken, record: &EpochRecord, replace: bool) {
+    fn cache_record(&self, token: EpochToken, record: &EpochRecord, replace: bool) {
         let mut records = self.records.lock();
         let known = records.iter_mut().find(|(known, _)| *known == token);
         match known {
@@ -90,14 +90,14 @@ impl EtcdElection {
             Some(_) => {}
             None => {
                 records.push_back((token, record.clone()));
-                if records.len() > REMEMBERED {
+                if records.len() > MAX_CACHED_RECORDS {
                     records.pop_front();
                 }
             }
         }
     }
 
-    fn remembered(&self, token: EpochToken) -> Option<EpochRecord> {
+    fn cached_record(&self, token: EpochToken) -> Option<EpochRecord> {
         let records = self.records.lock();
         records
             .iter()
@@ -130,7 +130,7 @@ impl EtcdElection {
         more: Vec<Compare>,
         writes: impl FnOnce(&EpochRecord) -> Vec<TxnOp>,
     ) -> Result<Attempt> {
-        let record = match self.remembered(token) {
+        let record = match self.cached_record(token) {
             Some(record) => record,
             None => match self.read().await? {
                 ElectionView {
@@ -224,7 +224,7 @@ impl ElectionDriver for EtcdElection {
     async fn read(&self) -> Result<ElectionView> {
         let (view, _) = read_view(&self.connection, &self.keys).await?;
         if let Some((record, token)) = &view.epoch {
-            self.remember(*token, record, false);
+            self.cache_record(*token, record, false);
         }
         Ok(view)
     }
@@ -253,7 +253,7 @@ impl ElectionDriver for EtcdElection {
         ];
         let (attempt, _) = self.attempt(compares, writes).await?;
         if let Attempt::Applied(token) = attempt {
-            self.remember(token, next, true);
+            self.cache_record(token, next, true);
         }
         Ok(attempt)
     }
@@ -349,7 +349,9 @@ impl ElectionDriver for EtcdElection {
         });
         match revoke.await {
             Ok(_) | Err(Error::SessionLost) => {}
-            Err(error) => tracing::info!(%error, "the lease in etcd will end by itself"),
+            Err(error) => {
+                tracing::info!(%error, "the lease in etcd could not be revoked: it expires by itself")
+            }
         }
     }
 }

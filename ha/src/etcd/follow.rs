@@ -198,5 +198,5 @@ async fn left(connection: &Connection, position: Position, failure: Failure) -> 
     } else {
         connection.leave(position);
     }
-    connection.give_up(failure)
+    connection.error_of(failure)
 }

@@ -8,7 +8,7 @@ use futures::future::join_all;
 use tokio::time::timeout;
 
 use super::client::{Connection, Position, Repeat};
-use super::status::{Failure, classify, is_revision_gone};
+use super::status::{Failure, classify, is_compacted};
 use crate::store::health::{ServerRole, StoreHealth, StoreServer};
 
 /// Timeout for one server.
@@ -23,10 +23,10 @@ const MANY_REVISIONS: u64 = 100_000;
 /// Asks all endpoints; `latency` was measured before.
 pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreHealth {
     let positions = connection.all_positions();
-    let asked = positions
+    let query = positions
         .iter()
         .map(|position| status(connection, *position));
-    let answers = join_all(asked).await;
+    let answers = join_all(query).await;
     let mut health = StoreHealth {
         latency,
         ..StoreHealth::default()
@@ -41,7 +41,7 @@ pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreH
         }
     };
     let mut answered = Vec::new();
-    let mut told = None;
+    let mut reported = None;
     for (position, answer) in positions.into_iter().zip(answers) {
         let endpoint = connection.endpoint(position);
         match answer {
@@ -51,7 +51,7 @@ pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreH
                 health.size_bytes = health.size_bytes.max(size);
                 // Servers before 3.6 don't report it.
                 let quota = u64::try_from(status.db_size_quota()).ok();
-                told = told.or(quota.filter(|quota| *quota > 0));
+                reported = reported.or(quota.filter(|quota| *quota > 0));
                 // Several endpoints may lead to one server.
                 if !answered.contains(&id) {
                     answered.push(id);
@@ -76,7 +76,7 @@ pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreH
             }),
         }
     }
-    let quota = told.or(connection.options().quota_bytes);
+    let quota = reported.or(connection.options().quota_bytes);
     health.quota_bytes = Some(quota.unwrap_or(DEFAULT_QUOTA));
     health.quota_is_assumed = quota.is_none();
     match keeps_more_than(connection, MANY_REVISIONS).await {
@@ -102,23 +102,23 @@ pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreH
 }
 
 async fn status(connection: &Connection, position: Position) -> Result<StatusResponse, String> {
-    let ask = async || {
+    let query = async || {
         let client = connection.client(position).await?;
         client.maintenance_client().status().await.map_err(classify)
     };
-    let asked = async {
-        match ask().await {
+    let query = async {
+        match query().await {
             Err(Failure::Token(_)) => {
                 let renewed = connection.renew_token(position).await;
                 renewed.map_err(|error| error.to_string())?;
-                ask()
+                query()
                     .await
-                    .map_err(|failure| connection.give_up(failure).to_string())
+                    .map_err(|failure| connection.error_of(failure).to_string())
             }
-            answer => answer.map_err(|failure| connection.give_up(failure).to_string()),
+            answer => answer.map_err(|failure| connection.error_of(failure).to_string()),
         }
     };
-    let answer = timeout(TIMEOUT, asked).await;
+    let answer = timeout(TIMEOUT, query).await;
     answer.unwrap_or_else(|_| Err(format!("none within {TIMEOUT:?}")))
 }
 
@@ -139,7 +139,7 @@ pub(super) async fn keeps_more_than(connection: &Connection, many: u64) -> Resul
             }
             match client.get(key, Some(read().with_revision(old))).await {
                 Ok(_) => Ok(true),
-                Err(error) if is_revision_gone(&error) => Ok(false),
+                Err(error) if is_compacted(&error) => Ok(false),
                 Err(error) => Err(error),
             }
         }

@@ -43,12 +43,12 @@ pub(super) async fn keep_lease(
         session,
     };
     // Whole seconds, rounded up.
-    let asked = i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+    let ttl = i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
     loop {
-        let (lease, granted) = keeper.grant(asked).await;
+        let (lease, granted) = keeper.grant(ttl).await;
         tracing::info!(lease = %nonce(lease), ?granted, "etcd granted a lease");
         keeper.renew_until_lost(lease, granted).await;
-        tracing::warn!(lease = %nonce(lease), "the lease in etcd is gone, asking for another one");
+        tracing::warn!(lease = %nonce(lease), "the lease in etcd has expired: requesting another one");
         keeper.session.send_replace(SessionState::None);
     }
 }
@@ -70,17 +70,17 @@ enum Ended {
 }
 
 impl Keeper {
-    async fn grant(&mut self, asked: i64) -> (i64, Duration) {
+    async fn grant(&mut self, ttl: i64) -> (i64, Duration) {
         loop {
             let sent = self.clock.now();
             // A lease that was granted, with a lost answer, expires by itself.
             let call = self.connection.call(Repeat::Always, |client| async move {
-                client.lease_client().grant(asked, None).await
+                client.lease_client().grant(ttl, None).await
             });
             match call.await {
                 Ok(answer) => {
                     let granted = seconds(answer.ttl());
-                    self.is_alive(answer.id(), sent, granted);
+                    self.set_alive(answer.id(), sent, granted);
                     return (answer.id(), granted);
                 }
                 Err(error) => self.pause(&self.connection.endpoints(), &error).await,
@@ -88,7 +88,7 @@ impl Keeper {
         }
     }
 
-    fn is_alive(&mut self, lease: i64, sent: Moment, timeout: Duration) {
+    fn set_alive(&mut self, lease: i64, sent: Moment, timeout: Duration) {
         let deadline = Some(sent.after(timeout));
         self.session.send_replace(SessionState::Alive {
             nonce: nonce(lease),
@@ -135,9 +135,9 @@ impl Keeper {
         let (mut requests, mut answers) = match timeout(interval, opening).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(failure)) => return self.ended(position, failure).await,
-            Err(_) => return self.is_silent(position),
+            Err(_) => return self.on_timeout(position),
         };
-        self.is_alive(lease, sent, granted);
+        self.set_alive(lease, sent, granted);
         loop {
             tokio::time::sleep(interval).await;
             let sent = self.clock.now();
@@ -147,7 +147,7 @@ impl Keeper {
             };
             match timeout(interval, renewal).await {
                 Ok(Ok(Some(answer))) if answer.ttl() > 0 => {
-                    self.is_alive(lease, sent, seconds(answer.ttl()));
+                    self.set_alive(lease, sent, seconds(answer.ttl()));
                 }
                 Ok(Ok(Some(_))) => return Ended::Lost,
                 Ok(Ok(None)) => {
@@ -155,7 +155,7 @@ impl Keeper {
                     return self.ended(position, failure).await;
                 }
                 Ok(Err(error)) => return self.ended(position, classify(error)).await,
-                Err(_) => return self.is_silent(position),
+                Err(_) => return self.on_timeout(position),
             }
         }
     }
@@ -169,10 +169,10 @@ impl Keeper {
                 self.connection.leave(position);
             }
         }
-        Ended::Broken(self.connection.give_up(failure))
+        Ended::Broken(self.connection.error_of(failure))
     }
 
-    fn is_silent(&self, position: Position) -> Ended {
+    fn on_timeout(&self, position: Position) -> Ended {
         self.connection.abandon(position);
         Ended::Broken(no_answer("a renewal was not answered in time"))
     }

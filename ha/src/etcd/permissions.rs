@@ -13,16 +13,16 @@ use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name};
 
 /// The name of items that never exist.
-const NOBODY: &str = "permission-check";
+const PROBE_NAME: &str = "permission-check";
 
 /// The permissions that a leader needs and this user lacks, in words.
-pub(super) async fn lacking(connection: &Connection, keys: &Keys) -> Result<Vec<String>> {
-    let name = Name::new(NOBODY).expect("it is a name");
+pub(super) async fn missing(connection: &Connection, keys: &Keys) -> Result<Vec<String>> {
+    let name = Name::new(PROBE_NAME).expect("it is a name");
     let mut written = vec![
         ("the election", keys.epoch()),
         ("the election", keys.leader()),
         ("the election", keys.leader_info()),
-        ("members", keys.member(&ProcessId::new(NOBODY))),
+        ("members", keys.member(&ProcessId::new(PROBE_NAME))),
         ("changes", keys.changes()),
         ("changes", keys.ring(0)),
     ];
@@ -30,11 +30,11 @@ pub(super) async fn lacking(connection: &Connection, keys: &Keys) -> Result<Vec<
         let key = keys.item(&Key::new(kind, name.clone()));
         written.push((kind.directory(), key));
     }
-    let mut lacking = Vec::new();
+    let mut missing = Vec::new();
     let all = GetOptions::new().with_prefix().with_count_only();
     let read = TxnOp::get(keys.prefix(), Some(all));
     if let Some(reason) = refusal(connection, keys, read).await? {
-        lacking.push(format!("to read {}: {reason}", keys.prefix()));
+        missing.push(format!("to read {}: {reason}", keys.prefix()));
     }
     for (what, key) in written {
         for (verb, operation) in [
@@ -42,13 +42,13 @@ pub(super) async fn lacking(connection: &Connection, keys: &Keys) -> Result<Vec<
             ("delete", TxnOp::delete(key.as_str(), None)),
         ] {
             if let Some(reason) = refusal(connection, keys, operation).await? {
-                lacking.push(format!("to {verb} {key} ({what}): {reason}"));
+                missing.push(format!("to {verb} {key} ({what}): {reason}"));
                 // One permission of etcd covers both.
                 break;
             }
         }
     }
-    Ok(lacking)
+    Ok(missing)
 }
 
 /// The reason why an operation is not allowed; `None` if it is allowed.

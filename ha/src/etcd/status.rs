@@ -113,7 +113,7 @@ pub(super) fn is_answer_too_large(error: &etcd_client::Error) -> bool {
 }
 
 /// Whether a read at a fixed revision failed because that revision is compacted, or is not of this store.
-pub(super) fn is_revision_gone(error: &etcd_client::Error) -> bool {
+pub(super) fn is_compacted(error: &etcd_client::Error) -> bool {
     let etcd_client::Error::GRpcStatus(status) = error else {
         return false;
     };

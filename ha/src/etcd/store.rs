@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::client::{Connection, Repeat};
 use super::follow::{Watched, follow};
 use super::health::health;
-use super::status::{is_answer_too_large, is_revision_gone};
+use super::status::{is_answer_too_large, is_compacted};
 use super::values::{Keys, change, decode, encode, epoch_between, guard, revision, token_revision};
 use super::{EtcdOptions, STORE, permissions};
 use crate::error::{Error, Result};
@@ -168,7 +168,7 @@ impl EtcdStore {
                     match reader(&client).get(from, Some(options)).await {
                         Ok(answer) => Ok(Range::Read(answer)),
                         Err(error) if is_answer_too_large(&error) => Ok(Range::TooLarge(error)),
-                        Err(error) if is_revision_gone(&error) => Ok(Range::RevisionGone(error)),
+                        Err(error) if is_compacted(&error) => Ok(Range::Compacted(error)),
                         Err(error) => Err(error),
                     }
                 }
@@ -176,8 +176,8 @@ impl EtcdStore {
             match call.await? {
                 Range::Read(answer) => return Ok((answer, pinned)),
                 Range::TooLarge(_) if limit > 1 => limit /= 2,
-                Range::RevisionGone(_) if pinned.is_some() => pinned = None,
-                Range::TooLarge(error) | Range::RevisionGone(error) => {
+                Range::Compacted(_) if pinned.is_some() => pinned = None,
+                Range::TooLarge(error) | Range::Compacted(error) => {
                     return Err(Error::Misconfigured(format!("etcd: {error}").into()));
                 }
             }
@@ -189,7 +189,7 @@ impl EtcdStore {
 enum Range {
     Read(GetResponse),
     TooLarge(etcd_client::Error),
-    RevisionGone(etcd_client::Error),
+    Compacted(etcd_client::Error),
 }
 
 /// A client that accepts large answers.
@@ -389,8 +389,8 @@ impl CoordinationStore for EtcdStore {
         }
     }
 
-    async fn lacking_permissions(&self) -> Result<Vec<String>> {
-        permissions::lacking(&self.connection, &self.keys).await
+    async fn missing_permissions(&self) -> Result<Vec<String>> {
+        permissions::missing(&self.connection, &self.keys).await
     }
 }
 

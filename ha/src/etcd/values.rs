@@ -173,7 +173,7 @@ pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
         // An unreadable value counts as missing: its owner writes it again.
         leader: readable(decode_first(path::LEADER, leader)),
         info: readable(decode_first(path::LEADER_INFO, info)),
-        given_up: false,
+        is_resigned: false,
     })
 }
 

@@ -166,7 +166,7 @@ impl MemoryCluster {
 
     /// Deletes `leader-info`, like another writer.
     pub fn delete_leader_info(&self) {
-        self.server.apply(state::State::forget_info);
+        self.server.apply(state::State::drop_info);
     }
 
     /// A copy of the whole content.

@@ -61,7 +61,7 @@ impl State {
                 reason: format!("epoch holds something unreadable: {rubbish}"),
                 token: self.epoch.as_ref().map_or(EpochToken(0), |(_, at)| *at),
             }),
-            given_up: false,
+            is_resigned: false,
             store: self.store.clone(),
         }
     }
@@ -80,7 +80,7 @@ impl State {
     }
 
     /// Deletes `leader-info` like another writer.
-    pub(super) fn forget_info(&mut self) {
+    pub(super) fn drop_info(&mut self) {
         self.info = None;
     }
 

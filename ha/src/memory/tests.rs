@@ -256,7 +256,7 @@ async fn without_quorum_requests_fail_as_transient_and_no_lease_ends() {
         .await;
     assert_eq!(error.expect_err("no quorum").outcome(), Outcome::Transient);
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert!(!a.session().borrow().is_believed_at(clock.now()));
+    assert!(!a.session().borrow().is_valid_at(clock.now()));
     cluster.unavailable(false);
     let view = a.read().await.expect("read");
     assert_eq!(view.leader.map(|leader| leader.epoch), Some(fence.epoch));

@@ -283,7 +283,7 @@ pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
     }
 
     /// The permissions that a leader needs and this process lacks, in words. Changes nothing.
-    async fn lacking_permissions(&self) -> Result<Vec<String>> {
+    async fn missing_permissions(&self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 }

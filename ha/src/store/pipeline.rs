@@ -92,7 +92,7 @@ impl CommitPipeline {
             mailbox,
             last: last_out,
             stats: stats_out,
-            held_back: None,
+            deferred: None,
             unnumbered: Unnumbered::default(),
         };
         tokio::spawn(actor.run());
@@ -188,13 +188,13 @@ struct PipelineActor {
     last: watch::Sender<Change>,
     stats: watch::Sender<PipelineStats>,
     /// Taken from the mailbox, but too large for the previous batch.
-    held_back: Option<Commit>,
+    deferred: Option<Commit>,
     /// Items deleted without a number while the store was out of space.
     unnumbered: Unnumbered,
 }
 
 /// The outcome of a batch.
-enum Settled {
+enum BatchOutcome {
     Applied,
     TooLarge(Error),
     OutOfSpace(Error),
@@ -202,14 +202,14 @@ enum Settled {
     Unknown,
 }
 
-impl Settled {
+impl BatchOutcome {
     /// The error that a caller gets for a batch that ended with the term.
     fn into_error(self) -> CommitError {
         match self {
-            Settled::TooLarge(error) => CommitError::TooLarge(error),
-            Settled::OutOfSpace(error) => CommitError::OutOfSpace(error),
-            Settled::NotApplied => CommitError::NotApplied,
-            Settled::Applied | Settled::Unknown => CommitError::Unknown,
+            BatchOutcome::TooLarge(error) => CommitError::TooLarge(error),
+            BatchOutcome::OutOfSpace(error) => CommitError::OutOfSpace(error),
+            BatchOutcome::NotApplied => CommitError::NotApplied,
+            BatchOutcome::Applied | BatchOutcome::Unknown => CommitError::Unknown,
         }
     }
 }
@@ -229,11 +229,11 @@ impl PipelineActor {
                 break;
             }
         }
-        self.refuse_the_rest().await;
+        self.refuse_remaining().await;
     }
 
     async fn next_commit(&mut self) -> Option<Commit> {
-        if let Some(commit) = self.held_back.take() {
+        if let Some(commit) = self.deferred.take() {
             return Some(commit);
         }
         tokio::select! {
@@ -252,7 +252,7 @@ impl PipelineActor {
             writes += commit.writes.len();
             bytes += commit.writes.iter().map(Write::size).sum::<usize>();
             if writes > limits.writes || bytes > limits.bytes {
-                self.held_back = Some(commit);
+                self.deferred = Some(commit);
                 break;
             }
             batch.push(commit);
@@ -275,8 +275,8 @@ impl PipelineActor {
             writes: merge(self.repeated_deletions(&batch).into_iter().chain(writes)),
         };
         let began = Instant::now();
-        match self.settle(&request).await {
-            Settled::Applied => {
+        match self.send_until_definite(&request).await {
+            BatchOutcome::Applied => {
                 self.stats.send_modify(|stats| {
                     stats.commits += batch.len() as u64;
                     stats.transactions += 1;
@@ -287,12 +287,12 @@ impl PipelineActor {
                 answer(batch, || Ok(request.change()));
                 true
             }
-            Settled::OutOfSpace(error) => self.without_space(batch, &error).await,
-            Settled::TooLarge(error) if batch.len() == 1 => {
+            BatchOutcome::OutOfSpace(error) => self.without_space(batch, &error).await,
+            BatchOutcome::TooLarge(error) if batch.len() == 1 => {
                 answer(batch, || Err(CommitError::TooLarge(error.clone())));
                 true
             }
-            Settled::TooLarge(_) => {
+            BatchOutcome::TooLarge(_) => {
                 // Together they are too large: commit each in its own transaction.
                 let mut rest = batch.into_iter();
                 while let Some(commit) = rest.next() {
@@ -304,11 +304,11 @@ impl PipelineActor {
                 }
                 true
             }
-            Settled::NotApplied => {
+            BatchOutcome::NotApplied => {
                 answer(batch, || Err(CommitError::NotApplied));
                 false
             }
-            Settled::Unknown => {
+            BatchOutcome::Unknown => {
                 answer(batch, || Err(CommitError::Unknown));
                 false
             }
@@ -328,26 +328,26 @@ impl PipelineActor {
     }
 
     /// Sends the same transaction until the store's answer is definite or the term is over.
-    async fn settle(&mut self, request: &CommitRequest) -> Settled {
+    async fn send_until_definite(&mut self, request: &CommitRequest) -> BatchOutcome {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         let mut may_be_applied = false;
         loop {
             match self.store.commit(request).await {
-                Ok(CommitReply::Applied) => return Settled::Applied,
+                Ok(CommitReply::Applied) => return BatchOutcome::Applied,
                 Ok(CommitReply::Refused(guard)) => match guard.verdict(request) {
-                    Verdict::AlreadyApplied => return Settled::Applied,
+                    Verdict::AlreadyApplied => return BatchOutcome::Applied,
                     Verdict::Fenced(epoch) => {
                         debug!(%epoch, "a transaction was refused: a younger term exists");
                         // A younger term may have continued from this transaction.
                         let gone_past = guard.change.number >= request.change().number;
-                        return unsettled(may_be_applied && gone_past);
+                        return outcome_at_end(may_be_applied && gone_past);
                     }
                     Verdict::OtherIncarnation(found) => {
                         error!(
                             ?found,
                             "a transaction was refused: another incarnation of the cluster"
                         );
-                        return unsettled(may_be_applied);
+                        return outcome_at_end(may_be_applied);
                     }
                     Verdict::Detached => {
                         debug!("a transaction waits until the term is attached again");
@@ -358,31 +358,31 @@ impl PipelineActor {
                             epoch = %change.epoch,
                             "another process wrote in this term: the term's data can't be trusted"
                         );
-                        return unsettled(may_be_applied);
+                        return outcome_at_end(may_be_applied);
                     }
                 },
                 Err(error) => match error.outcome() {
                     Outcome::Ambiguous => {
                         may_be_applied = true;
-                        debug!(%error, "a transaction is sent again");
+                        debug!(%error, "a transaction got no definite answer: sending it again");
                     }
                     Outcome::Fatal if matches!(error, Error::TooLarge { .. }) => {
-                        return Settled::TooLarge(error);
+                        return BatchOutcome::TooLarge(error);
                     }
                     // If an earlier copy is still in flight, it would be applied once there is space again.
                     Outcome::Transient
                         if matches!(error, Error::OutOfSpace { .. }) && !may_be_applied =>
                     {
-                        return Settled::OutOfSpace(error);
+                        return BatchOutcome::OutOfSpace(error);
                     }
                     Outcome::Transient | Outcome::Fenced | Outcome::Fatal => {
-                        warn!(%error, "a transaction is sent again");
+                        warn!(%error, "the store refused a transaction: sending it again");
                     }
                 },
             }
             tokio::select! {
                 () = tokio::time::sleep(backoff.next_delay()) => {}
-                () = self.session.over() => return unsettled(may_be_applied),
+                () = self.session.over() => return outcome_at_end(may_be_applied),
             }
         }
     }
@@ -404,9 +404,9 @@ impl PipelineActor {
 
     /// Also answers commits that are being sent right now: dropping the receiver does not wait for those, and
     /// their senders would wait forever.
-    async fn refuse_the_rest(&mut self) {
+    async fn refuse_remaining(&mut self) {
         self.mailbox.close();
-        answer(self.held_back.take().into_iter().collect(), || {
+        answer(self.deferred.take().into_iter().collect(), || {
             Err(CommitError::NotApplied)
         });
         while let Some(commit) = self.mailbox.recv().await {
@@ -415,11 +415,11 @@ impl PipelineActor {
     }
 }
 
-fn unsettled(may_be_applied: bool) -> Settled {
+fn outcome_at_end(may_be_applied: bool) -> BatchOutcome {
     if may_be_applied {
-        Settled::Unknown
+        BatchOutcome::Unknown
     } else {
-        Settled::NotApplied
+        BatchOutcome::NotApplied
     }
 }
 

@@ -152,7 +152,7 @@ impl Faults {
 
     /// Resumes them: first they report the last reported view again, like a late one, and shortly after that
     /// the present view.
-    pub fn tell_views_late(&self) {
+    pub fn deliver_views_late(&self) {
         self.state.lock().views.send_replace(Views::Told);
     }
 
@@ -218,7 +218,7 @@ impl<T: ?Sized> Faulty<T> {
 }
 
 /// Forwards the observed views, subject to the faults.
-async fn tell_views(
+async fn forward_views(
     mut from: watch::Receiver<Option<ElectionView>>,
     mut views: watch::Receiver<Views>,
     to: watch::Sender<Option<ElectionView>>,
@@ -269,7 +269,7 @@ impl ElectionDriver for Faulty<dyn ElectionDriver> {
         let start = || {
             let (told, observed) = watch::channel(self.inner.observed().borrow().clone());
             let views = self.faults.state.lock().views.subscribe();
-            tokio::spawn(tell_views(self.inner.observed(), views, told));
+            tokio::spawn(forward_views(self.inner.observed(), views, told));
             observed
         };
         self.observed.get_or_init(start).clone()
@@ -379,7 +379,7 @@ impl CoordinationStore for Faulty<dyn CoordinationStore> {
         self.inner.health().await
     }
 
-    async fn lacking_permissions(&self) -> Result<Vec<String>> {
-        self.inner.lacking_permissions().await
+    async fn missing_permissions(&self) -> Result<Vec<String>> {
+        self.inner.missing_permissions().await
     }
 }

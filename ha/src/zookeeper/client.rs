@@ -140,15 +140,15 @@ async fn supervise(
         // ensemble this gives a suspended leader the first chance.
         let slowest = slowest.min(options.session_timeout / 4);
         let mut backoff = Backoff::new(Duration::from_millis(100).min(slowest), slowest);
-        let mut said = String::new();
+        let mut last_logged = String::new();
         let session = loop {
             match Session::open(&options).await {
                 Ok(session) => break session,
                 Err(error) => {
                     let reason = error.to_string();
-                    if reason != said {
+                    if reason != last_logged {
                         tracing::warn!(%reason, "no new session yet: retrying until there is one");
-                        said = reason;
+                        last_logged = reason;
                     }
                     tokio::time::sleep(backoff.next_delay()).await;
                 }

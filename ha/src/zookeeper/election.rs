@@ -1,6 +1,6 @@
 //! The election part of the ZooKeeper backend.
 //!
-//! A session is the lease: its id is the nonce, and it expires on the server when nothing was heard from it
+//! A session is the lease: its id is the nonce, and it expires on the server when no message arrives from it
 //! for its timeout. The client library keeps it alive but does not report when it was last answered, so this
 //! module sends its own ping: its sending time plus the timeout is the deadline.
 //!
@@ -235,7 +235,7 @@ impl Shared {
 
     /// Reads the nodes if `goes_on` is true of them; otherwise returns the current view, which refuses the
     /// request. The nodes may be slightly old; the transaction that is built on them detects that.
-    async fn look(
+    async fn read_if(
         &self,
         session: &Session,
         goes_on: impl Fn(&ElectionView) -> bool,
@@ -277,7 +277,7 @@ impl Shared {
             self.goes_on(view, token) && (view.leader.is_some() || !needs_leader)
         };
         for _ in 0..ADAPTATIONS {
-            let found = match self.look(session, goes_on).await? {
+            let found = match self.read_if(session, goes_on).await? {
                 Ok(found) => found,
                 Err(view) => return Ok(Attempt::Refused(view)),
             };
@@ -336,7 +336,7 @@ impl ElectionDriver for ZooKeeperElection {
         };
         for _ in 0..ADAPTATIONS {
             let found = match shared
-                .look(&session, |view| {
+                .read_if(&session, |view| {
                     view.epoch == seen.epoch && view.unreadable.is_none()
                 })
                 .await?
@@ -392,7 +392,7 @@ impl ElectionDriver for ZooKeeperElection {
         let is_as_seen =
             |view: &ElectionView| view.epoch == seen.epoch && view.unreadable == seen.unreadable;
         for _ in 0..ADAPTATIONS {
-            let found = match self.shared.look(&session, is_as_seen).await? {
+            let found = match self.shared.read_if(&session, is_as_seen).await? {
                 Ok(found) => found,
                 Err(view) => return Ok(Attempt::Refused(view)),
             };
@@ -447,7 +447,7 @@ impl ElectionDriver for ZooKeeperElection {
         };
         match written {
             Err(error) if error.outcome() != Outcome::Fatal => {
-                tracing::debug!(%error, "the member is announced later");
+                tracing::debug!(%error, "the member could not be announced: retrying");
                 members.changed.notify_one();
                 Ok(())
             }
@@ -519,7 +519,7 @@ impl Found {
             unreadable,
             leader: readable(path::LEADER, leader.as_ref()),
             info: readable(path::LEADER_INFO, info.as_ref()),
-            given_up: false,
+            is_resigned: false,
         };
         Ok(Found {
             view,

@@ -84,7 +84,7 @@ async fn follow_session(
                 if error.outcome() == Outcome::Fatal {
                     tracing::warn!(%error, "can't follow");
                 } else {
-                    tracing::debug!(%error, "could not follow, trying again");
+                    tracing::debug!(%error, "the store can't be watched: retrying");
                 }
                 tokio::select! {
                     () = tokio::time::sleep(backoff.next_delay()) => {}

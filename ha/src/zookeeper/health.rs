@@ -17,7 +17,7 @@ const LONGEST_ANSWER: u64 = 64 * 1024;
 
 /// The answer of one server.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct Answer {
     mode: Option<String>,
     version: Option<String>,
     data_bytes: Option<u64>,
@@ -25,16 +25,16 @@ struct Said {
 
 /// Asks all servers; `latency` was measured before.
 pub(super) async fn health(quorum: &[String], latency: Duration) -> StoreHealth {
-    let answers = join_all(quorum.iter().map(|server| ask_within_timeout(server))).await;
+    let answers = join_all(quorum.iter().map(|server| query_within_timeout(server))).await;
     let mut health = StoreHealth {
         latency,
         ..StoreHealth::default()
     };
     for (name, answer) in quorum.iter().zip(answers) {
         let (role, version) = match answer {
-            Ok(said) => {
-                health.size_bytes = health.size_bytes.max(said.data_bytes);
-                (role(said.mode.as_deref()), said.version)
+            Ok(answer) => {
+                health.size_bytes = health.size_bytes.max(answer.data_bytes);
+                (role(answer.mode.as_deref()), answer.version)
             }
             Err(reason) => (ServerRole::Unreachable(reason), None),
         };
@@ -68,22 +68,22 @@ fn role(mode: Option<&str>) -> ServerRole {
     }
 }
 
-async fn ask_within_timeout(server: &str) -> Result<Said, String> {
-    let asked = timeout(TIMEOUT, async {
-        let said = read_mntr(&ask(server, "mntr").await?);
-        match said.mode {
-            Some(_) => Ok(said),
-            None => Ok(read_srvr(&ask(server, "srvr").await?)),
+async fn query_within_timeout(server: &str) -> Result<Answer, String> {
+    let answered = timeout(TIMEOUT, async {
+        let answer = read_mntr(&query(server, "mntr").await?);
+        match answer.mode {
+            Some(_) => Ok(answer),
+            None => Ok(read_srvr(&query(server, "srvr").await?)),
         }
     });
     let failed = |error: std::io::Error| error.to_string();
-    match asked.await {
+    match answered.await {
         Ok(answer) => answer.map_err(failed),
         Err(_) => Err(format!("none within {TIMEOUT:?}")),
     }
 }
 
-async fn ask(server: &str, word: &str) -> std::io::Result<String> {
+async fn query(server: &str, word: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(server).await?;
     stream.write_all(word.as_bytes()).await?;
     let mut answer = Vec::new();
@@ -92,30 +92,30 @@ async fn ask(server: &str, word: &str) -> std::io::Result<String> {
 }
 
 /// Parses lines of name, tab, value.
-fn read_mntr(answer: &str) -> Said {
-    let mut said = Said::default();
+fn read_mntr(answer: &str) -> Answer {
+    let mut read = Answer::default();
     for (name, value) in answer.lines().filter_map(|line| line.split_once('\t')) {
         match name {
-            "zk_server_state" => said.mode = Some(value.trim().to_owned()),
-            "zk_version" => said.version = version(value),
-            "zk_approximate_data_size" => said.data_bytes = value.trim().parse().ok(),
+            "zk_server_state" => read.mode = Some(value.trim().to_owned()),
+            "zk_version" => read.version = version(value),
+            "zk_approximate_data_size" => read.data_bytes = value.trim().parse().ok(),
             _ => {}
         }
     }
-    said
+    read
 }
 
 /// Parses lines of name, colon, value.
-fn read_srvr(answer: &str) -> Said {
-    let mut said = Said::default();
+fn read_srvr(answer: &str) -> Answer {
+    let mut read = Answer::default();
     for (name, value) in answer.lines().filter_map(|line| line.split_once(": ")) {
         match name {
-            "Mode" => said.mode = Some(value.trim().to_owned()),
-            "Zookeeper version" => said.version = version(value),
+            "Mode" => read.mode = Some(value.trim().to_owned()),
+            "Zookeeper version" => read.version = version(value),
             _ => {}
         }
     }
-    said
+    read
 }
 
 /// The version number, without the build.
@@ -131,21 +131,21 @@ mod tests {
     #[test]
     fn both_answers_are_read_and_a_refusal_says_nothing() {
         let mntr = "zk_version\t3.8.4-9316c2a7, built on 2024-02-12\nzk_server_state\tfollower\nzk_approximate_data_size\t4711\n";
-        let expected = Said {
+        let expected = Answer {
             mode: Some("follower".to_owned()),
             version: Some("3.8.4".to_owned()),
             data_bytes: Some(4711),
         };
         assert_eq!(read_mntr(mntr), expected);
         let srvr = "Zookeeper version: 3.8.0-5a02a05eddb59aee6ac762f7ea82e92a68eb9c0f, built on 2022\nLatency min/avg/max: 0/0.0/0\nMode: standalone\nNode count: 5\n";
-        let expected = Said {
+        let expected = Answer {
             mode: Some("standalone".to_owned()),
             version: Some("3.8.0".to_owned()),
             data_bytes: None,
         };
         assert_eq!(read_srvr(srvr), expected);
         let refused = "mntr is not executed because it is not in the whitelist.\n";
-        assert_eq!(read_mntr(refused), Said::default());
+        assert_eq!(read_mntr(refused), Answer::default());
         assert_eq!(role(None), ServerRole::Unknown);
     }
 }

@@ -10,19 +10,19 @@ use crate::error::{Error, Result};
 use crate::keys::{Kind, path};
 
 /// The name of nodes that never exist.
-const NOBODY: &str = "permission-check";
+const PROBE_NAME: &str = "permission-check";
 
 /// The permissions that a leader needs and this user lacks, in words.
-pub(super) async fn lacking(session: &Session) -> Result<Vec<String>> {
+pub(super) async fn missing(session: &Session) -> Result<Vec<String>> {
     let directories = Kind::ALL.map(Kind::directory);
     let directories = directories
         .into_iter()
         .chain([path::MEMBERS, path::CHANGES])
         .map(|directory| session.path(directory));
-    let mut lacking = Vec::new();
+    let mut missing = Vec::new();
     // The namespace itself holds the nodes of the election.
     for directory in [session.root().to_owned()].into_iter().chain(directories) {
-        let node = format!("{directory}/{NOBODY}");
+        let node = format!("{directory}/{PROBE_NAME}");
         let create = Operation::Create {
             path: node.clone(),
             data: bytes::Bytes::new(),
@@ -30,9 +30,9 @@ pub(super) async fn lacking(session: &Session) -> Result<Vec<String>> {
         };
         let delete = Operation::Delete { path: node };
         if let Some(reason) = refusal(session, vec![create.clone()]).await? {
-            lacking.push(format!("to create nodes in {directory}: {reason}"));
+            missing.push(format!("to create nodes in {directory}: {reason}"));
         } else if let Some(reason) = refusal(session, vec![create, delete]).await? {
-            lacking.push(format!("to delete nodes in {directory}: {reason}"));
+            missing.push(format!("to delete nodes in {directory}: {reason}"));
         }
     }
     for node in [path::EPOCH, path::LEADER_INFO, path::CHANGES] {
@@ -42,10 +42,10 @@ pub(super) async fn lacking(session: &Session) -> Result<Vec<String>> {
             version: None,
         };
         if let Some(reason) = refusal(session, vec![set]).await? {
-            lacking.push(format!("to set {}: {reason}", session.path(node)));
+            missing.push(format!("to set {}: {reason}", session.path(node)));
         }
     }
-    Ok(lacking)
+    Ok(missing)
 }
 
 /// The reason why operations are not allowed; `None` if they are allowed, or if their nodes do not exist.

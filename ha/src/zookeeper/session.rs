@@ -175,7 +175,7 @@ impl Session {
             .await?
         {
             Ok(_) | Err(zk::Error::NodeExists) => Ok(()),
-            Err(error) => Err(lost(error)),
+            Err(error) => Err(session_error(error)),
         }
     }
 
@@ -184,7 +184,7 @@ impl Session {
     pub async fn sync(&self) -> Result<()> {
         self.answer(self.connected()?.sync(&self.root))
             .await?
-            .map_err(lost)
+            .map_err(session_error)
     }
 
     /// Same as [`Session::sync`], but answered by a majority: a leader that does not know yet that it was
@@ -202,7 +202,7 @@ impl Session {
     pub async fn stats(&self, paths: &[String]) -> Result<Vec<bool>> {
         let client = self.connected()?;
         let all = try_join_all(paths.iter().map(|path| client.check_stat(path)));
-        let stats = self.answer(all).await?.map_err(lost)?;
+        let stats = self.answer(all).await?.map_err(session_error)?;
         Ok(stats.into_iter().map(|stat| stat.is_some()).collect())
     }
 
@@ -211,7 +211,7 @@ impl Session {
         let stat = self
             .answer(self.connected()?.check_stat(path))
             .await?
-            .map_err(lost)?;
+            .map_err(session_error)?;
         Ok(stat.map(|stat| Nonce::new(format!("{:x}", stat.ephemeral_owner))))
     }
 
@@ -219,9 +219,9 @@ impl Session {
     pub async fn read(&self, paths: &[String]) -> Result<Vec<Option<Node>>> {
         let mut reader = self.connected()?.new_multi_reader();
         for path in paths {
-            reader.add_get_data(path).map_err(lost)?;
+            reader.add_get_data(path).map_err(session_error)?;
         }
-        let results = self.answer(reader.commit()).await?.map_err(lost)?;
+        let results = self.answer(reader.commit()).await?.map_err(session_error)?;
         let node = |result| match result {
             zk::MultiReadResult::Data { data, stat } => Ok(Some(Node {
                 data: data.into(),
@@ -230,7 +230,7 @@ impl Session {
             zk::MultiReadResult::Error {
                 err: zk::Error::NoNode,
             } => Ok(None),
-            zk::MultiReadResult::Error { err } => Err(lost(err)),
+            zk::MultiReadResult::Error { err } => Err(session_error(err)),
             other => Err(no_answer(format!("{other:?} answers a read"))),
         };
         let nodes: Vec<_> = results.into_iter().map(node).collect::<Result<_>>()?;
@@ -256,7 +256,7 @@ impl Session {
         match self.answer(self.connected()?.list_children(path)).await? {
             Ok(names) => Ok(Some(names)),
             Err(zk::Error::NoNode) => Ok(None),
-            Err(error) => Err(lost(error)),
+            Err(error) => Err(session_error(error)),
         }
     }
 
@@ -267,7 +267,7 @@ impl Session {
     ) -> Result<(Vec<zk::OneshotWatcher>, Vec<Option<Node>>)> {
         let client = self.connected()?;
         let watches = try_join_all(paths.iter().map(|path| client.check_and_watch_stat(path)));
-        let watches = async { self.answer(watches).await?.map_err(lost) };
+        let watches = async { self.answer(watches).await?.map_err(session_error) };
         let (watches, nodes) = try_join(watches, self.read(paths)).await?;
         Ok((watches.into_iter().map(|(_, watch)| watch).collect(), nodes))
     }
@@ -298,7 +298,7 @@ impl Session {
                 } => writer.add_set_data(path, data, *version),
                 Operation::Delete { path } => writer.add_delete(path, None),
             };
-            added.map_err(lost)?;
+            added.map_err(session_error)?;
         }
         match self.answer(writer.commit()).await? {
             Ok(results) => Ok(Reply::Applied(
@@ -322,13 +322,13 @@ impl Session {
                 tracing::debug!(index, reason = %source, "transaction refused");
                 Ok(Reply::Refused { index })
             }
-            Err(error) => Err(lost(error.into())),
+            Err(error) => Err(session_error(error.into())),
         }
     }
 }
 
 /// Converts a client error that is not a refusal by a guard.
-fn lost(error: zk::Error) -> Error {
+fn session_error(error: zk::Error) -> Error {
     match error {
         zk::Error::NoAuth | zk::Error::InvalidAcl => denied(error.to_string()),
         zk::Error::Throttled

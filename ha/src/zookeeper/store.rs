@@ -143,14 +143,14 @@ impl ZooKeeperStore {
     }
 
     /// Looks up which of the nodes exist now, and remembers it.
-    async fn look_up(&self, session: &Session, nodes: &[String]) -> Result<()> {
+    async fn refresh_known(&self, session: &Session, nodes: &[String]) -> Result<()> {
         let paths: Vec<_> = nodes.iter().map(|node| session.path(node)).collect();
         let there = session.stats(&paths).await?;
-        self.remember(nodes.iter().cloned().zip(there));
+        self.note_known(nodes.iter().cloned().zip(there));
         Ok(())
     }
 
-    fn remember(&self, nodes: impl IntoIterator<Item = (String, bool)>) {
+    fn note_known(&self, nodes: impl IntoIterator<Item = (String, bool)>) {
         let mut present = self.present.lock();
         for (node, there) in nodes {
             if there {
@@ -162,14 +162,14 @@ impl ZooKeeperStore {
     }
 
     /// Builds the transaction for the nodes as last seen. A put takes a node that was never seen for absent;
-    /// a delete takes it for present unless it was `looked_up`: deleting a missing node is refused and
+    /// a delete takes it for present unless it was `is_refreshed`: deleting a missing node is refused and
     /// corrected, but a skipped deletion would be lost.
     fn operations(
         &self,
         session: &Session,
         request: &CommitRequest,
         changes_version: i32,
-        looked_up: bool,
+        is_refreshed: bool,
     ) -> Result<Vec<Operation>> {
         let present = self.present.lock();
         let put = |node: &str, data: Bytes| {
@@ -204,7 +204,7 @@ impl ZooKeeperStore {
         for write in &request.writes {
             match write {
                 Write::Put { key, value } => operations.push(put(&key.to_string(), value.clone())),
-                Write::Delete { key } if !looked_up || present.contains(&key.to_string()) => {
+                Write::Delete { key } if !is_refreshed || present.contains(&key.to_string()) => {
                     operations.push(Operation::Delete {
                         path: session.path(&key.to_string()),
                     });
@@ -248,7 +248,7 @@ impl CoordinationStore for ZooKeeperStore {
         let paths: Vec<_> = names.iter().map(|name| session.path(name)).collect();
         let nodes = self.read_all(&session, &paths);
         let (_, nodes) = try_join(session.barrier(), nodes).await?;
-        self.remember(names.into_iter().zip(nodes.iter().map(Option::is_some)));
+        self.note_known(names.into_iter().zip(nodes.iter().map(Option::is_some)));
         Ok(nodes
             .into_iter()
             .map(|node| node.map(|node| node.data))
@@ -277,7 +277,7 @@ impl CoordinationStore for ZooKeeperStore {
         let nodes = self.read_all(&session, &paths);
         // The session may differ from the previous page's, on a server that is further behind.
         let (_, nodes) = try_join(session.barrier(), nodes).await?;
-        self.remember(keys.into_iter().zip(nodes.iter().map(Option::is_some)));
+        self.note_known(keys.into_iter().zip(nodes.iter().map(Option::is_some)));
 
         let mut listings = self.listings.lock();
         let next = if end < names.len() {
@@ -323,8 +323,8 @@ impl CoordinationStore for ZooKeeperStore {
         Ok(health(&self.quorum, asked.elapsed()).await)
     }
 
-    async fn lacking_permissions(&self) -> Result<Vec<String>> {
-        permissions::lacking(&*self.connection.session()?).await
+    async fn missing_permissions(&self) -> Result<Vec<String>> {
+        permissions::missing(&*self.connection.session()?).await
     }
 
     fn changes(&self) -> watch::Receiver<Option<Change>> {
@@ -354,7 +354,7 @@ impl CoordinationStore for ZooKeeperStore {
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
         let mut position = self.position.lock().await;
         let session = self.connection.session()?;
-        let mut looked_up = false;
+        let mut is_refreshed = false;
         for _ in 0..CORRECTIONS {
             let fits = position.as_ref().is_some_and(|position| {
                 position.session == *session.nonce()
@@ -380,14 +380,14 @@ impl CoordinationStore for ZooKeeperStore {
             let Some(known) = position.take() else {
                 continue;
             };
-            let operations = self.operations(&session, request, known.version, looked_up)?;
+            let operations = self.operations(&session, request, known.version, is_refreshed)?;
             check_size(&operations)?;
             match session.commit(&operations).await? {
                 Reply::Applied(versions) => {
-                    self.remember(request.writes.iter().map(|write| {
+                    self.note_known(request.writes.iter().map(|write| {
                         (write.key().to_string(), matches!(write, Write::Put { .. }))
                     }));
-                    self.remember([(ring(request.change().number), true)]);
+                    self.note_known([(ring(request.change().number), true)]);
                     *position =
                         versions
                             .get(GUARDS - 1)
@@ -414,8 +414,8 @@ impl CoordinationStore for ZooKeeperStore {
                     session.make_directories().await?;
                     let writes = request.writes.iter().map(|write| write.key().to_string());
                     let nodes: Vec<_> = writes.chain([ring(request.change().number)]).collect();
-                    self.look_up(&session, &nodes).await?;
-                    looked_up = true;
+                    self.refresh_known(&session, &nodes).await?;
+                    is_refreshed = true;
                     *position = Some(known);
                 }
             }

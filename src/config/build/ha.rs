@@ -122,20 +122,26 @@ impl Builder<'_> {
     }
 
     fn detector(&mut self, backend: &BackendOptions) -> DetectorOptions {
-        let beat_interval = self.positive(&DETECTOR_BEAT_INTERVAL);
+        let heartbeat_interval = self.positive(&DETECTOR_HEARTBEAT_INTERVAL);
         let silence_timeout = self.positive(&DETECTOR_SILENCE_TIMEOUT);
-        let ask_timeout = self.positive(&DETECTOR_ASK_TIMEOUT);
-        let keys = [DETECTOR_SILENCE_TIMEOUT.name, DETECTOR_BEAT_INTERVAL.name];
-        self.require(silence_timeout >= beat_interval * 3, &keys, || {
-            let least = show_duration(beat_interval * 3);
+        let inquiry_timeout = self.positive(&DETECTOR_INQUIRY_TIMEOUT);
+        let keys = [
+            DETECTOR_SILENCE_TIMEOUT.name,
+            DETECTOR_HEARTBEAT_INTERVAL.name,
+        ];
+        self.require(silence_timeout >= heartbeat_interval * 3, &keys, || {
+            let least = show_duration(heartbeat_interval * 3);
             format!(
                 "two lost heartbeats must not count as silence: write at least `{}: {least}`",
                 keys[0]
             )
         });
-        let keys = [DETECTOR_ASK_TIMEOUT.name, DETECTOR_BEAT_INTERVAL.name];
-        self.require(ask_timeout >= beat_interval * 2, &keys, || {
-            let least = show_duration(beat_interval * 2);
+        let keys = [
+            DETECTOR_INQUIRY_TIMEOUT.name,
+            DETECTOR_HEARTBEAT_INTERVAL.name,
+        ];
+        self.require(inquiry_timeout >= heartbeat_interval * 2, &keys, || {
+            let least = show_duration(heartbeat_interval * 2);
             format!(
                 "the process that is asked waits for a heartbeat: write at least `{}: {least}`",
                 keys[0]
@@ -145,10 +151,10 @@ impl Builder<'_> {
         let lost = self.values.get(&HEARTBEAT_TIMEOUT);
         let keys = [
             DETECTOR_SILENCE_TIMEOUT.name,
-            DETECTOR_ASK_TIMEOUT.name,
+            DETECTOR_INQUIRY_TIMEOUT.name,
             HEARTBEAT_TIMEOUT.name,
         ];
-        let fits = silence_timeout.saturating_add(ask_timeout) < lost;
+        let fits = silence_timeout.saturating_add(inquiry_timeout) < lost;
         self.require(fits, &keys, || {
             "a silent leader must be detected before TaskManagers count as lost: the sum of the first two must be below the last"
                 .to_owned()
@@ -176,9 +182,9 @@ impl Builder<'_> {
                 .to_owned()
         });
         DetectorOptions {
-            beat_interval,
+            heartbeat_interval,
             silence_timeout,
-            ask_timeout,
+            inquiry_timeout,
             hold_off_timeout,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tanist_proto::resources::CpuCores;
 
-mod described;
+mod derived_values;
 mod related;
 mod resources;
 mod secrets;

@@ -194,7 +194,7 @@ fn the_detector_is_slower_than_its_beats_and_quicker_than_the_lease() {
             .with("high-availability.type", "etcd")
             .with("high-availability.etcd.endpoints", "etcd-1:2379")
             .with("high-availability.detector.silence-timeout", silence)
-            .with("high-availability.detector.ask-timeout", ask);
+            .with("high-availability.detector.inquiry-timeout", ask);
         Configuration::load(options)
     };
     let detector = load("1 s", "300 ms")

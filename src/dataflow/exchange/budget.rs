@@ -43,7 +43,7 @@ impl NetworkBudget {
         self.0.taken.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn give_back(&self, bytes: usize) {
+    pub(super) fn release(&self, bytes: usize) {
         self.0.taken.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 

@@ -193,7 +193,7 @@ impl Channel {
         if matches!(end, End::Failed(_)) {
             state.queue.clear();
             state.batches = 0;
-            state.forget_bytes();
+            state.discard_bytes();
         }
         state.end = Some(end);
         state.wake();
@@ -217,7 +217,7 @@ impl Channel {
         state.batches = state.batches.saturating_sub(1);
         let size = size_of(&batch).min(state.bytes);
         state.bytes -= size;
-        state.budget.give_back(size);
+        state.budget.release(size);
         self.places.notify_one();
         Popped::Batch(batch)
     }
@@ -245,8 +245,8 @@ impl State {
         self.wake();
     }
 
-    fn forget_bytes(&mut self) {
-        self.budget.give_back(self.bytes);
+    fn discard_bytes(&mut self) {
+        self.budget.release(self.bytes);
         self.bytes = 0;
     }
 
@@ -259,7 +259,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        self.forget_bytes();
+        self.discard_bytes();
     }
 }
 

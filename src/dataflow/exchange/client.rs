@@ -65,11 +65,11 @@ impl Request {
         let (mut reader, mut writer) = self.open().await?;
         tokio::select! {
             ended = self.receive(&mut reader, channel) => ended,
-            never = give_credit(&mut writer, channel) => match never {},
+            never = send_credit(&mut writer, channel) => match never {},
         }
     }
 
-    fn lost(&self, error: &io::Error) -> String {
+    fn connection_lost(&self, error: &io::Error) -> String {
         format!("the connection to {} was lost: {error}", self.address)
     }
 
@@ -87,7 +87,7 @@ impl Request {
             match self.try_open().await {
                 Ok((connection, answer)) => {
                     unreachable_since = None;
-                    match answer.says() {
+                    match answer.verdict_kind() {
                         Verdict::Accepted => return Ok(connection),
                         Verdict::Refused => return Err(format!("refused: {}", answer.reason)),
                         Verdict::NotYet | Verdict::StaleEpoch => {
@@ -129,7 +129,7 @@ impl Request {
         loop {
             let frame = read_frame(reader, LARGEST_BODY)
                 .await
-                .map_err(|error| self.lost(&error))?;
+                .map_err(|error| self.connection_lost(&error))?;
             let Some(frame) = frame else {
                 return Err(format!(
                     "the connection to {} was lost before the end",
@@ -152,12 +152,12 @@ impl Request {
                 }
                 FrameType::Time => {
                     let signal = frame::decode_time(&frame.body);
-                    channel.signal(signal.map_err(|error| self.lost(&error))?);
+                    channel.signal(signal.map_err(|error| self.connection_lost(&error))?);
                 }
                 FrameType::End => return Ok(()),
                 FrameType::Failed => return Err(String::from_utf8_lossy(&frame.body).into_owned()),
                 FrameType::Hello | FrameType::Credit | FrameType::Answer => {
-                    return Err(format!("{} sent a frame out of place", self.address));
+                    return Err(format!("{} sent an unexpected frame", self.address));
                 }
             }
         }
@@ -177,7 +177,7 @@ async fn shake_hands((reader, writer): &mut Connection, hello: &Hello) -> io::Re
 
 /// Gives credit for free places. Never returns: a lost connection is detected by the reading side, and only
 /// after the last frame of the producer.
-async fn give_credit(writer: &mut (impl AsyncWrite + Unpin), channel: &Channel) -> Infallible {
+async fn send_credit(writer: &mut (impl AsyncWrite + Unpin), channel: &Channel) -> Infallible {
     loop {
         let places = u32::try_from(channel.grant().await).unwrap_or(u32::MAX);
         let written = write_frame(writer, FrameType::Credit, &places.to_le_bytes()).await;

@@ -82,7 +82,7 @@ impl InputGate {
 
     /// Returns the next batch of any channel, in turn.
     pub(crate) fn poll(&mut self) -> Result<Input, InputError> {
-        if let Some(signal) = self.alignment.owed() {
+        if let Some(signal) = self.alignment.pending() {
             return Ok(Input::Time(signal));
         }
         let mut looked_at = 0;

@@ -146,7 +146,7 @@ impl Answer {
     }
 
     /// The verdict; an unknown value is a refusal.
-    pub(super) fn says(&self) -> Verdict {
+    pub(super) fn verdict_kind(&self) -> Verdict {
         self.verdict()
     }
 }

@@ -4,7 +4,7 @@
 //! consumer opens its channel, in memory if producer and consumer share the TaskManager, else over TCP
 //! (`frame`, `hello`). A channel takes no more than its consumer has given credit for, so a slow consumer stops
 //! its sources over any distance. All channels together take no more than the TaskManager's network memory,
-//! plus one batch each (`budget`). The output for a blocking edge goes to a file first (`kept`), and each
+//! plus one batch each (`budget`). The output for a blocking edge goes to a file first (`blocking_output`), and each
 //! consumer's channel is filled from there.
 //!
 //! Invariants: a channel is served to one consumer, once, only of exactly the generation that the consumer asks
@@ -12,13 +12,13 @@
 //! closed connection. A side that finds the connection lost fails its end of the channel, as the other side may
 //! not have noticed.
 
+mod blocking_output;
 mod budget;
 mod channel;
 mod client;
 mod frame;
 mod gate;
 mod hello;
-mod kept;
 mod partition;
 mod server;
 #[cfg(test)]
@@ -42,15 +42,15 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+pub(super) use blocking_output::KeptError;
 pub(super) use channel::Closed;
 pub(super) use gate::{Input, InputError, InputGate};
-pub(super) use kept::KeptError;
 pub(super) use partition::{Attempt, PartitionId, PartitionWriter};
 
+use self::blocking_output::{Kept, KeptWriter};
 use self::budget::NetworkBudget;
 use self::channel::Channel;
 use self::hello::Hello;
-use self::kept::{Kept, KeptWriter};
 use self::partition::Partitions;
 use self::server::Server;
 use crate::time::ChannelTime;
@@ -233,7 +233,7 @@ impl Exchange {
         target: u32,
     ) -> Vec<RecordBatch> {
         let kept = self.partitions().find_kept(partition, generation, target);
-        kept::tests::read(&kept.expect("it is complete"), target).await
+        blocking_output::tests::read(&kept.expect("it is complete"), target).await
     }
 
     /// Starts to open channels. A channel that can't be opened fails when it is read.

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tokio::sync::watch;
 
+use super::blocking_output::Kept;
 use super::budget::NetworkBudget;
 use super::channel::{Channel, Closed};
-use super::kept::Kept;
 use crate::time::TimeSignal;
 
 /// Identifies a partition.
@@ -166,11 +166,13 @@ impl Partitions {
         let Some(partition) = partitions.get(&id) else {
             return Lookup::NotYet;
         };
-        let (asked, present) = (attempt.generation, partition.attempt.generation);
-        if present > asked {
-            return Lookup::Refused(format!("generation {asked} was superseded by {present}"));
+        let (requested, present) = (attempt.generation, partition.attempt.generation);
+        if present > requested {
+            return Lookup::Refused(format!(
+                "generation {requested} was superseded by {present}"
+            ));
         }
-        if present < asked {
+        if present < requested {
             return Lookup::NotYet;
         }
         if partition.attempt.job_incarnation != attempt.job_incarnation {

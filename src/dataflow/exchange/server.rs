@@ -19,10 +19,10 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
+use super::blocking_output::Kept;
 use super::channel::{Channel, PLACES, Popped};
 use super::frame::{self, Encoder, FrameType, LARGEST_HELLO, read_frame, write_frame};
 use super::hello::{Answer, Hello, PROTOCOL_VERSION, Verdict};
-use super::kept::Kept;
 use super::partition::Partitions;
 
 /// How long a hello waits here for its producer before the consumer must ask again.
@@ -81,7 +81,7 @@ async fn read_hello(
         biased;
         hello = hello => hello??,
         () = connection.evicted() => {
-            return Err(io::Error::other("it sent no hello, and another connection needed its place"));
+            return Err(io::Error::other("it sent no hello, and its place was needed for another connection"));
         }
     };
     let hello = match hello {
@@ -312,7 +312,7 @@ mod tests {
     use super::super::channel::Closed;
     use super::super::partition::{Attempt, PartitionId};
     use super::*;
-    use crate::testing::{YoungestHeard, texts};
+    use crate::testing::{HighestEpochSeen, texts};
 
     /// Returns what a producer gets after its consumer disconnected with `go`, with records unread in its
     /// socket.
@@ -333,7 +333,7 @@ mod tests {
         let server = Server {
             resource_id: "tm".to_owned(),
             incarnation: "first".to_owned(),
-            gate: Arc::new(YoungestHeard::default()),
+            gate: Arc::new(HighestEpochSeen::default()),
             partitions,
         };
         let listener = Listener::bind("127.0.0.1:0", Port::Exchange).await;

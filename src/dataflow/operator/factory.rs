@@ -41,7 +41,7 @@ pub trait OperatorFactory: fmt::Debug + Send + Sync + 'static {
     fn may_run_until(&self, job: JobId, ends: Moment);
 
     /// Removes that limit. No program of the job runs here or will run here.
-    fn forget_limit(&self, job: JobId);
+    fn remove_limit(&self, job: JobId);
 
     /// Stops keeping files for a job of which no program runs here. `None` if there are none.
     fn release_files(&self, job: JobId) -> Option<ReleasedFiles>;

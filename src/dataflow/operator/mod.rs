@@ -30,7 +30,7 @@ pub use output::Output;
 pub use peers::{Away, Peers};
 
 use crate::coordination::CoordinatorLine;
-use crate::lingering::Lingering;
+use crate::end_guard::EndGuard;
 use crate::time::TimeSignal;
 
 /// Where an operator runs.
@@ -53,7 +53,7 @@ pub struct OperatorContext {
     /// The columns of its output; `None` for sinks.
     pub output: Option<SchemaRef>,
     /// Held by work that may outlive the task's future.
-    pub lingering: Lingering,
+    pub end_guard: EndGuard,
     /// Where it reports that one of its peers is unreachable.
     pub peers: Peers,
     /// Indices of the extended resources that the task may use, by resource name.

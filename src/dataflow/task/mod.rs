@@ -34,8 +34,8 @@ pub use status::TaskStatus;
 use self::run::TaskError;
 use self::status::Counters;
 use crate::coordination::CoordinatorRequest;
+use crate::end_guard::{EndGuard, EndWaiter};
 use crate::exchange::Exchange;
-use crate::lingering::{AllGone, Lingering};
 use crate::operator::OperatorFactory;
 
 /// Maximum number of operators' requests that wait to be sent. When it is reached, tasks with further
@@ -76,8 +76,8 @@ impl TaskRuntime {
     }
 
     /// Removes the lease and the files of a job of which no program runs here or will run here.
-    pub fn forget_programs(&self, job: JobId) {
-        self.operators.forget_limit(job);
+    pub fn remove_programs(&self, job: JobId) {
+        self.operators.remove_limit(job);
         self.release_files(job);
     }
 
@@ -123,14 +123,14 @@ impl TaskRuntime {
         let counters = Arc::new(Counters::default());
         let cancel = CancellationToken::new();
         let stop = CancellationToken::new();
-        let (lingering, all_gone) = Lingering::new();
+        let (end_guard, end_waiter) = EndGuard::new();
         let coordinator_requests = self.coordinator_requests.lock();
         let task = run::Run {
             spec,
             coordinator_requests: coordinator_requests.clone(),
             exchange: self.exchange.clone(),
             operators: Arc::clone(&self.operators),
-            lingering,
+            end_guard,
             counters: Arc::clone(&counters),
             status: sender.clone(),
             stop: stop.clone(),
@@ -142,7 +142,7 @@ impl TaskRuntime {
             task.run(),
             sender,
             cancel.clone(),
-            all_gone,
+            end_waiter,
         ));
         RunningTask {
             status,
@@ -202,7 +202,7 @@ async fn supervise(
     task: impl Future<Output = Result<Vec<Committable>, TaskError>>,
     status: watch::Sender<TaskStatus>,
     cancel: CancellationToken,
-    all_gone: AllGone,
+    end_waiter: EndWaiter,
 ) {
     tracing::debug!(task = name, "task starts");
     let mut running = Box::pin(AssertUnwindSafe(task).catch_unwind());
@@ -222,7 +222,7 @@ async fn supervise(
     };
     // Its files and channels are closed, and its programs are gone, before the end is published.
     drop(running);
-    all_gone.wait().await;
+    end_waiter.wait().await;
     match &last {
         TaskStatus::Failed { cause, .. } => tracing::warn!(task = name, cause, "task failed"),
         ended => tracing::debug!(task = name, status = ended.name(), "task ended"),

@@ -15,10 +15,10 @@ use tanist_proto::v1::{
 use tokio::sync::mpsc;
 
 use super::TaskSpec;
-use crate::coordination::{Asker, CoordinatorLine, CoordinatorRequest};
+use crate::coordination::{CoordinatorLine, CoordinatorRequest, Requester};
+use crate::end_guard::EndGuard;
 use crate::exchange::{Attempt, ChannelRequest, PartitionId};
 use crate::key::NoKeyColumn;
-use crate::lingering::Lingering;
 use crate::operator::{OperatorContext, OperatorError, OperatorFactory, Peers};
 use crate::partitioner::Partitioner;
 use crate::record::{UnknownColumnType, describe, same_columns, schema_of};
@@ -91,7 +91,7 @@ impl Plan {
     pub(super) fn of(
         spec: &TaskSpec,
         factory: &dyn OperatorFactory,
-        lingering: &Lingering,
+        end_guard: &EndGuard,
         peers: &Peers,
         coordinator_requests: Option<&mpsc::Sender<CoordinatorRequest>>,
     ) -> Result<Plan, PlanError> {
@@ -120,7 +120,7 @@ impl Plan {
             generation,
             input: input_schema(graph, vertex)?,
             output: None,
-            lingering: lingering.clone(),
+            end_guard: end_guard.clone(),
             peers: peers.clone(),
             external_resources: Arc::new(spec.external_resources.clone()),
             coordinator: None,
@@ -215,7 +215,7 @@ fn plan_operators(
             output: output.clone(),
             coordinator: coordinator_requests.map(|coordinator_requests| CoordinatorLine {
                 coordinator_requests: coordinator_requests.clone(),
-                asker: Asker {
+                requester: Requester {
                     job: first.job,
                     vertex: first.vertex,
                     subtask: first.subtask,

@@ -20,8 +20,8 @@ use super::plan::{Plan, PlanError};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
 use crate::coordination::CoordinatorRequest;
+use crate::end_guard::EndGuard;
 use crate::exchange::{Exchange, Input, InputError, InputGate};
-use crate::lingering::Lingering;
 use crate::operator::{
     EndOfInput, OperatorError, OperatorFactory, Output, Source, SourceState, Stopped,
 };
@@ -118,7 +118,7 @@ pub(super) struct Run {
     pub(super) spec: TaskSpec,
     pub(super) exchange: Exchange,
     pub(super) operators: Arc<dyn OperatorFactory>,
-    pub(super) lingering: Lingering,
+    pub(super) end_guard: EndGuard,
     /// Sends operators' requests; `None` if nothing transports them.
     pub(super) coordinator_requests: Option<mpsc::Sender<CoordinatorRequest>>,
     pub(super) counters: Arc<Counters>,
@@ -149,7 +149,7 @@ impl Run {
         let mut plan = Plan::of(
             &self.spec,
             &*self.operators,
-            &self.lingering,
+            &self.end_guard,
             self.counters.peers(),
             self.coordinator_requests.as_ref(),
         )?;
@@ -313,7 +313,7 @@ async fn process(
     chain.process_beside(element, &mut emitted)?;
     outputs.send(emitted).await?;
     if outputs.is_due() {
-        settle(chain, outputs).await?;
+        tick_and_flush(chain, outputs).await?;
     }
     task::yield_now().await;
     Ok(())
@@ -330,7 +330,7 @@ async fn make_room(chain: &mut Chain, outputs: &mut Outputs) -> Result<(), TaskE
                 }
                 outputs.send(emitted).await?;
                 if outputs.is_due() {
-                    settle(chain, outputs).await?;
+                    tick_and_flush(chain, outputs).await?;
                 }
             }
             None => rest(pending(), chain, outputs, Until::Room).await?,
@@ -346,7 +346,7 @@ async fn rest(
     outputs: &mut Outputs,
     until: Until,
 ) -> Result<(), TaskError> {
-    let tick = settle(chain, outputs).await?;
+    let tick = tick_and_flush(chain, outputs).await?;
     let moment = async {
         match tick {
             Some(tick) => tokio::time::sleep_until(tick).await,
@@ -362,7 +362,10 @@ async fn rest(
 }
 
 /// Passes the time to the operators and flushes the outputs. Returns when the operators need the time again.
-async fn settle(chain: &mut Chain, outputs: &mut Outputs) -> Result<Option<Instant>, TaskError> {
+async fn tick_and_flush(
+    chain: &mut Chain,
+    outputs: &mut Outputs,
+) -> Result<Option<Instant>, TaskError> {
     let mut emitted = Output::default();
     let tick = chain.tick_beside(Instant::now(), &mut emitted)?;
     outputs.send(emitted).await?;

@@ -103,7 +103,7 @@ impl OperatorFactory for Recording {
 
     fn may_run_until(&self, _: JobId, _: Moment) {}
 
-    fn forget_limit(&self, _: JobId) {}
+    fn remove_limit(&self, _: JobId) {}
 
     fn release_files(&self, _: JobId) -> Option<ReleasedFiles> {
         None
@@ -195,13 +195,13 @@ async fn a_panic_fails_the_task_and_not_the_process() {
         tokio::task::yield_now().await;
         panic!("an operator's mistake")
     };
-    let (_, all_gone) = Lingering::new();
+    let (_, end_waiter) = EndGuard::new();
     supervise(
         "task".to_owned(),
         panicking,
         sender,
         CancellationToken::new(),
-        all_gone,
+        end_waiter,
     )
     .await;
     let cause = "panicked: an operator's mistake".to_owned();

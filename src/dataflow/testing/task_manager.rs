@@ -24,9 +24,9 @@ pub(crate) fn cluster() -> ClusterIncarnation {
 
 /// An epoch gate for tests: unlike [`tanist_gateway::fencing::HighestEpoch`] it does not wait for proof.
 #[derive(Debug, Default)]
-pub(crate) struct YoungestHeard(Mutex<Option<(ClusterIncarnation, Epoch)>>);
+pub(crate) struct HighestEpochSeen(Mutex<Option<(ClusterIncarnation, Epoch)>>);
 
-impl YoungestHeard {
+impl HighestEpochSeen {
     /// Records that the TaskManager's store shows this epoch.
     pub(crate) fn observe(
         &self,
@@ -50,7 +50,7 @@ impl YoungestHeard {
 }
 
 #[async_trait]
-impl EpochGate for YoungestHeard {
+impl EpochGate for HighestEpochSeen {
     async fn admit(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused> {
         match self.highest() {
             Some((_, highest)) if epoch > highest => {
@@ -98,7 +98,7 @@ impl OperatorFactory for NoOperators {
 
     fn may_run_until(&self, _: JobId, _: Moment) {}
 
-    fn forget_limit(&self, _: JobId) {}
+    fn remove_limit(&self, _: JobId) {}
 
     fn release_files(&self, _: JobId) -> Option<ReleasedFiles> {
         None
@@ -108,7 +108,7 @@ impl OperatorFactory for NoOperators {
 /// The part of a TaskManager that runs tasks.
 pub(crate) struct TaskManager {
     pub(crate) runtime: TaskRuntime,
-    pub(crate) gate: Arc<YoungestHeard>,
+    pub(crate) gate: Arc<HighestEpochSeen>,
     pub(crate) location: TaskManagerLocation,
 }
 
@@ -118,7 +118,7 @@ impl TaskManager {
     }
 
     pub(crate) async fn start_with(name: &str, operators: impl OperatorFactory) -> TaskManager {
-        let gate = Arc::new(YoungestHeard::default());
+        let gate = Arc::new(HighestEpochSeen::default());
         let options = ExchangeOptions::new(name, "first", gate.clone());
         let exchange = Exchange::bind("127.0.0.1:0", options, Handle::current());
         let exchange = exchange.await.expect("a free port");

@@ -72,7 +72,7 @@ impl JobMasterControl for Scripted {
         ended.ok().and_then(|result| result.clone())
     }
 
-    fn task_manager_gone(&self, _: ResourceId, _: String) {}
+    fn report_task_manager_lost(&self, _: ResourceId, _: String) {}
 
     async fn reconciled(&self) -> Option<Adoption> {
         Some(Adoption::default())

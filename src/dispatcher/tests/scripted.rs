@@ -113,7 +113,7 @@ impl JobMasterControl for Scripted {
         is_unfit.then(|| "it names nothing".to_owned())
     }
 
-    fn task_manager_gone(&self, _: ResourceId, _: String) {}
+    fn report_task_manager_lost(&self, _: ResourceId, _: String) {}
 
     async fn reconciled(&self) -> Option<Adoption> {
         Some(Adoption::default())

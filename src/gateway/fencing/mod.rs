@@ -4,8 +4,8 @@
 //! - A higher epoch counts once the process's own store shows it (`proof`). A message of a higher epoch waits
 //!   for that ([`HighestEpoch::prove`]), for less than its first deadline; without proof it is refused, and
 //!   nothing has changed.
-//! - While the own store does not answer, a leader whose message names the same store is believed. The store's
-//!   first answer confirms or ends that.
+//! - While the own store does not answer, a leader whose message names the same store is accepted provisionally.
+//!   The store's first answer confirms or rejects it.
 
 mod epoch_gate;
 mod own_store;
@@ -29,13 +29,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 pub use self::epoch_gate::{EpochGate, Refused};
 pub use self::own_store::OwnStore;
-pub use self::proof::{Asked, Claim, Contradicted, Proof};
-use self::proof::{Judgement, Refusal, Shown};
+pub use self::proof::{Claim, Contradicted, Proof, ReadBaseline};
+use self::proof::{Refusal, Shown, Verdict};
 use super::{GatewayError, GatewayResult};
 
 /// Time that a message waits for proof. The first dial of a leader must get the answer within its own limit of 500 ms.
 const PROOF_TIMEOUT: Duration = Duration::from_millis(400);
-/// Time without an answer of the own store after which a message that names this store is believed. A store
+/// Time without an answer of the own store after which a message that names this store is accepted. A store
 /// that works answers sooner.
 const SILENCE: Duration = Duration::from_millis(150);
 /// The same for a store without an identity, which can't be distinguished from its copy. Longer than the first
@@ -43,10 +43,10 @@ const SILENCE: Duration = Duration::from_millis(150);
 const SILENCE_WITHOUT_IDENTITY: Duration = Duration::from_millis(700);
 /// Delay between two reads of a store that can't be reached.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The same while a leader is believed without proof.
+/// The same while a term is accepted without proof.
 const RECHECK_PAUSE: Duration = Duration::from_millis(500);
 /// Minimum interval between two log messages about messages without proof.
-const SAID_INTERVAL: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length, in characters, of a name from outside in texts.
 const LONGEST_NAME: usize = 100;
 /// Number of leaders' messages that may wait for proof at the same time; the same for hellos of the exchange.
@@ -89,12 +89,12 @@ struct Shared {
     /// leader's message.
     hellos: Semaphore,
     /// Time of the last log message about a term that is not in the store; limits their number.
-    said: Mutex<Option<Instant>>,
+    last_logged: Mutex<Option<Instant>>,
 }
 
 /// What a process accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Heard {
+pub struct AcceptedTerm {
     /// Incarnation of the cluster; `None` until the own store has shown one.
     pub incarnation: Option<ClusterIncarnation>,
     /// The highest epoch.
@@ -109,7 +109,7 @@ impl Default for HighestEpoch {
                 store: OnceLock::new(),
                 leaders: Semaphore::new(WAITING),
                 hellos: Semaphore::new(WAITING),
-                said: Mutex::default(),
+                last_logged: Mutex::default(),
             }),
         }
     }
@@ -145,19 +145,24 @@ impl HighestEpoch {
             .map_err(GatewayError::from)
     }
 
-    /// Returns what must be passed to [`HighestEpoch::answered`] after the store has been asked.
-    pub fn asked(&self) -> Asked {
-        self.shared.proof.borrow().asked()
+    /// Returns what must be passed to [`HighestEpoch::answered`] after the store has answered a read.
+    pub fn read_baseline(&self) -> ReadBaseline {
+        self.shared.proof.borrow().read_baseline()
     }
 
-    /// Records the answer of the own store to a linearizable read that began after `asked`.
-    pub fn answered(&self, incarnation: &ClusterIncarnation, epoch: Epoch, asked: &Asked) {
+    /// Records the answer of the own store to a linearizable read that began at `baseline`.
+    pub fn answered(
+        &self,
+        incarnation: &ClusterIncarnation,
+        epoch: Epoch,
+        baseline: &ReadBaseline,
+    ) {
         let shown = Shown {
             incarnation: Some(incarnation.clone()),
             epoch,
             details: None,
         };
-        self.change(|proof| proof.answered(&shown, asked));
+        self.change(|proof| proof.answered(&shown, baseline));
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Proof) -> T) -> T {
@@ -169,7 +174,7 @@ impl HighestEpoch {
                 && before.contradicted() != Some(it)
             {
                 let (epoch, proven) = (it.epoch, proof.proven());
-                tracing::error!(%epoch, %proven, "the store contradicts the epoch that was believed while it was silent");
+                tracing::error!(%epoch, %proven, "the store contradicts the epoch that was accepted provisionally while the store did not answer");
             }
             *proof != before
         });
@@ -179,11 +184,11 @@ impl HighestEpoch {
     /// Checks the sender of a leader's message against the accepted term. Does not wait.
     pub fn admit(&self, sender: Option<&pb::Sender>) -> GatewayResult<Epoch> {
         let claim = leaders_claim(sender)?;
-        let judgement = self.shared.proof.borrow().judge(&claim);
-        let refused = match judgement {
-            Judgement::Admitted => return Ok(claim.epoch),
-            Judgement::Refused(refusal) => refusal.into(),
-            Judgement::Unproven => unproven(&claim, "this process's own store has not shown it"),
+        let verdict = self.shared.proof.borrow().check(&claim);
+        let refused = match verdict {
+            Verdict::Admitted => return Ok(claim.epoch),
+            Verdict::Refused(refusal) => refusal.into(),
+            Verdict::Unproven => unproven(&claim, "this process's own store has not shown it"),
         };
         tracing::info!(epoch = %claim.epoch, %refused, "refused a message");
         Err(refused)
@@ -208,7 +213,7 @@ impl HighestEpoch {
             None => &self.shared.hellos,
         };
         let Ok(_place) = places.try_acquire() else {
-            return Err(unproven(claim, "too many messages wait for proof"));
+            return Err(unproven(claim, "too many messages are waiting for proof"));
         };
         let mut leaders = store.leaders();
         let mut changes = self.subscribe();
@@ -218,17 +223,17 @@ impl HighestEpoch {
             return definite;
         }
         let until = Instant::now() + self.proof_timeout(claim);
-        let mut asking = pin!(self.ask(store));
+        let mut reading = pin!(self.read(store));
         loop {
             tokio::select! {
                 biased;
                 Ok(()) = leaders.changed() => self.follow_watch(&mut leaders),
                 Ok(()) = changes.changed() => {}
-                () = &mut asking => {
+                () = &mut reading => {
                     // This read began after the message arrived.
                     return self.definite(claim).unwrap_or_else(|| Err(self.contradicted(claim)));
                 }
-                () = sleep_until(until) => return self.believe(claim),
+                () = sleep_until(until) => return self.accept_provisionally(claim),
             }
             if let Some(definite) = self.definite(claim) {
                 return definite;
@@ -243,13 +248,13 @@ impl HighestEpoch {
     }
 
     /// Returns once the store has answered a read that began after this call.
-    async fn ask(&self, store: &OwnStore) {
+    async fn read(&self, store: &OwnStore) {
         loop {
-            let asked = self.asked();
+            let baseline = self.read_baseline();
             match store.read().await {
                 Ok(view) => {
                     let shown = Shown::from(&view);
-                    return self.change(|proof| proof.answered(&shown, &asked));
+                    return self.change(|proof| proof.answered(&shown, &baseline));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "the store can't be read to prove an epoch; reading is retried");
@@ -259,18 +264,18 @@ impl HighestEpoch {
         }
     }
 
-    /// Reads the store repeatedly while a term is believed that it has not shown. Never returns.
+    /// Reads the store repeatedly while a term is accepted that it has not shown. Never returns.
     pub async fn recheck(&self) {
         let mut proofs = self.subscribe();
         loop {
-            if proofs.wait_for(Proof::is_believing).await.is_err() {
+            if proofs.wait_for(Proof::is_provisional).await.is_err() {
                 return std::future::pending().await;
             }
             if let Some(store) = self.shared.store.get() {
-                let asked = self.asked();
+                let baseline = self.read_baseline();
                 if let Ok(view) = store.read().await {
                     let shown = Shown::from(&view);
-                    self.change(|proof| proof.answered(&shown, &asked));
+                    self.change(|proof| proof.answered(&shown, &baseline));
                 }
             }
             sleep(RECHECK_PAUSE).await;
@@ -278,15 +283,15 @@ impl HighestEpoch {
     }
 
     fn definite(&self, claim: &Claim) -> Option<GatewayResult<()>> {
-        let judgement = self.shared.proof.borrow().judge(claim);
-        match judgement {
-            Judgement::Admitted => Some(Ok(())),
-            Judgement::Refused(refusal) => {
+        let verdict = self.shared.proof.borrow().check(claim);
+        match verdict {
+            Verdict::Admitted => Some(Ok(())),
+            Verdict::Refused(refusal) => {
                 let refused = GatewayError::from(refusal);
                 tracing::info!(epoch = %claim.epoch, %refused, "refused a message");
                 Some(Err(refused))
             }
-            Judgement::Unproven => None,
+            Verdict::Unproven => None,
         }
     }
 
@@ -299,11 +304,11 @@ impl HighestEpoch {
         }
     }
 
-    fn believe(&self, claim: &Claim) -> GatewayResult<()> {
-        if self.change(|proof| proof.believe(claim)) {
+    fn accept_provisionally(&self, claim: &Claim) -> GatewayResult<()> {
+        if self.change(|proof| proof.accept_provisionally(claim)) {
             let (epoch, holder) = (claim.epoch, claim.holder.as_ref());
             let holder = holder.map(ToString::to_string);
-            tracing::warn!(%epoch, holder, "this process's own store does not answer: a leader that names the same store is believed until it does");
+            tracing::warn!(%epoch, holder, "this process's own store does not answer: a leader that names the same store is accepted provisionally until it does");
             return Ok(());
         }
         Err(unproven(claim, "this process's own store gives no answer"))
@@ -314,18 +319,18 @@ impl HighestEpoch {
         let reason = format!("this process's own store shows epoch {epoch}");
         let refused = unproven(claim, &reason);
         let now = Instant::now();
-        let mut said = self.shared.said.lock();
-        if said.is_none_or(|at| now.saturating_duration_since(at) >= SAID_INTERVAL) {
-            *said = Some(now);
+        let mut last_logged = self.shared.last_logged.lock();
+        if last_logged.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL) {
+            *last_logged = Some(now);
             tracing::warn!(%refused, "a message names a term that is not in this process's store");
         }
         refused
     }
 
     /// Returns what this process accepts.
-    pub fn heard(&self) -> Heard {
+    pub fn accepted(&self) -> AcceptedTerm {
         let proof = self.shared.proof.borrow();
-        Heard {
+        AcceptedTerm {
             incarnation: proof.incarnation().cloned(),
             epoch: proof.youngest(),
         }
@@ -387,7 +392,7 @@ impl From<Refusal> for GatewayError {
 }
 
 /// The exchange between tasks uses the same proof and refusals as the rest of its process. A consumer names no
-/// holder, so it is never believed without proof.
+/// holder, so it is never accepted without proof.
 #[async_trait]
 impl EpochGate for HighestEpoch {
     async fn admit(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused> {
@@ -400,24 +405,24 @@ impl EpochGate for HighestEpoch {
         let Err(refused) = self.prove_claim(&claim).await else {
             return Ok(());
         };
-        let heard = self.heard();
-        Err(match heard.incarnation {
+        let accepted = self.accepted();
+        Err(match accepted.incarnation {
             Some(known) if known != *incarnation => Refused::OtherCluster {
                 offered: incarnation.clone(),
                 known,
             },
-            Some(_) if epoch < heard.epoch => Refused::Stale {
+            Some(_) if epoch < accepted.epoch => Refused::Stale {
                 offered: epoch,
-                highest: heard.epoch,
+                highest: accepted.epoch,
             },
             Some(_) | None => Refused::Unproven(refused.to_string()),
         })
     }
 
     fn highest(&self) -> Option<(ClusterIncarnation, Epoch)> {
-        let heard = self.heard();
-        heard
+        let accepted = self.accepted();
+        accepted
             .incarnation
-            .map(|incarnation| (incarnation, heard.epoch))
+            .map(|incarnation| (incarnation, accepted.epoch))
     }
 }

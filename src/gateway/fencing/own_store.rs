@@ -38,12 +38,12 @@ impl OwnStore {
     where
         R: Future<Output = Result<LeaderView, NoAnswer>> + Send + 'static,
     {
-        let (reads, asked) = mpsc::channel(WAITING);
+        let (reads, baseline) = mpsc::channel(WAITING);
         let store = OwnStore {
             leaders: leaders.subscribe(),
             reads,
         };
-        tokio::spawn(answer(leaders, read, asked));
+        tokio::spawn(answer(leaders, read, baseline));
         store
     }
 
@@ -62,8 +62,8 @@ impl OwnStore {
     /// Returns the result of a linearizable read that begins after this call.
     pub async fn read(&self) -> Result<LeaderView, NoAnswer> {
         let (reply, answered) = oneshot::channel();
-        let asked = self.reads.try_send(reply);
-        asked.map_err(|error| NoAnswer(format!("it can't be asked: {error}")))?;
+        let sent = self.reads.try_send(reply);
+        sent.map_err(|error| NoAnswer(format!("it can't be read: {error}")))?;
         let answered = answered.await;
         answered.map_err(|_| NoAnswer("it was closed".to_owned()))?
     }
@@ -78,13 +78,13 @@ impl fmt::Debug for OwnStore {
 async fn answer<R>(
     leaders: watch::Sender<LeaderView>,
     read: impl Fn() -> R + Send + 'static,
-    mut asked: mpsc::Receiver<Reply>,
+    mut requests: mpsc::Receiver<Reply>,
 ) where
     R: Future<Output = Result<LeaderView, NoAnswer>> + Send + 'static,
 {
-    while let Some(first) = asked.recv().await {
+    while let Some(first) = requests.recv().await {
         let mut waiting = vec![first];
-        while let Ok(next) = asked.try_recv() {
+        while let Ok(next) = requests.try_recv() {
             waiting.push(next);
         }
         let late = |_| NoAnswer(format!("none within {READ_TIMEOUT:?}"));
@@ -101,7 +101,7 @@ async fn answer<R>(
             });
         }
         for reply in waiting {
-            let _nobody_waits = reply.send(answer.clone());
+            let _ = reply.send(answer.clone());
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Decides which term a process accepts, and why. Pure.
 //!
 //! - *Proven* is the highest epoch that the process's own store has shown, by a watch or by a linearizable read.
-//! - *Believed* is a higher epoch that a message named while that store did not answer; the message named the
-//!   same store. The store's first answer confirms or ends the belief.
+//! - *Provisional* is a higher epoch that a message named while that store did not answer; the message named the
+//!   same store. The store's first answer confirms or rejects it.
 //! - Everything else in a message changes nothing: it is only compared with these two.
 //! - A linearizable read that began after the store had shown an epoch, and that shows a lower one, proves that
 //!   the store went back.
@@ -60,7 +60,7 @@ impl From<&LeaderView> for Shown {
 
 /// Whether a message is of the accepted term.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Judgement {
+pub enum Verdict {
     /// It is.
     Admitted,
     /// It is not, and no answer of the store can change that.
@@ -109,31 +109,31 @@ fn holder_text(holder: Option<&TermHolder>) -> String {
 
 /// A term taken from a message while the store did not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Believed {
+struct ProvisionalTerm {
     epoch: Epoch,
     holder: TermHolder,
 }
 
 /// What was known when a read of the store began. Its answer is compared with this.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct ReadBaseline {
     proven: Epoch,
-    believed: Option<Believed>,
+    provisional: Option<ProvisionalTerm>,
 }
 
-impl Asked {
+impl ReadBaseline {
     /// Returns the epoch that the store had shown by then.
     pub fn proven(&self) -> Epoch {
         self.proven
     }
 }
 
-/// A belief that the store has contradicted.
+/// A provisional term that the store has contradicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contradicted {
     /// Number that distinguishes it from earlier ones.
     pub number: u64,
-    /// The epoch that was believed.
+    /// The provisional epoch.
     pub epoch: Epoch,
 }
 
@@ -147,7 +147,7 @@ pub struct Proof {
     holder: Option<Option<TermHolder>>,
     /// Identity of the store as last read; `None`: not read yet.
     store: Option<Option<StoreIdentity>>,
-    believed: Option<Believed>,
+    provisional: Option<ProvisionalTerm>,
     contradicted: Option<Contradicted>,
     went_back: Option<Epoch>,
 }
@@ -160,8 +160,8 @@ impl Proof {
 
     /// Returns the epoch that this process accepts.
     pub fn youngest(&self) -> Epoch {
-        let believed = self.believed.as_ref().map(|it| it.epoch);
-        believed.unwrap_or_default().max(self.proven)
+        let provisional = self.provisional.as_ref().map(|it| it.epoch);
+        provisional.unwrap_or_default().max(self.proven)
     }
 
     /// Returns the epoch that the store has shown.
@@ -169,12 +169,12 @@ impl Proof {
         self.proven
     }
 
-    /// Whether the accepted epoch is believed, not proven.
-    pub(crate) fn is_believing(&self) -> bool {
-        self.believed.is_some()
+    /// Whether the accepted epoch is provisional, not proven.
+    pub(crate) fn is_provisional(&self) -> bool {
+        self.provisional.is_some()
     }
 
-    /// Returns the last belief that the store has contradicted.
+    /// Returns the last provisional term that the store has contradicted.
     pub fn contradicted(&self) -> Option<Contradicted> {
         self.contradicted
     }
@@ -185,12 +185,12 @@ impl Proof {
     }
 
     /// Compares a message's claim with what is known.
-    pub fn judge(&self, claim: &Claim) -> Judgement {
+    pub fn check(&self, claim: &Claim) -> Verdict {
         let Some(known) = &self.incarnation else {
-            return Judgement::Unproven;
+            return Verdict::Unproven;
         };
         if *known != claim.incarnation {
-            return Judgement::Refused(Refusal::OtherIncarnation {
+            return Verdict::Refused(Refusal::OtherIncarnation {
                 offered: claim.incarnation.clone(),
                 known: known.clone(),
             });
@@ -198,28 +198,28 @@ impl Proof {
         let youngest = self.youngest();
         if claim.epoch < youngest {
             let offered = claim.epoch;
-            return Judgement::Refused(Refusal::Older { offered, youngest });
+            return Verdict::Refused(Refusal::Older { offered, youngest });
         }
         let Some(offered) = &claim.holder else {
             return match claim.epoch == youngest {
-                true => Judgement::Admitted,
-                false => Judgement::Unproven,
+                true => Verdict::Admitted,
+                false => Verdict::Unproven,
             };
         };
-        let holder = match &self.believed {
-            Some(believed) => Some(Some(&believed.holder)),
+        let holder = match &self.provisional {
+            Some(provisional) => Some(Some(&provisional.holder)),
             None => self.holder.as_ref().map(Option::as_ref),
         };
         match holder {
             Some(holder) if claim.epoch == youngest => match holder == Some(offered) {
-                true => Judgement::Admitted,
-                false => Judgement::Refused(Refusal::OtherHolder {
+                true => Verdict::Admitted,
+                false => Verdict::Refused(Refusal::OtherHolder {
                     epoch: youngest,
                     offered: offered.clone(),
                     holder: holder.cloned(),
                 }),
             },
-            Some(_) | None => Judgement::Unproven,
+            Some(_) | None => Verdict::Unproven,
         }
     }
 
@@ -249,14 +249,16 @@ impl Proof {
             self.holder = Some(details.holder.clone());
             self.store = Some(details.store.clone());
         }
-        let Some(believed) = self.believed.take() else {
+        let Some(provisional) = self.provisional.take() else {
             return Ok(());
         };
-        match (believed.epoch.cmp(&self.proven), &self.holder) {
-            // The belief names the holder until the holder of the same epoch is read.
-            (Ordering::Greater, _) | (Ordering::Equal, None) => self.believed = Some(believed),
-            (Ordering::Equal, Some(holder)) if holder.as_ref() != Some(&believed.holder) => {
-                self.contradict(&believed);
+        match (provisional.epoch.cmp(&self.proven), &self.holder) {
+            // The provisional term names the holder until the holder of the same epoch is read.
+            (Ordering::Greater, _) | (Ordering::Equal, None) => {
+                self.provisional = Some(provisional)
+            }
+            (Ordering::Equal, Some(holder)) if holder.as_ref() != Some(&provisional.holder) => {
+                self.contradict(&provisional);
             }
             // Proven, or the term is over.
             (Ordering::Equal | Ordering::Less, _) => {}
@@ -264,43 +266,44 @@ impl Proof {
         Ok(())
     }
 
-    fn contradict(&mut self, believed: &Believed) {
+    fn contradict(&mut self, provisional: &ProvisionalTerm) {
         let number = self.contradicted.map_or(0, |it| it.number) + 1;
-        let epoch = believed.epoch;
+        let epoch = provisional.epoch;
         self.contradicted = Some(Contradicted { number, epoch });
     }
 
     /// Returns what must be kept while the store is read.
-    pub fn asked(&self) -> Asked {
-        Asked {
+    pub fn read_baseline(&self) -> ReadBaseline {
+        ReadBaseline {
             proven: self.proven,
-            believed: self.believed.clone(),
+            provisional: self.provisional.clone(),
         }
     }
 
-    /// Records the answer of the own store to a linearizable read that began after `asked`.
-    pub fn answered(&mut self, shown: &Shown, asked: &Asked) {
+    /// Records the answer of the own store to a linearizable read that began at `baseline`.
+    pub fn answered(&mut self, shown: &Shown, baseline: &ReadBaseline) {
         let is_of_cluster = shown.incarnation.is_some() && {
             let refusal = self.show(shown).err();
             !matches!(refusal, Some(Refusal::OtherIncarnation { .. }))
         };
-        if is_of_cluster && shown.epoch < asked.proven {
+        if is_of_cluster && shown.epoch < baseline.proven {
             self.went_back = Some(shown.epoch);
         }
-        let is_contradicted =
-            |it: &Believed| asked.believed.as_ref() == Some(it) && shown.epoch < it.epoch;
-        if let Some(believed) = self
-            .believed
+        let is_contradicted = |it: &ProvisionalTerm| {
+            baseline.provisional.as_ref() == Some(it) && shown.epoch < it.epoch
+        };
+        if let Some(provisional) = self
+            .provisional
             .take_if(|it| !is_of_cluster || is_contradicted(it))
         {
-            self.contradict(&believed);
+            self.contradict(&provisional);
         }
     }
 
     /// Whether a message may count without proof while the store does not answer: it names the store that
     /// proved the last epoch.
     pub(crate) fn is_credible(&self, claim: &Claim) -> bool {
-        self.judge(claim) == Judgement::Unproven
+        self.check(claim) == Verdict::Unproven
             && self.incarnation.is_some()
             && claim.holder.is_some()
             && self.store.as_ref() == Some(&claim.store)
@@ -312,11 +315,11 @@ impl Proof {
     }
 
     /// Accepts a message's term until the store answers. Returns whether it is accepted.
-    pub fn believe(&mut self, claim: &Claim) -> bool {
+    pub fn accept_provisionally(&mut self, claim: &Claim) -> bool {
         let Some(holder) = claim.holder.clone().filter(|_| self.is_credible(claim)) else {
             return false;
         };
-        self.believed = Some(Believed {
+        self.provisional = Some(ProvisionalTerm {
             epoch: claim.epoch,
             holder,
         });

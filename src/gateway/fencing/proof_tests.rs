@@ -49,11 +49,11 @@ fn steps(restores: bool) -> impl Strategy<Value = Vec<Step>> {
 }
 
 struct Read {
-    asked: Asked,
+    baseline: ReadBaseline,
     /// Epoch of the store when the read began.
     from: u64,
     /// Whether any answer contradicts the belief of that time.
-    liar_believed: bool,
+    liar_accepted: bool,
 }
 
 struct World {
@@ -63,8 +63,8 @@ struct World {
     /// The store was restored to an earlier state; answers in transit from before are lost.
     has_restored: bool,
     reads: Vec<Read>,
-    /// Whether a liar is believed, because the store did not answer and the liar named it.
-    liar_believed: bool,
+    /// Whether a liar's term is accepted, because the store did not answer and the liar named it.
+    liar_accepted: bool,
 }
 
 fn incarnation() -> ClusterIncarnation {
@@ -113,9 +113,9 @@ impl World {
                 prop_assert!(self.liar_gone_or(before), "a late watch took an epoch back");
             }
             Step::Ask => self.reads.push(Read {
-                asked: self.proof.asked(),
+                baseline: self.proof.read_baseline(),
                 from: self.stored,
-                liar_believed: self.liar_believed,
+                liar_accepted: self.liar_accepted,
             }),
             Step::Answer { ago, guard } => self.answer(ago, guard)?,
             Step::Leader { silent } => {
@@ -140,11 +140,11 @@ impl World {
                     ..claim("nobody", self.stored.saturating_add_signed(above), None)
                 };
                 let before = self.proof.clone();
-                let is_admitted = self.proof.judge(&claim) == Judgement::Admitted;
+                let is_admitted = self.proof.check(&claim) == Verdict::Admitted;
                 let is_youngest = claim.epoch == before.youngest();
                 prop_assert!(is_youngest || !is_admitted, "{claim:?} in {before:?}");
                 prop_assert!(
-                    !self.proof.believe(&claim),
+                    !self.proof.accept_provisionally(&claim),
                     "a claim without holder was believed"
                 );
                 prop_assert_eq!(&self.proof, &before);
@@ -161,11 +161,11 @@ impl World {
 
     /// Updates the flag: a belief ends once the store has shown as much.
     fn forget_liar(&mut self) {
-        self.liar_believed &= self.proof.is_believing();
+        self.liar_accepted &= self.proof.is_provisional();
     }
 
     fn liar_gone_or(&self, before: Epoch) -> bool {
-        self.proof.youngest() >= before || !self.proof.is_believing()
+        self.proof.youngest() >= before || !self.proof.is_provisional()
     }
 
     fn answer(&mut self, ago: u64, guard: bool) -> Result<(), TestCaseError> {
@@ -178,15 +178,15 @@ impl World {
             .saturating_sub(ago)
             .max(read.from)
             .min(self.stored);
-        let was_believing = self.proof.is_believing();
+        let was_provisional = self.proof.is_provisional();
         let mut answer = shown(shows);
         if guard {
             answer.details = None;
         }
-        self.proof.answered(&answer, &read.asked);
+        self.proof.answered(&answer, &read.baseline);
         // A guard does not name the holder of its epoch.
-        if read.liar_believed && self.liar_believed && was_believing && !guard {
-            let is_over = !self.proof.is_believing() || self.proof.youngest().get() > shows;
+        if read.liar_accepted && self.liar_accepted && was_provisional && !guard {
+            let is_over = !self.proof.is_provisional() || self.proof.youngest().get() > shows;
             prop_assert!(is_over, "the store answered, and a liar is still believed");
         }
         self.forget_liar();
@@ -196,22 +196,22 @@ impl World {
     /// Feeds a message to the gate and checks the reaction.
     fn hear(&mut self, claim: &Claim, silent: bool, is_true: bool) -> Result<(), TestCaseError> {
         let before = self.proof.clone();
-        let judgement = self.proof.judge(claim);
-        if !is_true && !self.liar_believed {
+        let verdict = self.proof.check(claim);
+        if !is_true && !self.liar_accepted {
             prop_assert!(
-                judgement != Judgement::Admitted,
+                verdict != Verdict::Admitted,
                 "a liar was admitted: {claim:?}"
             );
         }
-        if is_true && !self.has_restored && !self.liar_believed {
-            let is_refused = matches!(judgement, Judgement::Refused(_));
-            prop_assert!(!is_refused, "the leader was refused: {judgement:?}");
+        if is_true && !self.has_restored && !self.liar_accepted {
+            let is_refused = matches!(verdict, Verdict::Refused(_));
+            prop_assert!(!is_refused, "the leader was refused: {verdict:?}");
         }
-        if judgement == Judgement::Unproven && silent && self.proof.believe(claim) {
-            prop_assert_eq!(self.proof.judge(claim), Judgement::Admitted);
+        if verdict == Verdict::Unproven && silent && self.proof.accept_provisionally(claim) {
+            prop_assert_eq!(self.proof.check(claim), Verdict::Admitted);
             prop_assert_eq!(self.proof.proven(), before.proven());
             prop_assert_eq!(claim.store.clone(), store(), "another store was believed");
-            self.liar_believed = !is_true;
+            self.liar_accepted = !is_true;
             return Ok(());
         }
         prop_assert_eq!(
@@ -219,19 +219,16 @@ impl World {
             &before,
             "a message that was not believed changed something"
         );
-        if judgement == Judgement::Unproven {
+        if verdict == Verdict::Unproven {
             // The gate reads the store, and no process takes an epoch meanwhile.
-            let asked = self.proof.asked();
-            self.proof.answered(&shown(self.stored), &asked);
+            let baseline = self.proof.read_baseline();
+            self.proof.answered(&shown(self.stored), &baseline);
             self.forget_liar();
-            let judgement = self.proof.judge(claim);
+            let verdict = self.proof.check(claim);
             if is_true && !self.has_restored && self.stored > 0 {
-                prop_assert_eq!(judgement, Judgement::Admitted, "a leader was not proven");
+                prop_assert_eq!(verdict, Verdict::Admitted, "a leader was not proven");
             } else if !is_true {
-                prop_assert!(
-                    judgement != Judgement::Admitted,
-                    "a liar was proven: {claim:?}"
-                );
+                prop_assert!(verdict != Verdict::Admitted, "a liar was proven: {claim:?}");
             }
         }
         Ok(())
@@ -245,7 +242,7 @@ impl World {
             );
             prop_assert_eq!(self.proof.went_back(), None, "the store did not go back");
         }
-        if !self.proof.is_believing() {
+        if !self.proof.is_provisional() {
             prop_assert_eq!(self.proof.youngest(), self.proof.proven());
         }
         Ok(())
@@ -258,7 +255,7 @@ fn run(steps: &[Step]) -> Result<World, TestCaseError> {
         stored: 1,
         has_restored: false,
         reads: Vec::new(),
-        liar_believed: false,
+        liar_accepted: false,
     };
     for step in steps {
         world.step(step)?;
@@ -277,12 +274,12 @@ proptest! {
         let mut world = run(&steps)?;
         let proven = world.proof.proven().get();
         let shows = proven.saturating_sub(ago).max(1);
-        let asked = world.proof.asked();
+        let baseline = world.proof.read_baseline();
         // A watch alone proves nothing: it may be late.
         let before = world.proof.went_back();
         let _late = world.proof.show(&shown(shows));
         prop_assert_eq!(world.proof.went_back(), before);
-        world.proof.answered(&shown(shows), &asked);
+        world.proof.answered(&shown(shows), &baseline);
         prop_assert_eq!(world.proof.went_back().is_some(), shows < proven || before.is_some());
     }
 }
@@ -291,9 +288,9 @@ proptest! {
 fn an_answer_that_was_asked_for_before_an_epoch_was_shown_says_nothing_about_it() {
     let mut proof = Proof::default();
     proof.show(&shown(1)).expect("the first");
-    let asked = proof.asked();
+    let baseline = proof.read_baseline();
     proof.show(&shown(2)).expect("a younger one");
-    proof.answered(&shown(1), &asked);
+    proof.answered(&shown(1), &baseline);
     assert_eq!((proof.proven(), proof.went_back()), (Epoch::new(2), None));
 }
 
@@ -302,15 +299,15 @@ fn the_same_epoch_of_another_start_is_refused_and_one_that_names_no_holder_is_no
     let mut proof = Proof::default();
     proof.show(&shown(2)).expect("the first");
     let mut other = claim("jm", 2, store());
-    assert_eq!(proof.judge(&other), Judgement::Admitted);
+    assert_eq!(proof.check(&other), Verdict::Admitted);
     other.holder = Some(holder("jm", 7));
-    let refused = proof.judge(&other);
+    let refused = proof.check(&other);
     assert!(
-        matches!(refused, Judgement::Refused(Refusal::OtherHolder { .. })),
+        matches!(refused, Verdict::Refused(Refusal::OtherHolder { .. })),
         "{refused:?}"
     );
     other.holder = None;
-    assert_eq!(proof.judge(&other), Judgement::Admitted);
+    assert_eq!(proof.check(&other), Verdict::Admitted);
 }
 
 #[test]
@@ -322,45 +319,51 @@ fn who_holds_an_epoch_is_read_before_anybody_is_taken_for_its_holder() {
     };
     proof.show(&guard).expect("the first");
     let leader = claim("jm", 2, store());
-    assert_eq!(proof.judge(&leader), Judgement::Unproven);
-    assert!(!proof.believe(&leader), "the store's identity is not known");
-    let asked = proof.asked();
-    proof.answered(&shown(2), &asked);
-    assert_eq!(proof.judge(&leader), Judgement::Admitted);
+    assert_eq!(proof.check(&leader), Verdict::Unproven);
+    assert!(
+        !proof.accept_provisionally(&leader),
+        "the store's identity is not known"
+    );
+    let baseline = proof.read_baseline();
+    proof.answered(&shown(2), &baseline);
+    assert_eq!(proof.check(&leader), Verdict::Admitted);
 }
 
 #[test]
 fn a_belief_ends_with_the_first_answer_that_was_asked_for_after_it() {
     let mut proof = Proof::default();
     proof.show(&shown(2)).expect("the first");
-    let before = proof.asked();
+    let before = proof.read_baseline();
     let liar = claim("liar", 5, store());
-    assert!(proof.believe(&liar));
+    assert!(proof.accept_provisionally(&liar));
     let former = claim("jm", 2, store());
     assert_eq!(
-        proof.judge(&former),
-        Judgement::Refused(Refusal::Older {
+        proof.check(&former),
+        Verdict::Refused(Refusal::Older {
             offered: Epoch::new(2),
             youngest: Epoch::new(5)
         })
     );
     proof.answered(&shown(2), &before);
-    assert!(proof.is_believing(), "the epoch may have been taken since");
-    let after = proof.asked();
+    assert!(
+        proof.is_provisional(),
+        "the epoch may have been taken since"
+    );
+    let after = proof.read_baseline();
     proof.answered(&shown(2), &after);
     assert_eq!(proof.contradicted().map(|it| it.epoch), Some(Epoch::new(5)));
-    assert_eq!(proof.judge(&former), Judgement::Admitted);
-    assert_eq!(proof.judge(&liar), Judgement::Unproven);
+    assert_eq!(proof.check(&former), Verdict::Admitted);
+    assert_eq!(proof.check(&liar), Verdict::Unproven);
 }
 
 #[test]
 fn the_holder_that_the_store_names_ends_the_belief_in_another_one_of_the_same_epoch() {
     let mut proof = Proof::default();
     proof.show(&shown(2)).expect("the first");
-    assert!(proof.believe(&claim("liar", 3, store())));
+    assert!(proof.accept_provisionally(&claim("liar", 3, store())));
     proof.show(&shown(3)).expect("a younger one");
     assert_eq!(proof.contradicted().map(|it| it.epoch), Some(Epoch::new(3)));
-    assert_eq!(proof.judge(&claim("jm", 3, store())), Judgement::Admitted);
+    assert_eq!(proof.check(&claim("jm", 3, store())), Verdict::Admitted);
 }
 
 #[test]

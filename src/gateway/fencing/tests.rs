@@ -56,7 +56,7 @@ impl Process {
     }
 
     fn epoch(&self) -> u64 {
-        self.gate.heard().epoch.get()
+        self.gate.accepted().epoch.get()
     }
 }
 
@@ -87,7 +87,7 @@ fn another_incarnation_of_the_cluster_is_refused_whatever_its_epoch() {
     let refusal = highest.observe(&ClusterIncarnation::new("c2"), Epoch::new(2));
     let names_no_epoch = matches!(refusal, Err(GatewayError::Outdated { epoch: 0, .. }));
     assert!(names_no_epoch, "{refusal:?}");
-    assert_eq!(highest.heard().epoch, Epoch::new(3));
+    assert_eq!(highest.accepted().epoch, Epoch::new(3));
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,7 +107,7 @@ async fn the_exchange_is_told_why_it_is_refused() {
         matches!(foreign, Err(Refused::OtherCluster { .. })),
         "{foreign:?}"
     );
-    // No claim is believed over the exchange, even while the store does not answer.
+    // No claim is accepted provisionally over the exchange, even while the store does not answer.
     process.reads.send_replace(None);
     let unproven = admit(&ours, 5).await;
     assert!(
@@ -172,11 +172,11 @@ async fn a_read_proves_what_the_watch_does_not_show_yet_and_the_watch_what_no_re
     let (proven, ()) = tokio::join!(proving, showing);
     assert_eq!(proven, Ok(()));
     assert!(start.elapsed() <= Duration::from_millis(20));
-    assert!(!process.gate.subscribe().borrow().is_believing());
+    assert!(!process.gate.subscribe().borrow().is_provisional());
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_store_is_silent_a_leader_of_the_same_store_is_believed_and_one_of_a_copy_is_not()
+async fn while_the_store_is_silent_a_leader_of_the_same_store_is_accepted_and_one_of_a_copy_is_not()
 {
     let process = Process::start(Some("s1"));
     process.reads.send_replace(None);
@@ -209,7 +209,7 @@ async fn the_first_answer_of_the_store_takes_back_a_belief_that_it_does_not_conf
     assert_eq!(process.epoch(), 7);
     process.reads.send_replace(Some(view(1, "a", Some("s1"))));
     let mut proofs = process.gate.subscribe();
-    let dropped = proofs.wait_for(|proof| !proof.is_believing()).await;
+    let dropped = proofs.wait_for(|proof| !proof.is_provisional()).await;
     dropped.expect("the gate is there");
     assert_eq!(process.epoch(), 1);
     let leader = sender(1, "a", Some("s1"));

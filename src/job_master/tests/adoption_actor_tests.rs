@@ -58,7 +58,9 @@ async fn proof_that_a_task_manager_is_gone_restarts_its_region_elsewhere_at_once
     let before = tokio::time::Instant::now();
     fixture.register("tm2", 5).await.expect("admitted");
     let gone = "tm1".parse().expect("a resource id");
-    fixture.job_master.task_manager_gone(gone, "1".to_owned());
+    fixture
+        .job_master
+        .report_task_manager_lost(gone, "1".to_owned());
     let adoption = fixture.job_master.reconciled().await.expect("alive");
     assert_eq!((adoption.tasks_adopted, adoption.tasks_restarted), (0, 3));
     let task_executor = fixture.task_executor("tm2");

@@ -61,7 +61,7 @@ pub(crate) async fn attend(term: ApplicationTerm, found_application: FoundApplic
 }
 
 /// The last message of a process about an application.
-pub(crate) fn last_words(record: &ApplicationRecord) -> String {
+pub(crate) fn final_message(record: &ApplicationRecord) -> String {
     let ApplicationRecord { name, status, .. } = record;
     let diagnosis = if record.diagnosis.is_empty() {
         String::new()
@@ -99,7 +99,7 @@ impl ApplicationTerm {
             FoundApplication::Recovered(record) => self.take_over(*record).await?,
         };
         if record.status == ApplicationStatus::Running {
-            self.all_stand().await;
+            self.all_begun().await;
             match self.run_program(&mut record).await {
                 Cause::Status(ApplicationStatus::Unknown, diagnosis) => {
                     return Ok(self.unknown(diagnosis).await);
@@ -121,7 +121,7 @@ impl ApplicationTerm {
         } else {
             info!(
                 status = record.status.name(),
-                "the end of the application was decided before and is carried out"
+                "the application ended in an earlier term: its cleanup continues"
             );
         }
         match end::carry_out(self, &mut record).await {
@@ -130,10 +130,10 @@ impl ApplicationTerm {
                 let reason = record.is_of_another(&self.cluster_id);
                 Ok((ExitCode::Refused, reason))
             }
-            Ok(()) => Ok((record.status.exit_code(), last_words(&record))),
+            Ok(()) => Ok((record.status.exit_code(), final_message(&record))),
             Err(Unfinished::Refused(error)) => Err(error),
-            Err(Unfinished::Stuck(why)) => Ok(self
-                .unknown(format!("{}; {why}", last_words(&record)))
+            Err(Unfinished::JobsNotEnded(why)) => Ok(self
+                .unknown(format!("{}; {why}", final_message(&record)))
                 .await),
         }
     }
@@ -153,7 +153,7 @@ impl ApplicationTerm {
 
     /// Waits until all recovered JobMasters have begun: the program may end its process, and then no job must
     /// be suspected of that. Never returns if the term ends first.
-    async fn all_stand(&self) {
+    async fn all_begun(&self) {
         let mut has_recovered = self.has_recovered.clone();
         if has_recovered.wait_for(|has| *has).await.is_err() {
             std::future::pending().await
@@ -166,7 +166,7 @@ impl ApplicationTerm {
             diagnosis,
             "it is not known how the application ended: everything is kept"
         );
-        end::tell_driver(self, FinalStatus::Unknown, &diagnosis).await;
+        end::notify_driver(self, FinalStatus::Unknown, &diagnosis).await;
         (ApplicationStatus::Unknown.exit_code(), diagnosis)
     }
 
@@ -200,7 +200,7 @@ impl ApplicationTerm {
         for (job, details) in self.all_jobs().await {
             if !submitted.contains(&job) {
                 if !details.status().has_ended() {
-                    warn!(%job, "a job of the application was not submitted by its program this time: waiting for its end");
+                    warn!(%job, "this run of the program did not submit a job of an earlier run: waiting until that job has ended");
                 }
                 awaited.push(job);
             }
@@ -228,7 +228,7 @@ impl ApplicationTerm {
         match missed {
             None => run.note(ApplicationStatus::Failed, failure),
             Some((job, _)) => run.note_cause(Cause::AnotherProgram(format!(
-                "{failure}; an earlier run of it came further and submitted job {job}, which is kept: this process's binary or \
+                "{failure}; an earlier run of it submitted job {job}, which is kept: this process's binary or \
                  parameters are not those that the application was started with"
             ))),
         }
@@ -247,7 +247,7 @@ impl ApplicationTerm {
                         .collect();
                 }
                 Err(error) => {
-                    warn!(%error, "the jobs of the application can't be listed at present")
+                    warn!(%error, "the jobs of the application can't be listed: retrying")
                 }
             }
             tokio::time::sleep(backoff.next_delay()).await;

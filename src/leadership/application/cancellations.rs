@@ -17,12 +17,12 @@ pub(super) struct Cancellations {
     /// Jobs whose retry was answered.
     retried: BTreeSet<JobId>,
     /// Jobs for which it is logged that they are led again.
-    told: BTreeSet<JobId>,
+    logged: BTreeSet<JobId>,
 }
 
 impl Cancellations {
     /// Asks for a job's end. Returns the reason if the job will never end.
-    pub(super) async fn ask(
+    pub(super) async fn cancel(
         &mut self,
         dispatcher: &dyn DispatcherGateway,
         job: JobId,
@@ -32,32 +32,32 @@ impl Cancellations {
         let request = pb::CancelJobRequest { job_id };
         let refusal = match dispatcher.cancel_job(request).await {
             Ok(_) => {
-                info!(%job, "a job is cancelled, as its application has ended");
+                info!(%job, "cancelling a job: its application has ended");
                 return None;
             }
             Err(GatewayError::Conflict(refusal)) if details.quarantined.is_some() => refusal,
             Err(error) => {
-                debug!(%job, %error, "a job is not cancelled yet");
+                debug!(%job, %error, "a job can't be cancelled yet: retrying");
                 return None;
             }
         };
         if !self.retried.insert(job) {
             return Some(refusal);
         }
-        if self.told.insert(job) {
-            warn!(%job, refusal, "a job that is quarantined can't be cancelled, and is led again");
+        if self.logged.insert(job) {
+            warn!(%job, refusal, "a quarantined job can't be cancelled: starting it once more, so that it finishes");
         }
         let request = pb::ResolveQuarantineRequest {
             job_id: job.to_string(),
             action: pb::QuarantineAction::Retry.into(),
         };
         match dispatcher.resolve_quarantine(request).await {
-            Ok(_) => info!(%job, "a quarantined job is led again to finish"),
+            Ok(_) => info!(%job, "a quarantined job was started once more"),
             Err(error) if error.is_retryable() => {
-                debug!(%job, %error, "a quarantined job is not led again yet");
+                debug!(%job, %error, "a quarantined job can't be started yet: retrying");
                 self.retried.remove(&job);
             }
-            Err(error) => warn!(%job, %error, "a quarantined job is not led again"),
+            Err(error) => warn!(%job, %error, "a quarantined job can't be started"),
         }
         None
     }
@@ -79,7 +79,7 @@ mod tests {
         retried: Mutex<Vec<GatewayResult<pb::Ack>>>,
     }
 
-    fn unasked<T>() -> GatewayResult<T> {
+    fn not_called<T>() -> GatewayResult<T> {
         unreachable!("this test does not call it")
     }
 
@@ -89,11 +89,11 @@ mod tests {
             &self,
             _: pb::SubmitJobRequest,
         ) -> GatewayResult<pb::SubmitJobResponse> {
-            unasked()
+            not_called()
         }
 
         async fn tell_term_time(&self, _: pb::TermTimeRequest) -> GatewayResult<pb::TermTime> {
-            unasked()
+            not_called()
         }
 
         async fn cancel_job(&self, _: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {
@@ -101,36 +101,36 @@ mod tests {
         }
 
         async fn stop_job(&self, _: pb::StopJobRequest) -> GatewayResult<pb::Ack> {
-            unasked()
+            not_called()
         }
 
         async fn list_jobs(&self, _: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {
-            unasked()
+            not_called()
         }
 
         async fn describe_job(&self, _: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails> {
-            unasked()
+            not_called()
         }
 
         async fn describe_cluster(
             &self,
             _: pb::DescribeClusterRequest,
         ) -> GatewayResult<pb::ClusterOverview> {
-            unasked()
+            not_called()
         }
 
         async fn list_task_managers(
             &self,
             _: pb::ListTaskManagersRequest,
         ) -> GatewayResult<pb::ListTaskManagersResponse> {
-            unasked()
+            not_called()
         }
 
         async fn drain_task_manager(
             &self,
             _: pb::DrainTaskManagerRequest,
         ) -> GatewayResult<pb::Ack> {
-            unasked()
+            not_called()
         }
 
         async fn resolve_quarantine(
@@ -171,10 +171,10 @@ mod tests {
             let dispatcher = answering(vec![last, later.clone()]);
             let mut cancellations = Cancellations::default();
             for open in [1, 0] {
-                let given_up = cancellations.ask(&dispatcher, JOB, &quarantined()).await;
+                let given_up = cancellations.cancel(&dispatcher, JOB, &quarantined()).await;
                 assert_eq!((given_up, left(&dispatcher)), (None, open));
             }
-            let given_up = cancellations.ask(&dispatcher, JOB, &quarantined()).await;
+            let given_up = cancellations.cancel(&dispatcher, JOB, &quarantined()).await;
             assert_eq!(given_up.as_deref(), Some("all have finished"));
         }
     }
@@ -188,7 +188,7 @@ mod tests {
         };
         for _ in 0..3 {
             let given_up = Cancellations::default()
-                .ask(&dispatcher, JOB, &running)
+                .cancel(&dispatcher, JOB, &running)
                 .await;
             assert_eq!(given_up, None);
         }

@@ -28,7 +28,7 @@ pub(super) async fn commit(
         match pipeline.commit(writes.clone()).await {
             Ok(_) => return Ok(()),
             Err(error @ CommitError::OutOfSpace(_)) => {
-                warn!(%error, "writing the application's record failed, it is tried again");
+                warn!(%error, "the application's record can't be written: retrying");
             }
             Err(CommitError::TooLarge(error)) => return Err(NotCommitted::TooLarge(error)),
             Err(CommitError::NotApplied | CommitError::Unknown) => {

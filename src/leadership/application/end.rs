@@ -27,9 +27,9 @@ use super::bootstrap::ApplicationTerm;
 use super::cancellations::Cancellations;
 use super::record::{ApplicationRecord, ApplicationStatus, LONGEST_TEXT};
 
-const FIRST_LOOK: Duration = Duration::from_millis(20);
-const SLOWEST_LOOK: Duration = Duration::from_millis(500);
-/// Time for which TaskManagers are told to leave. One that is cut off for longer finds no leader and leaves for
+const FIRST_POLL: Duration = Duration::from_millis(20);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Time for which TaskManagers are requested to leave. One that is cut off for longer finds no leader and leaves for
 /// that reason.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Page size when records are listed.
@@ -47,7 +47,7 @@ const REMOVED: [Kind; 6] = [
 /// Timeout for the blob store to remove the orphans of earlier leaders.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of jobs whose leftovers are named in a message.
-const TOLD: usize = 3;
+const MAX_NAMED_JOBS: usize = 3;
 
 /// Why an end is not carried out at present.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(super) enum Unfinished {
     /// The store does not accept the record.
     Refused(Error),
     /// These jobs can't be ended.
-    Stuck(String),
+    JobsNotEnded(String),
 }
 
 impl From<Error> for Unfinished {
@@ -69,21 +69,21 @@ pub(super) async fn carry_out(
     record: &mut ApplicationRecord,
 ) -> Result<(), Unfinished> {
     loop {
-        let left = end_all_jobs(term).await.map_err(Unfinished::Stuck)?;
+        let leftovers = end_all_jobs(term).await.map_err(Unfinished::JobsNotEnded)?;
         failpoint("application.jobs-ended").await;
         dismiss_task_managers(term).await;
         if let Some(status) = final_status(record.status) {
-            tell_driver(term, status, &record.diagnosis).await;
+            notify_driver(term, status, &record.diagnosis).await;
         }
-        if !left.is_empty() {
-            record.left = told(&left);
+        if !leftovers.is_empty() {
+            record.left = leftovers_text(&leftovers);
             warn!(
                 left = record.left,
-                "the application leaves something behind: the next leader tries to remove it again"
+                "not all data of the application's jobs could be removed: the next leader tries again"
             );
             return Ok(term.commit(vec![record.write(&term.cluster_id)]).await?);
         }
-        if forget_jobs(term).await {
+        if remove_results(term).await {
             break;
         }
     }
@@ -100,15 +100,15 @@ pub(super) async fn carry_out(
 }
 
 /// A message about what is left of jobs, for display.
-fn told(left: &[(JobId, String)]) -> String {
-    let first = left.iter().take(TOLD);
-    let each = first.map(|(job, why)| format!("what job {job} left could not be removed: {why}"));
-    let mut told = each.collect::<Vec<String>>().join("; ");
-    let others = left.len().saturating_sub(TOLD);
+fn leftovers_text(leftovers: &[(JobId, String)]) -> String {
+    let first = leftovers.iter().take(MAX_NAMED_JOBS);
+    let each = first.map(|(job, why)| format!("data of job {job} could not be removed: {why}"));
+    let mut text = each.collect::<Vec<String>>().join("; ");
+    let others = leftovers.len().saturating_sub(MAX_NAMED_JOBS);
     if others > 0 {
-        told = format!("{told}; and the same for {others} other jobs");
+        text = format!("{text}; and the same for {others} other jobs");
     }
-    told.chars().take(LONGEST_TEXT).collect()
+    text.chars().take(LONGEST_TEXT).collect()
 }
 
 fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {
@@ -122,7 +122,7 @@ fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {
 }
 
 /// Tells the driver of TaskManagers how the cluster has ended; gives up after a timeout.
-pub(super) async fn tell_driver(term: &ApplicationTerm, status: FinalStatus, diagnosis: &str) {
+pub(super) async fn notify_driver(term: &ApplicationTerm, status: FinalStatus, diagnosis: &str) {
     let Some(driver) = &term.driver else {
         return;
     };
@@ -139,7 +139,7 @@ pub(super) async fn tell_driver(term: &ApplicationTerm, status: FinalStatus, dia
 /// Repeats the call until it succeeds, at most until the timeout. The error is the last one.
 async fn finish(driver: &dyn ResourceManagerDriver, end: &ClusterEnd) -> Result<(), DriverError> {
     let deadline = Instant::now() + LEAVE_TIMEOUT;
-    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+    let mut backoff = Backoff::new(FIRST_POLL, MAX_POLL_INTERVAL);
     let mut last = DriverError::new(format!("it does not answer within {LEAVE_TIMEOUT:?}"));
     loop {
         match tokio::time::timeout_at(deadline, driver.finish(end)).await {
@@ -159,15 +159,15 @@ async fn finish(driver: &dyn ResourceManagerDriver, end: &ClusterEnd) -> Result<
 /// left, and why. The error names the jobs that can't end, once all others have.
 async fn end_all_jobs(term: &ApplicationTerm) -> Result<Vec<(JobId, String)>, String> {
     let mut cancellations = Cancellations::default();
-    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+    let mut backoff = Backoff::new(FIRST_POLL, MAX_POLL_INTERVAL);
     loop {
-        let left = end_jobs(term, &mut cancellations).await?;
+        let leftovers = end_jobs(term, &mut cancellations).await?;
         match term.jobs.has_unended_jobs().await {
-            Ok(false) => return Ok(left),
+            Ok(false) => return Ok(leftovers),
             Ok(true) => info!(
-                "the store has jobs of the application that were not listed: waiting for them"
+                "the store has jobs of the application that are not listed: waiting until they have ended"
             ),
-            Err(error) => warn!(%error, "the jobs of the application can't be read at present"),
+            Err(error) => warn!(%error, "the jobs of the application can't be read: retrying"),
         }
         tokio::time::sleep(backoff.next_delay()).await;
     }
@@ -178,7 +178,7 @@ async fn end_jobs(
     term: &ApplicationTerm,
     cancellations: &mut Cancellations,
 ) -> Result<Vec<(JobId, String)>, String> {
-    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+    let mut backoff = Backoff::new(FIRST_POLL, MAX_POLL_INTERVAL);
     loop {
         let jobs = term.all_jobs().await;
         let is_given_up = |details: &pb::JobDetails| !details.left_behind.is_empty();
@@ -186,24 +186,24 @@ async fn end_jobs(
             details.status().has_ended() && (!details.cleaning_up || is_given_up(details))
         };
         if jobs.iter().all(|(_, details)| is_done(details)) {
-            let left = jobs.into_iter().filter(|(_, details)| is_given_up(details));
-            return Ok(left.map(|(job, it)| (job, it.left_behind)).collect());
+            let leftovers = jobs.into_iter().filter(|(_, details)| is_given_up(details));
+            return Ok(leftovers.map(|(job, it)| (job, it.left_behind)).collect());
         }
-        let (mut stuck, mut others) = (Vec::new(), 0);
+        let (mut blocked, mut others) = (Vec::new(), 0);
         for (job, details) in jobs.iter().filter(|(_, details)| !is_done(details)) {
             let is_ending =
                 details.status().has_ended() || details.status() == pb::JobStatus::Cancelling;
             let never_ends = match is_ending {
                 true => None,
-                false => cancellations.ask(&*term.dispatcher, *job, details).await,
+                false => cancellations.cancel(&*term.dispatcher, *job, details).await,
             };
             match never_ends {
-                Some(why) => stuck.push(why),
+                Some(why) => blocked.push(why),
                 None => others += 1,
             }
         }
         if others == 0 {
-            return Err(format!("its jobs can't be ended: {}", stuck.join("; ")));
+            return Err(format!("its jobs can't be ended: {}", blocked.join("; ")));
         }
         tokio::time::sleep(backoff.next_delay()).await;
     }
@@ -212,10 +212,10 @@ async fn end_jobs(
 /// Tells TaskManagers to leave until none is registered, at most until the timeout.
 async fn dismiss_task_managers(term: &ApplicationTerm) {
     if let Err(error) = term.resources.dismiss_workers().await {
-        debug!(%error, "no driver is asked to stop its TaskManagers");
+        debug!(%error, "the driver can't be asked to stop its TaskManagers");
     }
     let deadline = Instant::now() + LEAVE_TIMEOUT;
-    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+    let mut backoff = Backoff::new(FIRST_POLL, MAX_POLL_INTERVAL);
     loop {
         let request = pb::ListTaskManagersRequest { consistent: false };
         let listed = term.dispatcher.list_task_managers(request).await;
@@ -239,7 +239,7 @@ async fn dismiss_task_managers(term: &ApplicationTerm) {
                 ..pb::DrainTaskManagerRequest::default()
             };
             if let Err(error) = term.dispatcher.drain_task_manager(request).await {
-                debug!(resource_id, %error, "a TaskManager was not told to leave yet");
+                debug!(resource_id, %error, "a TaskManager could not be drained yet: retrying");
             }
         }
         tokio::time::sleep(backoff.next_delay()).await;
@@ -248,22 +248,22 @@ async fn dismiss_task_managers(term: &ApplicationTerm) {
 
 /// Removes the results of all jobs and the records that belong to them. False: some are kept, because their
 /// cleanup is not done. Never returns if the term is over.
-async fn forget_jobs(term: &ApplicationTerm) -> bool {
-    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+async fn remove_results(term: &ApplicationTerm) -> bool {
+    let mut backoff = Backoff::new(FIRST_POLL, MAX_POLL_INTERVAL);
     loop {
         match term.jobs.delete_clean_results().await {
-            Ok(are_all_gone) => {
-                if !are_all_gone {
-                    warn!("not all jobs of the application are cleaned up after: waiting for that");
-                    tokio::time::sleep(SLOWEST_LOOK).await;
+            Ok(are_all_removed) => {
+                if !are_all_removed {
+                    warn!("the cleanup of the application's jobs is not complete: waiting");
+                    tokio::time::sleep(MAX_POLL_INTERVAL).await;
                 }
-                return are_all_gone;
+                return are_all_removed;
             }
             Err(JobStoreError::NotWritten | JobStoreError::Unknown) => {
                 return std::future::pending().await;
             }
             Err(error) => {
-                warn!(%error, "the results of the application can't be removed at present");
+                warn!(%error, "the results of the application can't be removed: retrying");
             }
         }
         tokio::time::sleep(backoff.next_delay()).await;
@@ -290,7 +290,7 @@ async fn sweep(term: &ApplicationTerm) {
 
 /// Removes every record of a kind.
 async fn remove(term: &ApplicationTerm, kind: Kind) -> Result<(), Error> {
-    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+    let mut backoff = Backoff::new(FIRST_POLL, MAX_POLL_INTERVAL);
     let (mut names, mut page): (Vec<Name>, _) = (Vec::new(), None);
     loop {
         match term.store.list(kind, page.clone(), PAGE).await {
@@ -302,7 +302,7 @@ async fn remove(term: &ApplicationTerm, kind: Kind) -> Result<(), Error> {
                 }
             }
             Err(error) => {
-                warn!(%error, "the records that are left of the cluster can't be listed at present");
+                warn!(%error, "the remaining records of the cluster can't be listed: retrying");
                 tokio::time::sleep(backoff.next_delay()).await;
             }
         }

@@ -1,5 +1,5 @@
 //! A cluster that ends with its jobs: the program that submits them runs in the leading JobManager, and the
-//! cluster ends when they have ended. `docs/adr/0014-a-cluster-that-ends-with-its-jobs.md` says what is
+//! cluster ends when they have ended. `docs/adr/0014-application-clusters.md` says what is
 //! persisted when.
 //!
 //! Not here: the jobs themselves, which the Dispatcher keeps as in a session; how a program's graphs are
@@ -22,5 +22,5 @@ pub use record::{ApplicationRecord, ApplicationStatus, diagnosis_of, left_by, re
 pub use setup::{Application, ProgramError};
 pub use submitted::SubmittedJobs;
 
-pub(super) use bootstrap::{ApplicationTerm, attend, last_words};
+pub(super) use bootstrap::{ApplicationTerm, attend, final_message};
 pub(super) use record::{FoundApplication, find_application};

@@ -31,8 +31,8 @@ use super::submissions::{NotNoted, Submissions};
 
 /// Pauses between two queries of an awaited job; short at first, so that the end of a short job is seen at
 /// once.
-const FIRST_LOOK: Duration = Duration::from_millis(20);
-const SLOWEST_LOOK: Duration = Duration::from_millis(500);
+const FIRST_POLL: Duration = Duration::from_millis(20);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why a job of an application was not submitted, or did not finish.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -82,7 +82,7 @@ pub enum ApplicationError {
         reason: String,
     },
     /// The job is gone, and it is not known how it ended.
-    #[error("job {job} is gone without a result: its records were removed")]
+    #[error("job {job} has no result: its records were removed")]
     Unknown {
         /// The job.
         job: JobId,
@@ -221,12 +221,12 @@ impl ProgramRun {
         // changed.
         let may_differ = |file: &pb::Artifact| !file.url.is_empty() && file.sha256.is_empty();
         if graph.artifacts.iter().any(may_differ) && self.is_there(job).await {
-            return self.goes_on_with(job, position).await;
+            return self.continue_with(job, position).await;
         }
         if let Err(error) = embed_remote(&mut graph).await {
             if self.is_there(job).await {
-                warn!(%job, %error, "a file of the application's job can't be fetched any more");
-                return self.goes_on_with(job, position).await;
+                warn!(%job, %error, "a file of the application's job can no longer be fetched");
+                return self.continue_with(job, position).await;
             }
             let reason = error.to_string();
             return Err(ApplicationError::Refused { job, reason });
@@ -240,7 +240,7 @@ impl ProgramRun {
         let answer = loop {
             match self.inner.dispatcher.submit_job(request.clone()).await {
                 Err(error) if error.is_retryable() => {
-                    warn!(%job, %error, "a submission of the application is repeated");
+                    warn!(%job, %error, "a job of the application could not be submitted: retrying");
                     tokio::time::sleep(backoff.next_delay()).await;
                 }
                 definite => break definite,
@@ -248,7 +248,7 @@ impl ProgramRun {
         };
         match answer {
             Ok(answer) => {
-                info!(%job, position, attached = answer.repeated, "the application has its job");
+                info!(%job, position, attached = answer.repeated, "the application has submitted its job");
                 self.note_submitted(position, job).await?;
                 let submitted = self.has(job);
                 failpoint("application.submitted").await;
@@ -257,8 +257,8 @@ impl ProgramRun {
             // The id is this application's: no other client has submitted it. If the job is quarantined, an
             // operator has to decide about it.
             Err(GatewayError::Incomparable(reason)) => {
-                warn!(%job, reason, "what the program submits can't be compared with the job that is there");
-                self.goes_on_with(job, position).await
+                warn!(%job, reason, "the program's graph can't be compared with that of the existing job");
+                self.continue_with(job, position).await
             }
             Err(GatewayError::Conflict(reason)) => {
                 let error = ApplicationError::AnotherGraph {
@@ -278,7 +278,7 @@ impl ProgramRun {
 
     /// Whether the cluster has the job; retries until that is known.
     async fn is_there(&self, job: JobId) -> bool {
-        let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+        let mut backoff = Backoff::new(FIRST_POLL, MAX_POLL_INTERVAL);
         loop {
             match self.describe(job).await {
                 Ok(_) => return true,
@@ -290,12 +290,12 @@ impl ProgramRun {
 
     /// Continues with the job that an earlier run submitted, although it can't be compared with what this run
     /// submits.
-    async fn goes_on_with(
+    async fn continue_with(
         &self,
         job: JobId,
         position: u32,
     ) -> Result<ApplicationJob, ApplicationError> {
-        info!(%job, position, "the application goes on with its job, which is not compared");
+        info!(%job, position, "the application continues with its existing job, whose graph could not be compared");
         self.note_submitted(position, job).await?;
         Ok(self.has(job))
     }
@@ -326,7 +326,7 @@ impl ProgramRun {
 
     /// Waits for a job's end, and notes it if it decides about the application.
     pub(super) async fn wait(&self, job: JobId) -> Result<JobOutcome, ApplicationError> {
-        let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+        let mut backoff = Backoff::new(FIRST_POLL, MAX_POLL_INTERVAL);
         let mut is_quarantined = false;
         let details = loop {
             match self.describe(job).await {

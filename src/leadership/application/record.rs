@@ -227,7 +227,7 @@ pub(crate) fn find_application(
     match (application, found) {
         (None, None) => Ok(FoundApplication::Session),
         (Some(_), None) if has_jobs(records) => Err(format!(
-            "cluster {cluster_id} has jobs and is no application's: {ELSEWHERE}"
+            "cluster {cluster_id} has jobs and does not belong to an application: {ELSEWHERE}"
         )),
         (Some(_), None) => Ok(FoundApplication::Fresh),
         (Some(own), Some(record)) if record.is_of(own) && record.cleaned => {

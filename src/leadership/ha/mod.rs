@@ -29,8 +29,8 @@ pub use directories::{DirectoryError, check_directories, make_directory};
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 /// Pauses between two checks for contenders.
-const FIRST_LOOK: Duration = Duration::from_millis(10);
-const SLOWEST_LOOK: Duration = Duration::from_millis(500);
+const FIRST_POLL: Duration = Duration::from_millis(10);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Options of the configured backend.
 #[derive(Debug, Clone)]
@@ -193,11 +193,11 @@ pub async fn remove_cluster(options: &HaOptions) -> Result<()> {
 
 /// Waits, for at most `timeout`, until no JobManager contends for the cluster any more. Returns whether that
 /// is so.
-pub async fn until_nobody_contends(options: &HaOptions, timeout: Duration) -> Result<bool> {
+pub async fn until_no_contender(options: &HaOptions, timeout: Duration) -> Result<bool> {
     let process = ProcessId::new("observer");
     let driver = Backend::of(options).open_driver(process, false).await?;
     let waiting = async {
-        let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+        let mut backoff = Backoff::new(FIRST_POLL, MAX_POLL_INTERVAL);
         while !driver.members().await?.is_empty() {
             tokio::time::sleep(backoff.next_delay()).await;
         }
@@ -225,25 +225,26 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
     let backoff = || Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     let blobs = match &options.storage {
         Some(storage) => {
-            let opening = keep_trying("the blob store", backoff(), warn_only, || {
+            let opening = retry_open("the blob store", backoff(), warn_only, || {
                 open_blobs(storage)
             });
             Some(Arc::new(opening.await))
         }
         None => None,
     };
-    let store = keep_trying("the store's records", backoff(), warn_only, || {
+    let store = retry_open("the store's records", backoff(), warn_only, || {
         backend.clone().open_store()
     });
     let store = store.await;
     let start = random_start();
-    let election = keep_trying("the store's election", backoff(), warn_only, || {
+    let election = retry_open("the store's election", backoff(), warn_only, || {
         let election = ElectionOptions {
             process: process.clone(),
             start: start.clone(),
             timing: Timing {
-                suspended_holdoff: options.detector.hold_off_timeout,
-                unheard_holdoff: options.detector.silence_timeout + options.detector.ask_timeout,
+                suspended_hold_off: options.detector.hold_off_timeout,
+                no_contact_hold_off: options.detector.silence_timeout
+                    + options.detector.inquiry_timeout,
                 // The detector deposes the earlier start, when that one answers no more.
                 deposes_earlier_self: false,
                 ..Timing::default()
@@ -273,14 +274,14 @@ pub async fn observe(
     let backoff = match backend {
         // Looking at a directory is cheap, and the JobManager that creates the store may be starting right
         // then.
-        Backend::Embedded(_) => Backoff::new(FIRST_LOOK, SLOWEST_LOOK),
+        Backend::Embedded(_) => Backoff::new(FIRST_POLL, MAX_POLL_INTERVAL),
         Backend::Etcd(_) | Backend::ZooKeeper(_) => Backoff::new(FIRST_RETRY, SLOWEST_RETRY),
     };
     let place = backend.options_of_place();
-    let tell = |reason: &str| {
+    let report = |reason: &str| {
         waits.send_replace(Some(format!("{reason} (see {place})")));
     };
-    let driver = keep_trying("the store", backoff, tell, || {
+    let driver = retry_open("the store", backoff, report, || {
         backend.clone().open_driver(process.clone(), false)
     });
     let driver = driver.await;
@@ -305,26 +306,26 @@ pub fn unmade(options: &HaOptions) -> Option<String> {
 /// For callers that only need the log.
 fn warn_only(_reason: &str) {}
 
-async fn keep_trying<T, F>(
+async fn retry_open<T, F>(
     what: &str,
     mut backoff: Backoff,
-    tell: impl Fn(&str),
+    report: impl Fn(&str),
     mut open: impl FnMut() -> F,
 ) -> T
 where
     F: Future<Output = Result<T>>,
 {
-    let mut said = String::new();
+    let mut last_logged = String::new();
     loop {
         let error: Error = match open().await {
             Ok(opened) => return opened,
             Err(error) => error,
         };
         let reason = error.to_string();
-        if reason != said {
-            warn!(%reason, "{what} can't be opened, this is tried until it can");
-            tell(&reason);
-            said = reason;
+        if reason != last_logged {
+            warn!(%reason, "{what} can't be opened: retrying");
+            report(&reason);
+            last_logged = reason;
         }
         tokio::time::sleep(backoff.next_delay()).await;
     }

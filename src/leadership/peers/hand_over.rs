@@ -1,7 +1,7 @@
 //! Hands over when a leader misses most of its TaskManagers: to a standby that reaches them, before any of them
 //! counts as lost.
 //!
-//! Components' questions about refused calls ([`super::refused`]) are answered between two checks, so that only
+//! Components' inquiries about refused calls ([`super::refused`]) are answered between two checks, so that only
 //! one invitation is under way at a time. The detector finds out which process reaches which TaskManagers.
 //! Invariant: within one term, and after a term that began by such a hand-over, a standby is invited at most
 //! once a minute.
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::PeersHandle;
-use super::refused::{RefusedQuestion, answer, waiting};
+use super::refused::{RefusalInquiry, answer, take_waiting};
 
 /// Minimum pause after an invitation, and after a term that began with one.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ pub(crate) struct HandOverOptions {
 }
 
 impl HandOverOptions {
-    /// Half of the timeout, or more if heartbeats are rare: before the next heartbeat was due, silence says
+    /// Half of the timeout, or more if heartbeats are rare: before the next heartbeat was due, silence proves
     /// nothing.
     fn silence(self) -> Duration {
         let between = (self.interval + self.timeout) / 2;
@@ -65,7 +65,7 @@ pub(crate) async fn hand_over_when_cut_off(
     resources: &ResourceManagerHandle,
     session: &LeaderSession,
     options: HandOverOptions,
-    refused: &mut mpsc::Receiver<RefusedQuestion>,
+    refused: &mut mpsc::Receiver<RefusalInquiry>,
 ) -> Infallible {
     let Some(peers) = peers else {
         return std::future::pending().await;
@@ -77,7 +77,7 @@ pub(crate) async fn hand_over_when_cut_off(
     if session.takeover().is_some_and(handed_over) {
         timeouts.begin();
     }
-    look_after(options, &Reached { peers, resources }, timeouts, refused).await
+    watch_contacts(options, &Reached { peers, resources }, timeouts, refused).await
 }
 
 /// The pause during which no standby is invited.
@@ -103,7 +103,10 @@ pub(super) trait Reach: Sync {
     /// Those of `addresses` that answer this process on another connection.
     async fn reached(&self, addresses: &[String]) -> Vec<String>;
     async fn hand_over(&self, missed: Vec<String>) -> Result<Option<Epoch>, TransferError>;
-    async fn is_anyone_better_off(&self, missed: Vec<String>) -> Result<bool, TransferError>;
+    async fn has_better_connected_standby(
+        &self,
+        missed: Vec<String>,
+    ) -> Result<bool, TransferError>;
     /// Number of other JobManagers; `None` if not known.
     async fn count_others(&self) -> Option<usize>;
 }
@@ -129,9 +132,12 @@ impl Reach for Reached<'_> {
         self.peers.detector.hand_over(&missed, bound).await
     }
 
-    async fn is_anyone_better_off(&self, missed: Vec<String>) -> Result<bool, TransferError> {
+    async fn has_better_connected_standby(
+        &self,
+        missed: Vec<String>,
+    ) -> Result<bool, TransferError> {
         let (detector, bound) = (&self.peers.detector, self.peers.transfer_timeout);
-        detector.is_anyone_better_off(&missed, bound).await
+        detector.has_better_connected_standby(&missed, bound).await
     }
 
     async fn count_others(&self) -> Option<usize> {
@@ -140,35 +146,39 @@ impl Reach for Reached<'_> {
     }
 }
 
-async fn look_after(
+async fn watch_contacts(
     options: HandOverOptions,
     reach: &dyn Reach,
     mut timeouts: HandoverTimeouts,
-    refused: &mut mpsc::Receiver<RefusedQuestion>,
+    refused: &mut mpsc::Receiver<RefusalInquiry>,
 ) -> Infallible {
     loop {
         tokio::select! {
             Some(first) = refused.recv() => {
-                let asked = waiting(first, refused);
+                let asked = take_waiting(first, refused);
                 answer(asked, &mut timeouts, reach).await;
             }
             () = tokio::time::sleep(options.poll()) => {
                 if timeouts.is_over() {
-                    look(options, reach, &mut timeouts).await;
+                    check_contacts(options, reach, &mut timeouts).await;
                 }
             }
         }
     }
 }
 
-async fn look(options: HandOverOptions, reach: &dyn Reach, timeouts: &mut HandoverTimeouts) {
+async fn check_contacts(
+    options: HandOverOptions,
+    reach: &dyn Reach,
+    timeouts: &mut HandoverTimeouts,
+) {
     let Some(missed) = missed(reach.contacts().await, options.silence()) else {
         return;
     };
     match reach.hand_over(missed).await {
         Ok(Some(_)) => timeouts.begin(),
         Err(error @ TransferError::Failed(_)) => {
-            warn!(%error, "most TaskManagers are out of reach, and handing over failed");
+            warn!(%error, "most TaskManagers are unreachable from this process, and the hand-over to a standby that reaches them failed: the term continues");
             timeouts.begin();
         }
         // No standby reaches more, or there is none: that may change at any time.
@@ -204,7 +214,10 @@ mod tests {
             Vec::new()
         }
 
-        async fn is_anyone_better_off(&self, _: Vec<String>) -> Result<bool, TransferError> {
+        async fn has_better_connected_standby(
+            &self,
+            _: Vec<String>,
+        ) -> Result<bool, TransferError> {
             self.answer.clone().map(|epoch| epoch.is_some())
         }
 
@@ -262,13 +275,13 @@ mod tests {
                 asked: AtomicU32::new(0),
             };
             let (_nobody_asks, mut refused) = mpsc::channel(1);
-            let looking = look_after(
+            let watching = watch_contacts(
                 OPTIONS,
                 &scripted,
                 HandoverTimeouts::default(),
                 &mut refused,
             );
-            let _ = timeout(Duration::from_secs(600), looking).await;
+            let _ = timeout(Duration::from_secs(600), watching).await;
             let asked = scripted.asked.load(Ordering::Relaxed);
             assert!(expected.contains(&asked), "{answer:?}: {asked}");
         }

@@ -1,16 +1,16 @@
 //! The parts of a JobManager that watch other JobManagers: the detector that watches the leader, and the
-//! heartbeats that show that this process lives, with the answers to its peers.
+//! heartbeats that show that this process is running, with the answers to its peers.
 //!
 //! Both run on the election's thread. Data of the main runtime (progress, TaskManagers, how current a cache is)
 //! reaches them through [`Reports`]. Not here: connections, which the process brings ([`PeersSetup`]).
 
-mod belonging;
-mod budget;
+mod false_alarms;
 mod hand_over;
 mod own_peer;
-mod pulse;
 mod refused;
 mod reports;
+mod same_store_check;
+mod scheduling_probe;
 pub(super) mod takeover;
 mod watchdog;
 
@@ -30,18 +30,18 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub(super) use belonging::Finding;
-pub(super) use budget::look_for_the_deposed;
+pub(super) use false_alarms::probe_deposed_leaders;
 pub(super) use hand_over::{HandOverOptions, hand_over_when_cut_off};
-pub(super) use pulse::keep_pulse;
-pub(super) use refused::{RefusedQuestion, refusals};
+pub(super) use refused::{RefusalInquiry, refusals};
 pub(super) use reports::Reports;
+pub(super) use same_store_check::Finding;
+pub(super) use scheduling_probe::probe_actors;
 
 use super::settings;
 use super::view::CurrentTerm;
 
 /// Maximum number of concurrent requests from peers that read the store.
-const QUESTIONS: usize = 8;
+const MAX_STORE_REQUESTS: usize = 8;
 
 /// How a process and its peers reach each other.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ pub(super) struct PeersHandle {
     closing: CancellationToken,
 }
 
-/// The tasks that keep the reports and the budget current; they end when it is dropped.
+/// The tasks that keep the reports and the number of false alarms current; they end when it is dropped.
 #[derive(Debug)]
 pub(super) struct Upkeep {
     _tasks: JoinSet<()>,
@@ -105,8 +105,8 @@ pub(super) fn start(
         handle: handle.clone(),
         leadership: election.leadership(),
         election: election.detached(),
-        questions: Arc::new(Semaphore::new(QUESTIONS)),
-        beat_interval: detection.beat_interval,
+        store_requests: Arc::new(Semaphore::new(MAX_STORE_REQUESTS)),
+        heartbeat_interval: detection.heartbeat_interval,
     });
     let server = setup.server.clone();
     election.runtime().spawn(async move {
@@ -122,25 +122,29 @@ pub(super) fn start(
     ));
     let changes = reports::note_changes(election.leadership(), handle.reports.clone());
     tasks.spawn_on(changes, election.runtime());
-    tasks.spawn(pulse::pulse_of_the_runtime(
+    tasks.spawn(scheduling_probe::probe_runtime(
         handle.reports.clone(),
-        pulse::interval_for(stall_timeout),
+        scheduling_probe::interval_for(stall_timeout),
     ));
     let watchdog = watchdog::Watchdog {
         election: election.detached(),
         reports: handle.reports.clone(),
         stall_timeout,
         // Time for the other processes to receive the reason.
-        notice: detection.beat_interval * 3,
+        notice: detection.heartbeat_interval * 3,
     };
     tasks.spawn_on(watchdog.run(), election.runtime());
-    let asking = belonging::Asker {
+    let check = same_store_check::SameStoreCheck {
         election: election.detached(),
         connector: handle.connector.clone(),
         finding: belonging,
     };
-    tasks.spawn_on(asking.run(), election.runtime());
-    tasks.spawn(budget::count_false_alarms(store, leaders, false_alarms_out));
+    tasks.spawn_on(check.run(), election.runtime());
+    tasks.spawn(false_alarms::count_false_alarms(
+        store,
+        leaders,
+        false_alarms_out,
+    ));
     (handle, Upkeep { _tasks: tasks })
 }
 
@@ -172,7 +176,7 @@ impl PeersHandle {
     }
 
     /// Asks the leader at `address` to hand over.
-    pub(super) async fn ask_to_transfer(
+    pub(super) async fn request_transfer(
         &self,
         address: &str,
         to: Option<&ProcessId>,
@@ -188,8 +192,8 @@ impl PeersHandle {
     }
 
     /// The last heartbeat of another process: the state of its term, as reported by itself.
-    pub(super) fn heard(&self) -> Option<PeerHeartbeat> {
-        self.detector.heard()
+    pub(super) fn leader_heartbeat(&self) -> Option<PeerHeartbeat> {
+        self.detector.leader_heartbeat()
     }
 
     /// Requests one heartbeat of the process at `address`.

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures::{StreamExt as _, stream};
 use tanist_gateway::peers::PeerGateway;
 use tanist_ha::detector::{
-    HeartbeatStream, Identity, Invitation, PeerHeartbeat, Question, Reply, TransferError,
+    HeartbeatStream, Identity, Invitation, LivenessQuery, PeerHeartbeat, Reply, TransferError,
 };
 use tanist_ha::election::{Epoch, LeaderElection, Leadership, ProcessId, TermHolder};
 use tanist_proto::v1 as pb;
@@ -17,8 +17,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::PeersHandle;
-use super::belonging;
 use super::reports::PeerStatus;
+use super::same_store_check;
 
 /// Timeout for the store to list its members.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,15 +32,15 @@ pub(super) struct OwnPeer {
     /// Does not keep the election running.
     pub election: LeaderElection,
     /// Limits concurrent requests that read the store.
-    pub questions: Arc<Semaphore>,
-    pub beat_interval: Duration,
+    pub store_requests: Arc<Semaphore>,
+    pub heartbeat_interval: Duration,
 }
 
 /// One stream of heartbeats.
 struct Heartbeats {
     peer: OwnPeer,
     /// Sent at once, as it may be the last message of this process.
-    gave_up: watch::Receiver<Option<Epoch>>,
+    stalled_term: watch::Receiver<Option<Epoch>>,
     ticks: Interval,
 }
 
@@ -49,10 +49,10 @@ impl Heartbeats {
         tokio::select! {
             _ = self.ticks.tick() => {}
             changed = self.peer.leadership.changed() => changed.ok()?,
-            changed = self.gave_up.changed() => changed.ok()?,
+            changed = self.stalled_term.changed() => changed.ok()?,
         }
         self.peer.leadership.borrow_and_update();
-        self.gave_up.borrow_and_update();
+        self.stalled_term.borrow_and_update();
         Some((self.peer.heartbeat(), self))
     }
 }
@@ -75,21 +75,21 @@ impl PeerGateway for OwnPeer {
             host: self.identity.host.clone(),
             progress,
             since_ms: Some(since_ms),
-            turns: reports.turns(),
-            gave_up: *reports.gave_up.borrow(),
+            scheduling_ages: reports.scheduling_ages(),
+            stalled_term: *reports.stalled_term.borrow(),
             cached_change: *reports.cached_change.borrow(),
             witnesses: witnesses.unwrap_or_default(),
         }
     }
 
     fn heartbeats(&self) -> HeartbeatStream {
-        let mut ticks = interval(self.beat_interval);
+        let mut ticks = interval(self.heartbeat_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let peer = self.clone();
-        let gave_up = peer.handle.reports.gave_up.subscribe();
+        let stalled_term = peer.handle.reports.stalled_term.subscribe();
         let heartbeats = Heartbeats {
             peer,
-            gave_up,
+            stalled_term,
             ticks,
         };
         stream::unfold(heartbeats, Heartbeats::next).boxed()
@@ -105,25 +105,23 @@ impl PeerGateway for OwnPeer {
         if self.handle.closing.is_cancelled() {
             return Err("it is about to end".to_owned());
         }
-        if self.handle.reports.stands_still.load(Ordering::Relaxed) {
-            return Err("it stands still".to_owned());
+        if self.handle.reports.is_stalled.load(Ordering::Relaxed) {
+            return Err("its main runtime has stalled".to_owned());
         }
         let detector = &self.handle.detector;
         detector.accept(leader, epoch, invitation, bound).await
     }
 
-    async fn count_reached(&self, question: &Question, addresses: &[String]) -> usize {
-        self.handle
-            .detector
-            .count_reached(question, addresses)
-            .await
+    async fn count_reached(&self, query: &LivenessQuery, addresses: &[String]) -> usize {
+        self.handle.detector.count_reached(query, addresses).await
     }
 
     async fn ask_belonging(&self, who: &TermHolder) -> Result<pb::AskBelongingResponse, String> {
-        let Ok(_place) = self.questions.try_acquire() else {
-            return Err("too many such requests are under way".to_owned());
+        let Ok(_place) = self.store_requests.try_acquire() else {
+            return Err("too many such requests are in progress".to_owned());
         };
-        let answer = tokio::time::timeout(STORE_TIMEOUT, belonging::answer(&self.election, who));
+        let answer =
+            tokio::time::timeout(STORE_TIMEOUT, same_store_check::answer(&self.election, who));
         let late = |_| "its store does not answer".to_owned();
         let answer = answer.await.map_err(late)?;
         answer.map_err(|error| error.to_string())
@@ -133,7 +131,7 @@ impl PeerGateway for OwnPeer {
         self.handle.transfer(to).await
     }
 
-    async fn answer(&self, question: &Question) -> Reply {
-        self.handle.detector.answer(question).await
+    async fn answer(&self, query: &LivenessQuery) -> Reply {
+        self.handle.detector.answer(query).await
     }
 }

@@ -1,14 +1,14 @@
-//! Decides whether TaskManagers that refuse calls from other hosts are gone, or this process is cut off from
+//! Decides whether TaskManagers that refuse calls from other hosts are lost, or this process is cut off from
 //! them. The ResourceManager and the JobMasters ask; the rule is:
 //!
 //! - This process reaches at least half of all TaskManagers, over separate connections: it is not cut off, and
 //!   a TaskManager that refuses counts as lost.
 //! - It reaches fewer: standbys are asked, as before every hand-over. If no standby reaches more, or there is
-//!   no other JobManager, the TaskManagers are gone. If a standby reaches more, it is invited, and none counts
+//!   no other JobManager, the TaskManagers are lost. If a standby reaches more, it is invited, and none counts
 //!   as lost.
 //! - No standby could be asked, or the invited one did not lead: undecided, and none counts as lost.
 //!
-//! Waiting questions are answered together. Not here: which process asks which one, and how
+//! Waiting inquiries are answered together. Not here: which process asks which one, and how
 //! ([`super::hand_over`]).
 
 use std::collections::BTreeSet;
@@ -24,71 +24,71 @@ use tracing::{info, warn};
 
 use super::hand_over::{HandoverTimeouts, Reach};
 
-/// Maximum number of waiting questions.
+/// Maximum number of waiting inquiries.
 const MAILBOX: usize = 1024;
 /// Maximum number of TaskManagers that are asked; if there are more, a sample.
-const MOST_ASKED: usize = 32;
+const MAX_ASKED: usize = 32;
 
 /// Asks whether the TaskManager at this address counts as lost.
 #[derive(Debug)]
-pub(crate) struct RefusedQuestion {
+pub(crate) struct RefusalInquiry {
     pub(super) address: String,
     pub(super) reply: oneshot::Sender<bool>,
 }
 
-/// The components' side and the answering side of the questions. Where processes do not watch each other, every
+/// The components' side and the answering side of the inquiries. Where processes do not watch each other, every
 /// refusal counts.
-pub(crate) fn refusals(is_watched: bool) -> (Arc<dyn Refusals>, mpsc::Receiver<RefusedQuestion>) {
-    let (questions, answered) = mpsc::channel(MAILBOX);
+pub(crate) fn refusals(is_watched: bool) -> (Arc<dyn Refusals>, mpsc::Receiver<RefusalInquiry>) {
+    let (inquiries, answered) = mpsc::channel(MAILBOX);
     let refusals: Arc<dyn Refusals> = match is_watched {
-        true => Arc::new(RefusalQuestions(questions)),
+        true => Arc::new(RefusalInquiries(inquiries)),
         false => Arc::new(RefusalsCount),
     };
     (refusals, answered)
 }
 
 #[derive(Debug)]
-struct RefusalQuestions(mpsc::Sender<RefusedQuestion>);
+struct RefusalInquiries(mpsc::Sender<RefusalInquiry>);
 
 #[async_trait]
-impl Refusals for RefusalQuestions {
+impl Refusals for RefusalInquiries {
     async fn count(&self, address: &str) -> bool {
         let address = address.to_owned();
-        let answer = ask(&self.0, |reply| RefusedQuestion { address, reply }).await;
+        let answer = ask(&self.0, |reply| RefusalInquiry { address, reply }).await;
         // There is no answer when the term is over.
         answer.unwrap_or(false)
     }
 }
 
-/// The first question and all others that wait.
-pub(super) fn waiting(
-    first: RefusedQuestion,
-    questions: &mut mpsc::Receiver<RefusedQuestion>,
-) -> Vec<RefusedQuestion> {
+/// The first inquiry and all others that wait.
+pub(super) fn take_waiting(
+    first: RefusalInquiry,
+    inquiries: &mut mpsc::Receiver<RefusalInquiry>,
+) -> Vec<RefusalInquiry> {
     let mut asked = vec![first];
-    while let Ok(question) = questions.try_recv() {
-        asked.push(question);
+    while let Ok(inquiry) = inquiries.try_recv() {
+        asked.push(inquiry);
     }
     asked
 }
 
 /// Answers them by the rule of the module.
 pub(super) async fn answer(
-    asked: Vec<RefusedQuestion>,
+    asked: Vec<RefusalInquiry>,
     timeouts: &mut HandoverTimeouts,
     reach: &dyn Reach,
 ) {
     let addresses: BTreeSet<String> = asked.iter().map(|it| it.address.clone()).collect();
-    let lost = judge(&addresses, timeouts, reach).await;
-    for RefusedQuestion { address, reply } in asked {
+    let lost = find_lost(&addresses, timeouts, reach).await;
+    for RefusalInquiry { address, reply } in asked {
         // An error means that the asking component no longer waits: the TaskManager may have answered it
         // meanwhile.
-        let _nobody_waits = reply.send(lost.contains(&address));
+        let _ = reply.send(lost.contains(&address));
     }
 }
 
 /// Those of `asked` that count as lost.
-async fn judge(
+async fn find_lost(
     asked: &BTreeSet<String>,
     timeouts: &mut HandoverTimeouts,
     reach: &dyn Reach,
@@ -105,10 +105,10 @@ async fn judge(
         .filter(|it| !reached.contains(*it))
         .cloned()
         .collect();
-    // A TaskManager that answers on another connection is not gone, regardless of the first connection.
-    let gone: BTreeSet<String> = asked.difference(&reached).cloned().collect();
+    // A TaskManager that answers on another connection is not lost, regardless of the first connection.
+    let lost: BTreeSet<String> = asked.difference(&reached).cloned().collect();
     if unreached.len() * 2 <= sample.len() {
-        return gone;
+        return lost;
     }
     let (unreached_here, asked_here) = (unreached.len(), sample.len());
     let others = match timeouts.is_over() {
@@ -116,17 +116,17 @@ async fn judge(
             .hand_over(unreached)
             .await
             .map(|epoch| epoch.is_some()),
-        false => reach.is_anyone_better_off(unreached).await,
+        false => reach.has_better_connected_standby(unreached).await,
     };
     match others {
-        Ok(false) => gone,
+        Ok(false) => lost,
         // No standby answered; with no other JobManager at all there is none that could tell.
-        Err(TransferError::NobodyStandsBy) if reach.count_others().await == Some(0) => gone,
+        Err(TransferError::NoStandby) if reach.count_others().await == Some(0) => lost,
         Ok(true) => {
             info!(
                 asked = asked_here,
                 unreached = unreached_here,
-                "TaskManagers refuse this process but not others: none counts as lost"
+                "most TaskManagers refuse connections of this process, but a standby reaches them: none counts as lost"
             );
             timeouts.begin();
             BTreeSet::new()
@@ -134,7 +134,7 @@ async fn judge(
         Err(error) => {
             warn!(
                 asked = asked_here, unreached = unreached_here, %error,
-                "TaskManagers refuse this process, and no standby can tell whether they are gone"
+                "most TaskManagers refuse connections of this process, and no standby could check them: none counts as lost"
             );
             if matches!(error, TransferError::Failed(_)) {
                 timeouts.begin();
@@ -144,9 +144,9 @@ async fn judge(
     }
 }
 
-/// All of them, or an evenly spread sample if there are more than [`MOST_ASKED`].
+/// All of them, or an evenly spread sample if there are more than [`MAX_ASKED`].
 fn sample(all: Vec<String>) -> Vec<String> {
-    let step = all.len().div_ceil(MOST_ASKED).max(1);
+    let step = all.len().div_ceil(MAX_ASKED).max(1);
     all.into_iter().step_by(step).collect()
 }
 
@@ -203,11 +203,14 @@ mod tests {
 
         async fn hand_over(&self, missed: Vec<String>) -> Result<Option<Epoch>, TransferError> {
             self.invited.fetch_add(1, Ordering::Relaxed);
-            let better = self.is_anyone_better_off(missed).await?;
+            let better = self.has_better_connected_standby(missed).await?;
             Ok(better.then_some(Epoch::new(2)))
         }
 
-        async fn is_anyone_better_off(&self, _: Vec<String>) -> Result<bool, TransferError> {
+        async fn has_better_connected_standby(
+            &self,
+            _: Vec<String>,
+        ) -> Result<bool, TransferError> {
             self.standbys.clone()
         }
 
@@ -218,7 +221,7 @@ mod tests {
 
     async fn lost(reach: &Scripted, asked: &[usize]) -> usize {
         let asked = asked.iter().map(|number| name(*number)).collect();
-        judge(&asked, &mut HandoverTimeouts::default(), reach)
+        find_lost(&asked, &mut HandoverTimeouts::default(), reach)
             .await
             .len()
     }
@@ -243,9 +246,9 @@ mod tests {
         for (standbys, others, expected) in [
             (Ok(true), 2, 0),
             (Ok(false), 2, 1),
-            (Err(TransferError::NobodyStandsBy), 0, 1),
+            (Err(TransferError::NoStandby), 0, 1),
             // Standbys exist but don't answer: this process may be cut off from them too.
-            (Err(TransferError::NobodyStandsBy), 1, 0),
+            (Err(TransferError::NoStandby), 1, 0),
             (Err(failed()), 2, 0),
         ] {
             let reach = Scripted {
@@ -274,7 +277,7 @@ mod tests {
         };
         let mut timeouts = HandoverTimeouts::default();
         for _ in 0..2 {
-            let lost = judge(&[name(0)].into(), &mut timeouts, &reach).await;
+            let lost = find_lost(&[name(0)].into(), &mut timeouts, &reach).await;
             assert_eq!(lost.len(), 0);
         }
         assert_eq!(reach.invited.load(Ordering::Relaxed), 1);
@@ -282,23 +285,23 @@ mod tests {
 
     #[tokio::test]
     async fn questions_that_wait_are_answered_together_and_those_of_an_old_term_with_no() {
-        let (refusals, mut questions) = refusals(true);
+        let (refusals, mut inquiries) = refusals(true);
         let asked = ["tm-000", "tm-001"].map(|address| {
             let refusals = refusals.clone();
             tokio::spawn(async move { refusals.count(address).await })
         });
-        let first = questions.recv().await.expect("one");
-        while questions.is_empty() {
+        let first = inquiries.recv().await.expect("one");
+        while inquiries.is_empty() {
             tokio::task::yield_now().await;
         }
-        let waiting = waiting(first, &mut questions);
+        let waiting = take_waiting(first, &mut inquiries);
         assert_eq!(waiting.len(), 2);
         let reach = Scripted::default();
         answer(waiting, &mut HandoverTimeouts::default(), &reach).await;
-        for question in asked {
-            assert!(question.await.expect("answered"));
+        for inquiry in asked {
+            assert!(inquiry.await.expect("answered"));
         }
-        drop(questions);
+        drop(inquiries);
         assert!(!refusals.count("tm-000").await);
     }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tanist_gateway::Components as _;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::detector::service::PEER;
-use tanist_ha::detector::{Phase, Progress, Role, Turns};
+use tanist_ha::detector::{Phase, Progress, Role, SchedulingAges};
 use tanist_ha::election::{Epoch, Leadership};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::v1 as pb;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::view::CurrentTerm;
 
 /// Maximum number of TaskManagers that are named as witnesses for the leader.
-const MOST_WITNESSES: usize = 8;
+const MAX_WITNESSES: usize = 8;
 const WITNESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval while none is known: without a witness, a frozen leader is only deposed when its lease expires.
 const FIRST_WITNESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -32,14 +32,14 @@ pub struct Reports {
     pub(super) cached_change: watch::Sender<u64>,
     /// Counts progress of a recovery that its `done` count does not show.
     pub(super) steps: watch::Sender<u64>,
-    /// When each part last had a turn; `None` while the part does not exist.
+    /// When each part was last scheduled; `None` while the part does not exist.
     pub(super) runtime: watch::Sender<Option<Instant>>,
     pub(super) dispatcher: watch::Sender<Option<Instant>>,
     pub(super) resource_manager: watch::Sender<Option<Instant>>,
-    /// Written by the watchdog: the term that it gave up.
-    pub(super) gave_up: watch::Sender<Option<Epoch>>,
-    /// Written by the watchdog: the main runtime stands still.
-    pub(super) stands_still: AtomicBool,
+    /// Written by the watchdog: the term that it ended because it made no progress.
+    pub(super) stalled_term: watch::Sender<Option<Epoch>>,
+    /// Written by the watchdog: the main runtime has stalled.
+    pub(super) is_stalled: AtomicBool,
     /// The last status of the process, and since when.
     status: Mutex<Option<PeerStatus>>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct PeerStatus {
     pub since_ms: u64,
 }
 
-/// A part of the process whose turns show that it is not blocked.
+/// A part of the process that must be scheduled again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The runtime of everything except the election.
@@ -114,28 +114,29 @@ impl Reports {
     }
 
     /// Counts one more as done.
-    pub fn one_more(&self) {
+    pub fn add_done(&self) {
         self.progress.send_modify(|progress| progress.done += 1);
     }
 
-    /// Reports that a part of the process has a turn.
-    pub fn turn_of(&self, part: Part) {
-        let turn = match part {
+    /// Reports that a part of the process was scheduled at this moment.
+    pub fn record_scheduled(&self, part: Part) {
+        let scheduled = match part {
             Part::Runtime => &self.runtime,
             Part::Dispatcher => &self.dispatcher,
             Part::ResourceManager => &self.resource_manager,
         };
-        turn.send_replace(Some(Instant::now()));
+        scheduled.send_replace(Some(Instant::now()));
     }
 
-    /// The term that was given up because it made no progress.
-    pub fn gave_up(&self) -> Option<Epoch> {
-        *self.gave_up.borrow()
+    /// The last term that was ended because it made no progress.
+    pub fn stalled_term(&self) -> Option<Epoch> {
+        *self.stalled_term.borrow()
     }
 
-    pub(super) fn turns(&self) -> Turns {
-        let age = |turn: &watch::Sender<Option<Instant>>| turn.borrow().map(|at| at.elapsed());
-        Turns {
+    pub(super) fn scheduling_ages(&self) -> SchedulingAges {
+        let age =
+            |scheduled: &watch::Sender<Option<Instant>>| scheduled.borrow().map(|at| at.elapsed());
+        SchedulingAges {
             runtime: age(&self.runtime),
             dispatcher: age(&self.dispatcher),
             resource_manager: age(&self.resource_manager),
@@ -212,8 +213,8 @@ fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
-/// The addresses of witnesses that know whether this leader lives: on other hosts first, as its own host may be
-/// lost with it.
+/// The addresses of witnesses that can be asked whether this leader is reachable: on other hosts first, as its
+/// own host may be lost with it.
 fn witnesses_of(task_managers: Vec<pb::TaskManagerInfo>, own_host: &str) -> Vec<String> {
     let locations = task_managers.into_iter().filter_map(|info| info.location);
     let mut addresses: Vec<String> = locations
@@ -222,7 +223,7 @@ fn witnesses_of(task_managers: Vec<pb::TaskManagerInfo>, own_host: &str) -> Vec<
         .collect();
     let is_here = |address: &String| host_of(address) == own_host;
     addresses.sort_by_cached_key(|address| (is_here(address), address.clone()));
-    addresses.truncate(MOST_WITNESSES);
+    addresses.truncate(MAX_WITNESSES);
     addresses
 }
 
@@ -239,10 +240,10 @@ mod tests {
             }),
             ..pb::TaskManagerInfo::default()
         };
-        let here = (0..2 * MOST_WITNESSES).map(|port| at(&format!("a:{port}")));
+        let here = (0..2 * MAX_WITNESSES).map(|port| at(&format!("a:{port}")));
         let listed = here.chain([at("b:1"), at("c:1"), at("")]).collect();
         let witnesses = witnesses_of(listed, "a");
         assert_eq!(witnesses[..2], ["b:1", "c:1"]);
-        assert_eq!(witnesses.len(), MOST_WITNESSES);
+        assert_eq!(witnesses.len(), MAX_WITNESSES);
     }
 }

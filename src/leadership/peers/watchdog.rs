@@ -1,4 +1,4 @@
-//! Ends a term that makes no progress: a recovery that stands still, a main runtime or an actor without turns.
+//! Ends a term that makes no progress: a recovery that has stalled, a main runtime or an actor that is not scheduled.
 //!
 //! It runs on the election's runtime, so that it notices a blocked main runtime. Such a process would keep its
 //! lease and its heartbeats forever, and no other process would have reason to depose it. The watchdog
@@ -15,10 +15,10 @@ use tanist_ha::election::{Epoch, LeaderElection, Leadership};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{error, info, warn};
 
-use super::pulse;
 use super::reports::Reports;
+use super::scheduling_probe;
 
-/// The part that stood still.
+/// The part that has stalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stall {
     Runtime,
@@ -29,20 +29,20 @@ enum Stall {
 
 /// Time since a value last changed, in the watchdog's own ticks.
 #[derive(Debug)]
-struct Stillness<T> {
+struct StallTimer<T> {
     last: Option<T>,
     lasted: Duration,
 }
 
-impl<T: PartialEq> Stillness<T> {
-    fn new() -> Stillness<T> {
-        Stillness {
+impl<T: PartialEq> StallTimer<T> {
+    fn new() -> StallTimer<T> {
+        StallTimer {
             last: None,
             lasted: Duration::ZERO,
         }
     }
 
-    fn see(&mut self, elapsed: Duration, now: Option<T>) -> Duration {
+    fn observe(&mut self, elapsed: Duration, now: Option<T>) -> Duration {
         if now.is_none() || now != self.last {
             self.last = now;
             self.lasted = Duration::ZERO;
@@ -53,9 +53,9 @@ impl<T: PartialEq> Stillness<T> {
     }
 }
 
-/// What the watchdog looks at.
+/// The state that the watchdog observes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Seen {
+struct Observation {
     /// The term that it leads according to the store.
     leads: Option<Epoch>,
     progress: Progress,
@@ -71,10 +71,10 @@ struct Core {
     bound: Duration,
     interval: Duration,
     last_tick: Option<Moment>,
-    runtime: Stillness<Instant>,
-    recovery: Stillness<(Epoch, Progress, u64)>,
-    dispatcher: Stillness<(Epoch, Instant)>,
-    resource_manager: Stillness<(Epoch, Instant)>,
+    runtime: StallTimer<Instant>,
+    recovery: StallTimer<(Epoch, Progress, u64)>,
+    dispatcher: StallTimer<(Epoch, Instant)>,
+    resource_manager: StallTimer<(Epoch, Instant)>,
 }
 
 impl Core {
@@ -83,35 +83,35 @@ impl Core {
             bound,
             interval,
             last_tick: None,
-            runtime: Stillness::new(),
-            recovery: Stillness::new(),
-            dispatcher: Stillness::new(),
-            resource_manager: Stillness::new(),
+            runtime: StallTimer::new(),
+            recovery: StallTimer::new(),
+            dispatcher: StallTimer::new(),
+            resource_manager: StallTimer::new(),
         }
     }
 
-    /// The part that has stood still for too long, among those that count at present.
-    fn tick(&mut self, now: Moment, seen: Seen) -> Option<Stall> {
+    /// The part that has made no progress for `bound`, among those that count at present.
+    fn tick(&mut self, now: Moment, seen: Observation) -> Option<Stall> {
         let before = self.last_tick.replace(now);
         let elapsed = before.map_or(Duration::ZERO, |before| now.since(before));
         let elapsed = elapsed.min(self.interval * 3 / 2);
-        let in_term = |turn: Option<Instant>| Some((seen.leads?, turn?));
+        let in_term = |scheduled: Option<Instant>| Some((seen.leads?, scheduled?));
         let recovers = seen.progress.phase != Phase::Leading;
         let recovery = seen.leads.filter(|_| recovers);
         let recovery = recovery.map(|epoch| (epoch, seen.progress, seen.steps));
         let stalls = [
-            (self.runtime.see(elapsed, seen.runtime), Stall::Runtime),
+            (self.runtime.observe(elapsed, seen.runtime), Stall::Runtime),
             (
-                self.recovery.see(elapsed, recovery),
+                self.recovery.observe(elapsed, recovery),
                 Stall::Recovery(seen.progress),
             ),
             (
-                self.dispatcher.see(elapsed, in_term(seen.dispatcher)),
+                self.dispatcher.observe(elapsed, in_term(seen.dispatcher)),
                 Stall::Dispatcher,
             ),
             (
                 self.resource_manager
-                    .see(elapsed, in_term(seen.resource_manager)),
+                    .observe(elapsed, in_term(seen.resource_manager)),
                 Stall::ResourceManager,
             ),
         ];
@@ -133,37 +133,37 @@ pub(super) struct Watchdog {
 impl Watchdog {
     /// Watches until dropped.
     pub async fn run(self) {
-        let interval = pulse::interval_for(self.stall_timeout);
+        let interval = scheduling_probe::interval_for(self.stall_timeout);
         let clock = self.election.clock();
         let mut core = Core::new(self.stall_timeout, interval);
         let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let seen = self.look();
+            let seen = self.observe();
             let stall = core.tick(clock.now(), seen);
-            let still = stall == Some(Stall::Runtime);
-            let was_still = self.reports.stands_still.swap(still, Ordering::Relaxed);
-            if was_still && !still {
-                info!("the main runtime moves again");
+            let is_stalled = stall == Some(Stall::Runtime);
+            let was_stalled = self.reports.is_stalled.swap(is_stalled, Ordering::Relaxed);
+            if was_stalled && !is_stalled {
+                info!("the main runtime is scheduled again");
             }
             if let (Some(stall), Some(epoch)) = (stall, seen.leads) {
-                self.give_up(stall, epoch).await;
+                self.end_term(stall, epoch).await;
             }
         }
     }
 
-    fn look(&self) -> Seen {
+    fn observe(&self) -> Observation {
         let leads = match &*self.election.leadership().borrow() {
             Leadership::Granted(session) => Some(session.epoch()),
-            // Without the store nothing moves either, but that is no fault of this process.
+            // Without the store nothing makes progress either, but that is no fault of this process.
             Leadership::Suspended(_)
             | Leadership::Standby
             | Leadership::Over(_)
             | Leadership::Refused(_) => None,
         };
         let reports = &self.reports;
-        Seen {
+        Observation {
             leads,
             progress: *reports.progress.borrow(),
             steps: *reports.steps.borrow(),
@@ -173,23 +173,23 @@ impl Watchdog {
         }
     }
 
-    async fn give_up(&self, stall: Stall, epoch: Epoch) {
+    async fn end_term(&self, stall: Stall, epoch: Epoch) {
         let stall_timeout = self.stall_timeout;
         match stall {
             Stall::Runtime => {
-                error!(%epoch, ?stall_timeout, "the main runtime stands still: resigning");
+                error!(%epoch, ?stall_timeout, "the main runtime has stalled: resigning");
             }
             Stall::Dispatcher => {
-                error!(%epoch, ?stall_timeout, "the Dispatcher stands still: resigning");
+                error!(%epoch, ?stall_timeout, "the Dispatcher has stalled: resigning");
             }
             Stall::ResourceManager => {
-                error!(%epoch, ?stall_timeout, "the ResourceManager stands still: resigning");
+                error!(%epoch, ?stall_timeout, "the ResourceManager has stalled: resigning");
             }
             Stall::Recovery(Progress { done, total, .. }) => {
-                warn!(%epoch, ?stall_timeout, done, total, "the recovery stands still: resigning");
+                warn!(%epoch, ?stall_timeout, done, total, "the recovery has stalled: resigning");
             }
         }
-        self.reports.gave_up.send_replace(Some(epoch));
+        self.reports.stalled_term.send_replace(Some(epoch));
         tokio::time::sleep(self.notice).await;
         self.election.resign().await;
     }
@@ -202,26 +202,26 @@ mod tests {
     const BOUND: Duration = Duration::from_secs(8);
     const INTERVAL: Duration = Duration::from_secs(1);
 
-    struct Scene {
+    struct Scenario {
         core: Core,
         start: Instant,
         second: u64,
-        seen: Seen,
+        seen: Observation,
     }
 
-    impl Scene {
-        async fn recovering() -> Scene {
+    impl Scenario {
+        async fn recovering() -> Scenario {
             let start = Instant::now();
             let progress = Progress {
                 phase: Phase::Recovering,
                 done: 1,
                 total: 9,
             };
-            Scene {
+            Scenario {
                 core: Core::new(BOUND, INTERVAL),
                 start,
                 second: 0,
-                seen: Seen {
+                seen: Observation {
                     leads: Some(Epoch::new(7)),
                     progress,
                     steps: 0,
@@ -232,12 +232,12 @@ mod tests {
             }
         }
 
-        fn turn(&self) -> Option<Instant> {
+        fn scheduled(&self) -> Option<Instant> {
             Some(self.start + Duration::from_secs(self.second))
         }
 
         /// Advances by seconds, with `change` before each tick.
-        fn pass(&mut self, seconds: u64, change: impl Fn(&mut Scene)) -> Option<Stall> {
+        fn pass(&mut self, seconds: u64, change: impl Fn(&mut Scenario)) -> Option<Stall> {
             let mut last = None;
             for _ in 0..seconds {
                 self.second += 1;
@@ -251,61 +251,61 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_recovery_that_moves_goes_on_for_as_long_as_it_takes() {
-        let mut scene = Scene::recovering().await;
-        let jobs = scene.pass(100, |scene| {
-            scene.seen.runtime = scene.turn();
-            scene.seen.progress.done += u64::from(scene.second % 7 == 0);
+        let mut scenario = Scenario::recovering().await;
+        let jobs = scenario.pass(100, |scenario| {
+            scenario.seen.runtime = scenario.scheduled();
+            scenario.seen.progress.done += u64::from(scenario.second % 7 == 0);
         });
         assert_eq!(jobs, None);
-        let steps = scene.pass(100, |scene| {
-            scene.seen.runtime = scene.turn();
-            scene.seen.steps += u64::from(scene.second % 7 == 0);
+        let steps = scenario.pass(100, |scenario| {
+            scenario.seen.runtime = scenario.scheduled();
+            scenario.seen.steps += u64::from(scenario.second % 7 == 0);
         });
         assert_eq!(steps, None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_recovery_that_stands_still_is_given_up_and_a_term_that_has_recovered_is_not() {
-        let mut scene = Scene::recovering().await;
-        let keep_pulse = |scene: &mut Scene| scene.seen.runtime = scene.turn();
-        assert_eq!(scene.pass(8, keep_pulse), None);
-        let stall = Stall::Recovery(scene.seen.progress);
-        assert_eq!(scene.pass(2, keep_pulse), Some(stall));
-        scene.seen.progress.phase = Phase::Leading;
-        assert_eq!(scene.pass(100, keep_pulse), None);
+        let mut scenario = Scenario::recovering().await;
+        let probe_actors = |scenario: &mut Scenario| scenario.seen.runtime = scenario.scheduled();
+        assert_eq!(scenario.pass(8, probe_actors), None);
+        let stall = Stall::Recovery(scenario.seen.progress);
+        assert_eq!(scenario.pass(2, probe_actors), Some(stall));
+        scenario.seen.progress.phase = Phase::Leading;
+        assert_eq!(scenario.pass(100, probe_actors), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_term_that_is_suspended_or_new_has_its_time_before_it() {
-        let mut scene = Scene::recovering().await;
-        let keep_pulse = |scene: &mut Scene| scene.seen.runtime = scene.turn();
-        assert_eq!(scene.pass(7, keep_pulse), None);
-        scene.seen.leads = None;
-        assert_eq!(scene.pass(20, keep_pulse), None);
-        scene.seen.leads = Some(Epoch::new(7));
-        assert_eq!(scene.pass(7, keep_pulse), None);
-        scene.seen.leads = Some(Epoch::new(9));
-        assert_eq!(scene.pass(7, keep_pulse), None);
+        let mut scenario = Scenario::recovering().await;
+        let probe_actors = |scenario: &mut Scenario| scenario.seen.runtime = scenario.scheduled();
+        assert_eq!(scenario.pass(7, probe_actors), None);
+        scenario.seen.leads = None;
+        assert_eq!(scenario.pass(20, probe_actors), None);
+        scenario.seen.leads = Some(Epoch::new(7));
+        assert_eq!(scenario.pass(7, probe_actors), None);
+        scenario.seen.leads = Some(Epoch::new(9));
+        assert_eq!(scenario.pass(7, probe_actors), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_main_runtime_or_an_actor_without_turns_is_noticed() {
-        let mut scene = Scene::recovering().await;
-        scene.seen.progress.phase = Phase::Leading;
-        assert_eq!(scene.pass(10, |_| {}), Some(Stall::Runtime));
-        let stuck = |scene: &mut Scene| {
-            scene.seen.runtime = scene.turn();
-            scene.seen.dispatcher = scene.turn();
-            scene.seen.resource_manager = Some(scene.start);
+        let mut scenario = Scenario::recovering().await;
+        scenario.seen.progress.phase = Phase::Leading;
+        assert_eq!(scenario.pass(10, |_| {}), Some(Stall::Runtime));
+        let stuck = |scenario: &mut Scenario| {
+            scenario.seen.runtime = scenario.scheduled();
+            scenario.seen.dispatcher = scenario.scheduled();
+            scenario.seen.resource_manager = Some(scenario.start);
         };
-        assert_eq!(scene.pass(10, stuck), Some(Stall::ResourceManager));
+        assert_eq!(scenario.pass(10, stuck), Some(Stall::ResourceManager));
     }
 
     #[tokio::test(start_paused = true)]
     async fn time_in_which_the_watchdog_did_not_run_counts_little() {
-        let mut scene = Scene::recovering().await;
-        assert_eq!(scene.pass(3, |_| {}), None);
-        scene.second += 3600;
-        assert_eq!(scene.pass(1, |_| {}), None);
+        let mut scenario = Scenario::recovering().await;
+        assert_eq!(scenario.pass(3, |_| {}), None);
+        scenario.second += 3600;
+        assert_eq!(scenario.pass(1, |_| {}), None);
     }
 }

@@ -17,7 +17,7 @@ use super::{Grant, millis};
 use crate::adoptions::Adoptions;
 use crate::application_term::attend_application;
 use crate::history::{HistoryRecord, TermRecord};
-use crate::peers::{HandOverOptions, hand_over_when_cut_off, keep_pulse, look_for_the_deposed};
+use crate::peers::{HandOverOptions, hand_over_when_cut_off, probe_actors, probe_deposed_leaders};
 use crate::{orphan_gc, recovery_phases, version_handover};
 
 /// See the module.
@@ -89,8 +89,8 @@ impl ConfirmedTerm<'_> {
         let upkeep = async {
             tokio::join!(
                 note_adoption(adoptions, session, at, record),
-                look_for_the_deposed(peers, session, &*services.ha.store, record),
-                version_handover::give_way_when_possible(services, session, store),
+                probe_deposed_leaders(peers, session, &*services.ha.store, record),
+                version_handover::hand_over_when_possible(services, session, store),
                 recovery_phases::finish_recovery(
                     *jobs,
                     std::mem::take(suspects),
@@ -99,7 +99,7 @@ impl ConfirmedTerm<'_> {
                     record,
                     &has_recovered,
                 ),
-                keep_pulse(
+                probe_actors(
                     services.reports(),
                     dispatcher,
                     &resources,
@@ -116,7 +116,7 @@ impl ConfirmedTerm<'_> {
                 "the store's data contradicts this term".into(),
             )),
             () = dispatcher.ended() => {
-                Err(Error::Misconfigured("its Dispatcher broke".into()))
+                Err(Error::Misconfigured("its Dispatcher failed".into()))
             }
             never = upkeep => match never {},
         }
@@ -137,7 +137,7 @@ impl StorageUpkeep {
         let options = &services.options.ha;
         tokio::spawn({
             let (record, store) = (term.record.clone(), services.ha.store.clone());
-            async move { record.forget_older(&*store).await }
+            async move { record.remove_older(&*store).await }
         });
         let grace = options.blob_orphan_grace;
         let user = StorageUser::of(session, options.cluster_id.as_str());
@@ -179,7 +179,7 @@ async fn note_adoption(
         first_at_ms = adoption.first_adopted_at_ms,
         last_at_ms = adoption.last_adopted_at_ms,
         took_ms = millis(granted),
-        "running tasks accounted for"
+        "all recorded running tasks are adopted or restarted"
     );
     if adoption.tasks_adopted + adoption.tasks_restarted > 0 {
         let granted_at_ms =

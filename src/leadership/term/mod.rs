@@ -100,7 +100,7 @@ impl Grant<'_> {
     /// What components do when another process names a higher epoch.
     fn on_higher_epoch(&self) -> OnHigherEpoch {
         let election = self.services.ha.election.clone();
-        Arc::new(move |epoch, teller| election.told(epoch, teller.to_owned()))
+        Arc::new(move |epoch, sender| election.report_claim(epoch, sender.to_owned()))
     }
 }
 
@@ -127,9 +127,9 @@ pub(super) async fn lead(
     if let Some(reports) = reports {
         reports.standby();
     }
-    if reports.and_then(Reports::gave_up) == Some(session.epoch()) {
+    if reports.and_then(Reports::stalled_term) == Some(session.epoch()) {
         return Err(Error::Misconfigured(
-            format!("nothing moved for {:?}", services.options.ha.stall_timeout).into(),
+            format!("no progress for {:?}", services.options.ha.stall_timeout).into(),
         ));
     }
     if session.is_over() { Ok(()) } else { ended }
@@ -143,7 +143,7 @@ async fn lead_on(grant: Grant<'_>, cache: &mut WarmCache) -> Result<()> {
         () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
     };
     // Before anything of the term is started, so that nothing has to be stopped.
-    if recovered.give_way().await {
+    if recovered.hand_over_to_newer_version().await {
         return Ok(());
     }
     failpoint("term.recovered").await;

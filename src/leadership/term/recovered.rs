@@ -69,7 +69,7 @@ impl<'a> RecoveredTerm<'a> {
         // nothing else.
         let (proven, plan) = tokio::try_join!(
             standby::prove(cache, &*services.ha.store, &pipeline, session),
-            recovery_phases::look_back(services, session),
+            recovery_phases::plan_recovery(services, session),
         )?;
         phases.cache_proven_ms = Some(millis(grant.at));
         let records = &proven.records;
@@ -97,12 +97,12 @@ impl<'a> RecoveredTerm<'a> {
         })
     }
 
-    /// Gives way to a newer process if there are records that this one can't read. True: the term is over.
-    pub(super) async fn give_way(&self) -> bool {
+    /// Hands over to a newer process if there are records that this one can't read. True: the term is over.
+    pub(super) async fn hand_over_to_newer_version(&self) -> bool {
         let Grant {
             services, session, ..
         } = self.grant;
-        version_handover::give_way_first(services, session, &self.store).await
+        version_handover::hand_over_before_start(services, session, &self.store).await
     }
 
     /// Starts the components with the jobs, and dials the TaskExecutors that run them.

@@ -25,7 +25,7 @@ use crate::application::FoundApplication;
 use crate::dial::{self, Awaiting, DialServices, Placements};
 use crate::history::{Phases, Recovery, TermRecord};
 use crate::launcher::{Launcher, LauncherServices};
-use crate::peers::{RefusedQuestion, refusals};
+use crate::peers::{RefusalInquiry, refusals};
 use crate::view::TermComponents;
 use crate::{recovery_phases, settings, workers};
 
@@ -45,8 +45,8 @@ pub(super) struct StartedTerm<'a> {
     pub recovery: Recovery,
     pub phases: Phases,
     pub found_application: FoundApplication,
-    /// Questions of the components about TaskManagers that refuse calls.
-    pub refused: mpsc::Receiver<RefusedQuestion>,
+    /// Inquiries of the components about TaskManagers that refuse calls.
+    pub refused: mpsc::Receiver<RefusalInquiry>,
     /// Ends with the term.
     _dialling: JoinSet<()>,
 }
@@ -202,7 +202,7 @@ fn start_components(
         reports: services.peers.as_ref().map(|peers| peers.reports.clone()),
     }));
     let pipeline = store.pipeline().clone();
-    let (blobs, storage_trouble) = (store.blobs().cloned(), store.storage().trouble());
+    let (blobs, storage_problem) = (store.blobs().cloned(), store.storage().trouble());
     let context = DispatcherContext {
         session: session.clone(),
         store,
@@ -220,7 +220,7 @@ fn start_components(
     let dispatcher = Dispatcher::start(dispatcher_options, context, recovered);
     launcher.all_recovered();
     let components = TermComponents {
-        storage_trouble,
+        storage_problem,
         dispatcher,
         resource_manager: resources,
         pipeline,

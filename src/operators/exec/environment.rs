@@ -77,7 +77,7 @@ pub(crate) fn prepare(
             subtask: context.subtask,
             attempt: context.generation.get(),
         },
-        lingering: context.lingering.clone(),
+        end_guard: context.end_guard.clone(),
         logs_output,
         lease,
     };

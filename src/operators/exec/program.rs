@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use tanist_dataflow::{Lingering, OperatorError};
+use tanist_dataflow::{EndGuard, OperatorError};
 use tanist_ha::clock::millis;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
@@ -38,7 +38,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 const OVERDUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long logs of a program that is gone are still read: another process may have inherited its standard
 /// error.
-const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
+const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a program failed its task.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +93,7 @@ pub(crate) struct Environment {
     /// Task labels for the log.
     pub(crate) labels: Labels,
     /// Held until no process of the program is left.
-    pub(crate) lingering: Lingering,
+    pub(crate) end_guard: EndGuard,
     /// Whether standard output goes to the log.
     pub(crate) logs_output: bool,
     /// Until when the program may run; `None`: no limit.
@@ -168,7 +168,7 @@ impl Program {
             supervisor,
             logs,
             last_lines,
-            lingering: around.lingering,
+            end_guard: around.end_guard,
             lease: around.lease,
             grace: Duration::from_millis(request.grace_ms),
         };
@@ -285,7 +285,7 @@ struct Attending {
     supervisor: Supervisor,
     logs: Vec<JoinHandle<()>>,
     last_lines: LastLines,
-    lingering: Lingering,
+    end_guard: EndGuard,
     lease: Option<watch::Receiver<u64>>,
     /// The program's grace after SIGTERM.
     grace: Duration,
@@ -303,7 +303,7 @@ impl Attending {
             mut supervisor,
             logs,
             last_lines,
-            lingering,
+            end_guard,
             grace,
         } = self;
         let mut following = Following {
@@ -328,7 +328,7 @@ impl Attending {
         });
         let reaped = reaping.await;
         for log in logs {
-            if timeout(LAST_WORDS_TIMEOUT, log).await.is_err() {
+            if timeout(FINAL_MESSAGE_TIMEOUT, log).await.is_err() {
                 tracing::debug!(
                     "another process holds a program's output open; the rest is not logged"
                 );
@@ -368,7 +368,7 @@ impl Attending {
             }
         };
         let _the_task_may_be_gone = tell.send(outcome);
-        drop(lingering);
+        drop(end_guard);
     }
 }
 

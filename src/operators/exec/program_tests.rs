@@ -70,7 +70,7 @@ impl Made {
                 subtask: 0,
                 attempt: 1,
             },
-            lingering: crate::testing::context(0, 1).lingering,
+            end_guard: crate::testing::context(0, 1).end_guard,
             logs_output: true,
             lease: None,
         };

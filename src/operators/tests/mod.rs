@@ -157,7 +157,7 @@ impl Coordinator {
         if request.number > 1 {
             return Answer::Exhausted(Ack {});
         }
-        let asker = &request.asker;
+        let asker = &request.requester;
         let splits = self.splits.lock();
         let of_vertex = &splits[&(asker.job, asker.vertex)];
         Answer::FileSplit(of_vertex[asker.subtask as usize].clone())

@@ -23,14 +23,14 @@ pub struct StoppableElection {
     process: ProcessId,
     session: watch::Receiver<SessionState>,
     /// Ends when this is dropped.
-    _believing: JoinSet<()>,
+    _forwarding: JoinSet<()>,
 }
 
 impl StoppableElection {
     pub fn new(inner: Arc<MemoryElection>, world: World, process: ProcessId) -> StoppableElection {
         let (sender, session) = watch::channel(SessionState::None);
-        let mut believing = JoinSet::new();
-        believing.spawn(believe(
+        let mut forwarding = JoinSet::new();
+        forwarding.spawn(forward_session(
             inner.session(),
             sender,
             world.stubborn.subscribe(),
@@ -41,7 +41,7 @@ impl StoppableElection {
             world,
             process,
             session,
-            _believing: believing,
+            _forwarding: forwarding,
         }
     }
 
@@ -51,9 +51,9 @@ impl StoppableElection {
 }
 
 /// Forwards the session, without its deadline while the process's clock stands still.
-async fn believe(
+async fn forward_session(
     mut session: watch::Receiver<SessionState>,
-    told: watch::Sender<SessionState>,
+    reported: watch::Sender<SessionState>,
     mut stubborn: watch::Receiver<std::collections::BTreeSet<String>>,
     process: String,
 ) {
@@ -65,7 +65,7 @@ async fn believe(
         {
             *deadline = None;
         }
-        told.send_replace(state);
+        reported.send_replace(state);
         tokio::select! {
             changed = session.changed() => if changed.is_err() { return },
             changed = stubborn.changed() => if changed.is_err() { return },
@@ -146,14 +146,14 @@ impl ElectionDriver for StoppableElection {
 }
 
 /// Records every grant of a life's election.
-pub async fn note_grants(mut told: watch::Receiver<Leadership>, world: World, life: String) {
+pub async fn note_grants(mut reported: watch::Receiver<Leadership>, world: World, life: String) {
     loop {
-        if let Leadership::Granted(session) = &*told.borrow_and_update() {
+        if let Leadership::Granted(session) = &*reported.borrow_and_update() {
             let epoch = session.epoch().get();
             let life = life.clone();
             world.note(Event::Granted { life, epoch });
         }
-        if told.changed().await.is_err() {
+        if reported.changed().await.is_err() {
             return;
         }
     }

@@ -17,13 +17,13 @@ use super::world::process_of;
 const LEASE: Duration = Duration::from_secs(5);
 
 impl TestCluster {
-    /// Freezes a process for a while: messages from and to it arrive when it goes on. With `believing` its
+    /// Freezes a process for a while: messages from and to it arrive when it goes on. With `keeps_lease` its
     /// clock stands still too: it believes in its lease until a message says otherwise.
-    pub fn stand_still(&self, name: &str, time: Duration, believing: bool) {
+    pub fn freeze(&self, name: &str, time: Duration, keeps_lease: bool) {
         let until = Instant::now() + time;
         let process = ProcessId::new(name);
         self.world.stop(name, until);
-        if believing {
+        if keeps_lease {
             self.world.stubborn.send_modify(|stubborn| {
                 stubborn.insert(name.to_owned());
             });

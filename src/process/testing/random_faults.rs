@@ -118,7 +118,7 @@ impl RandomFaults {
     }
 
     /// Duration of a request's way to the store.
-    pub(super) fn way_to_store(&mut self) -> Duration {
+    pub(super) fn store_delay(&mut self) -> Duration {
         Duration::from_millis(self.random.random_range(0..=self.delay_ms / 4))
     }
 }

@@ -33,7 +33,7 @@ pub struct ObservedStore {
 impl ObservedStore {
     /// Returns only if the process lives, and not while it is frozen.
     async fn alive(&self) {
-        let way = self.world.way_to_store();
+        let way = self.world.store_delay();
         if !way.is_zero() {
             tokio::time::sleep(way).await;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tanist_dataflow::{Asker, CoordinatorRequest};
+use tanist_dataflow::{CoordinatorRequest, Requester};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
@@ -68,7 +68,7 @@ impl Tasks {
 }
 
 /// A coordinator's answer to a task, or why there will be none.
-pub type Heard = Result<Answer, String>;
+pub type CoordinatorAnswer = Result<Answer, String>;
 
 impl World {
     /// Sends a request of a running task's operator to its coordinator.
@@ -77,12 +77,12 @@ impl World {
         attempt: &AttemptKey,
         operator: &str,
         number: u64,
-    ) -> oneshot::Receiver<Heard> {
+    ) -> oneshot::Receiver<CoordinatorAnswer> {
         let (reply, answer) = oneshot::channel();
         let running = self.tasks.running.lock();
         let life = &running.get(attempt).expect("it runs").life;
         let request = CoordinatorRequest {
-            asker: Asker {
+            requester: Requester {
                 job: attempt.job,
                 vertex: attempt.vertex.parse().expect("a vertex"),
                 subtask: attempt.subtask,

@@ -267,11 +267,11 @@ impl World {
     }
 
     /// Duration of a request's way to the store.
-    pub fn way_to_store(&self) -> Duration {
+    pub fn store_delay(&self) -> Duration {
         let mut inner = self.inner.lock();
         let slowness = inner.slowness;
         let random_faults = inner.random_faults.as_mut();
-        slowness + random_faults.map_or(Duration::ZERO, RandomFaults::way_to_store)
+        slowness + random_faults.map_or(Duration::ZERO, RandomFaults::store_delay)
     }
 
     /// From now on, each request to the store takes longer by this time.

@@ -253,8 +253,8 @@ async fn the_only_job_manager_that_is_back_at_its_address_says_not_yet_until_all
         ..pb::DescribeJobRequest::default()
     };
     let described = dispatcher.describe_job(request).await;
-    let told = [registered.err(), reported.err(), described.err()];
-    for error in told {
+    let reported = [registered.err(), reported.err(), described.err()];
+    for error in reported {
         assert!(matches!(error, Some(GatewayError::NotYet(_))), "{error:?}");
     }
     assert!(cluster.leader_view().leader.is_none(), "it leads already");

@@ -139,16 +139,21 @@ async fn a_job_that_ends_its_process_is_found_and_set_aside_and_led_again_when_i
         assert_eq!(cluster.until_running(job, 2).await, 1, "adopted");
     }
     let details = cluster.client.describe(CULPRIT).await.expect("known");
-    let told = details.events.iter().map(|it| (it.kind(), it.epoch));
-    let told: Vec<(JobEventKind, u64)> = told.collect();
-    let at = |kind| told.iter().position(|it| it.0 == kind);
+    let reported = details.events.iter().map(|it| (it.kind(), it.epoch));
+    let reported: Vec<(JobEventKind, u64)> = reported.collect();
+    let at = |kind| reported.iter().position(|it| it.0 == kind);
     let (set_aside, retried) = (at(JobEventKind::Quarantine), at(JobEventKind::Retry));
-    assert!(set_aside.is_some() && set_aside < retried, "{told:?}");
-    assert!(retried < told.iter().rposition(|it| it.0 == JobEventKind::Takeover));
+    assert!(set_aside.is_some() && set_aside < retried, "{reported:?}");
+    assert!(
+        retried
+            < reported
+                .iter()
+                .rposition(|it| it.0 == JobEventKind::Takeover)
+    );
     assert_eq!(
-        told.last().map(|it| it.1),
+        reported.last().map(|it| it.1),
         Some(cluster.epoch()),
-        "{told:?}"
+        "{reported:?}"
     );
     let again = cluster
         .client
@@ -214,9 +219,9 @@ async fn an_outside_kill_during_recovery_costs_a_crash_loop_recovery_and_no_job(
     }
     let last = records(&cluster).await.pop().expect("its own");
     let tasks = usize::try_from(2 * JOBS).ok();
-    let told = (last.tasks_adopted, last.tasks_restarted);
+    let reported = (last.tasks_adopted, last.tasks_restarted);
     assert_eq!(
-        told,
+        reported,
         (tasks, Some(0)),
         "also of those that were started last"
     );

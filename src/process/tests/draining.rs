@@ -109,9 +109,9 @@ async fn an_endless_job_moves_off_a_task_manager_when_there_are_slots_for_it_els
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(cluster.until_running(JOB, 2).await, 1, "nowhere to go");
     assert_eq!(tasks_on(&cluster, JOB, "tm1"), 2);
-    let told = drained(&cluster, "tm1").await.expect("it is drained");
-    assert!(told.evicting && !told.drained, "{told:?}");
-    assert_eq!(told.jobs, [JOB.to_string()]);
+    let reported = drained(&cluster, "tm1").await.expect("it is drained");
+    assert!(reported.evicting && !reported.drained, "{reported:?}");
+    assert_eq!(reported.jobs, [JOB.to_string()]);
     // The next leader reads the drain before it assigns any slot.
     let leader = cluster.leader().await;
     cluster.kill_job_manager(&leader).await;
@@ -175,9 +175,9 @@ async fn a_drained_task_manager_that_starts_again_is_still_drained_until_that_is
     assert_eq!((left.len(), left[0].resource_id.as_str()), (1, "tm2"));
     assert_eq!(left[0].reason, "a new disk");
     cluster.start_task_manager("tm2");
-    let told = drained(&cluster, "tm2").await.expect("it is drained");
+    let reported = drained(&cluster, "tm2").await.expect("it is drained");
     assert_eq!(
-        (told.by.as_str(), told.reason.as_str()),
+        (reported.by.as_str(), reported.reason.as_str()),
         ("anna", "a new disk")
     );
     let leader = cluster.leader().await;
@@ -191,8 +191,8 @@ async fn a_drained_task_manager_that_starts_again_is_still_drained_until_that_is
         cluster.runs("tm2"),
         "a supervisor that restarts it would do so forever"
     );
-    let told = drained(&cluster, "tm2").await.expect("it is drained");
-    assert!(told.drained, "{told:?}");
+    let reported = drained(&cluster, "tm2").await.expect("it is drained");
+    assert!(reported.drained, "{reported:?}");
 
     let undrain = pb::DrainTaskManagerRequest {
         undrain: true,
@@ -230,8 +230,8 @@ async fn a_host_is_drained_with_all_that_is_there_at_a_deadline_and_by_force_if_
         ..of_host
     };
     ask(&cluster, by_force).await.expect("it is registered");
-    let told = drained(&cluster, "tm1").await.expect("it is drained");
-    assert!(!told.evicting && told.host == "tm1", "{told:?}");
+    let reported = drained(&cluster, "tm1").await.expect("it is drained");
+    assert!(!reported.evicting && reported.host == "tm1", "{reported:?}");
     tokio::time::sleep(Duration::from_secs(50)).await;
     assert_eq!(tasks_on(&cluster, JOB, "tm1"), 2);
     assert_eq!(cluster.end_of_task_manager("tm1").await, ExitCode::Ended);

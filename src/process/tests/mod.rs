@@ -7,7 +7,7 @@ mod coordinators;
 mod crash_loop;
 mod crashes;
 mod draining;
-mod forged;
+mod forged_terms;
 mod isolation;
 mod job_records;
 mod large_graphs;

@@ -25,7 +25,7 @@ async fn a_task_manager_names_the_slots_and_tasks_of_jobs_and_counts_as_blocked_
     let leader = cluster.leader().await;
     let dispatcher = cluster.connector().dispatcher(&format!("{leader}:1"));
     // The next heartbeat reports the tasks.
-    let told = async {
+    let reported = async {
         loop {
             let slots = task_manager(&*dispatcher).await.allocated_slots;
             if slots.iter().map(|slot| slot.tasks).sum::<u32>() == 2 {
@@ -34,7 +34,7 @@ async fn a_task_manager_names_the_slots_and_tasks_of_jobs_and_counts_as_blocked_
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    let slots = tokio::time::timeout(Duration::from_secs(60), told).await;
+    let slots = tokio::time::timeout(Duration::from_secs(60), reported).await;
     let slots = slots.expect("a heartbeat tells of the tasks");
     assert_eq!(slots.len(), 1, "{slots:?}");
     assert_eq!(slots[0].job_id, JOB.to_string());

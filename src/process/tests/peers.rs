@@ -9,7 +9,7 @@ use tanist_gateway::blobs::ServedBlobs;
 use tanist_gateway::{GatewayError, LocalConnector};
 use tanist_ha::clock::Clock;
 use tanist_ha::detector::service::PEER;
-use tanist_ha::detector::{Peers as _, Phase, Question};
+use tanist_ha::detector::{LivenessQuery, Peers as _, Phase};
 use tanist_ha::election::core::Timing;
 use tanist_ha::election::{
     Detection, ElectionOptions, Epoch, LeaderElection, ProcessId, random_start,
@@ -203,25 +203,27 @@ async fn heartbeats_tell_how_current_a_standby_is_and_that_the_leader_moves() {
     until_led(&a, &b, 1).await;
     let cluster_id = Configuration::load(LoadOptions::default()).expect("valid");
     let peers = TonicPeers::new(cluster_id.options().ha.cluster_id.to_string());
-    let told = async {
+    let reported = async {
         loop {
             let of_a = peers.probe(&a.peer).await.expect("it serves");
             let of_b = peers.probe(&b.peer).await.expect("it serves");
             // The first term has written its record.
-            if of_b.cached_change > 0 && of_a.turns.dispatcher.is_some() {
+            if of_b.cached_change > 0 && of_a.scheduling_ages.dispatcher.is_some() {
                 return (of_a, of_b);
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let (of_a, of_b) = tokio::time::timeout(BOUND, told).await.expect("told");
+    let (of_a, of_b) = tokio::time::timeout(BOUND, reported).await.expect("told");
     assert_eq!(
         of_a.cached_change, 0,
         "a leader's cache is as good as nothing"
     );
     assert_eq!(of_a.progress.phase, Phase::Leading);
-    assert!(of_a.turns.resource_manager.is_some() && of_a.turns.runtime.is_some());
-    assert!(of_b.turns.dispatcher.is_none() && of_b.gave_up.is_none());
+    assert!(
+        of_a.scheduling_ages.resource_manager.is_some() && of_a.scheduling_ages.runtime.is_some()
+    );
+    assert!(of_b.scheduling_ages.dispatcher.is_none() && of_b.stalled_term.is_none());
     end(b).await;
     end(a).await;
 }
@@ -240,14 +242,14 @@ async fn a_standby_counts_whom_it_reaches() {
         .expect("a free port");
     let nobody = closed.local_addr().expect("bound").to_string();
     drop(closed);
-    let question = Question {
+    let query = LivenessQuery {
         leader: ProcessId::new("a"),
         epoch: Epoch::new(1),
         address: String::new(),
         timeout: Duration::from_millis(100),
     };
     let asked = [a.peer.clone(), nobody];
-    let reached = peers.count_reached(&b.peer, &question, &asked).await;
+    let reached = peers.count_reached(&b.peer, &query, &asked).await;
     assert_eq!(reached, Ok(1));
     end(b).await;
     end(a).await;

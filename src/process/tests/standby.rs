@@ -33,7 +33,7 @@ async fn cluster_with_jobs(job_managers: u32, count: u128) -> TestCluster {
 }
 
 /// The cache status in the member's record of that name.
-async fn told(cluster: &TestCluster, name: &str) -> Option<MemberCache> {
+async fn reported(cluster: &TestCluster, name: &str) -> Option<MemberCache> {
     let members = cluster.memory.observer().members().await.expect("members");
     let member = members.into_iter().find(|it| it.process.as_str() == name)?;
     member.cache
@@ -44,14 +44,14 @@ async fn until_current(cluster: &TestCluster, name: &str) -> MemberCache {
     let store = cluster.memory.store();
     for _ in 0..10_000 {
         let change = store.guard().await.expect("guard").change;
-        if let Some(cache) = told(cluster, name).await
+        if let Some(cache) = reported(cluster, name).await
             && cache.change == change
         {
             return cache;
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    panic!("{name} is not current: {:?}", told(cluster, name).await);
+    panic!("{name} is not current: {:?}", reported(cluster, name).await);
 }
 
 async fn record_of(cluster: &TestCluster, epoch: u64) -> HistoryRecord {
@@ -225,5 +225,5 @@ async fn standbys_of_an_idle_cluster_tell_nothing_new() {
     let standby = other(&cluster.leader().await);
     let cache = until_current(&cluster, standby).await;
     tokio::time::sleep(std::time::Duration::from_secs(600)).await;
-    assert_eq!(told(&cluster, standby).await, Some(cache));
+    assert_eq!(reported(&cluster, standby).await, Some(cache));
 }

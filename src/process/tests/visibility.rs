@@ -120,10 +120,10 @@ async fn what_failed_and_what_followed_is_told_by_the_next_leader_too() {
     kill_leader(&mut cluster).await;
     let after = describe(&cluster).await;
     assert_eq!(after.failures, before.failures);
-    let told = before.events.len();
-    assert_eq!(after.events[..told], before.events);
+    let reported = before.events.len();
+    assert_eq!(after.events[..reported], before.events);
     assert_eq!(
-        after.events[told].kind(),
+        after.events[reported].kind(),
         pb::JobEventKind::Takeover,
         "{:?}",
         after.events

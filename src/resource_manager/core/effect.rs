@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_gateway::refusals::Question;
+use tanist_gateway::refusals::RefusalCheck;
 use tanist_gateway::{Leaving, Unfulfillable};
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
@@ -71,18 +71,18 @@ pub enum Effect {
         cause: String,
     },
     /// Find out whether a TaskExecutor that refuses calls is gone.
-    Judge {
+    CheckLost {
         /// The TaskExecutor.
         to: Connection,
         /// The error of the last refused call.
         reason: String,
-        /// The question that decides it.
-        question: Question,
+        /// The check that decides it.
+        check: RefusalCheck,
     },
     /// Start, release or stop a worker.
     Worker(workers::Effect),
     /// Notify a JobMaster of the requirement that no TaskExecutor could ever fulfil, or that there is none.
-    Judged {
+    Unfulfillable {
         /// The job.
         job: JobId,
         /// The requirement. `None`: all can be fulfilled.

@@ -33,7 +33,7 @@ pub mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tanist_gateway::refusals::Judged;
+use tanist_gateway::refusals::CheckOutcome;
 use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::Uptime;
 use tanist_ha::election::{ClusterIncarnation, Epoch, StoreIdentity, TermHolder};
@@ -160,14 +160,14 @@ impl ResourceManagerCore {
         let answer = match answer {
             Ok(answer) => answer,
             Err(GatewayError::Unreachable { reason, .. }) => {
-                // Finds out whether it is gone, one question at a time.
+                // Finds out whether it is gone, one check at a time.
                 let threshold = self.options.rpc_failure_threshold;
-                let question =
+                let check =
                     threshold.and_then(|threshold| self.task_executors.refused(to, threshold));
-                self.effects.extend(question.map(|question| Effect::Judge {
+                self.effects.extend(check.map(|check| Effect::CheckLost {
                     to: to.clone(),
                     reason,
-                    question,
+                    check,
                 }));
                 return;
             }
@@ -187,23 +187,24 @@ impl ResourceManagerCore {
         self.changed(now);
     }
 
-    /// Handles the verdict on a TaskExecutor that refused calls.
-    pub fn judged(&mut self, now: Uptime, to: &Connection, reason: String, is_lost: bool) {
+    /// Handles the result of a check whether a TaskExecutor that refuses calls is gone.
+    pub fn loss_checked(&mut self, now: Uptime, to: &Connection, reason: String, is_lost: bool) {
         let threshold = self.options.rpc_failure_threshold.unwrap_or(u32::MAX);
-        let Some((judged, calls)) = self.task_executors.judged(to, is_lost, threshold) else {
+        let Some((outcome, calls)) = self.task_executors.finish_check(to, is_lost, threshold)
+        else {
             return;
         };
-        match judged {
-            Judged::Lost => {
+        match outcome {
+            CheckOutcome::Lost => {
                 let cause = format!("{calls} calls in a row did not reach it: {reason}");
                 self.lose(now, to, &cause);
             }
-            Judged::Ask(question) => self.effects.push(Effect::Judge {
+            CheckOutcome::Repeat(check) => self.effects.push(Effect::CheckLost {
                 to: to.clone(),
                 reason,
-                question,
+                check,
             }),
-            Judged::Open => {}
+            CheckOutcome::Undecided => {}
         }
     }
 

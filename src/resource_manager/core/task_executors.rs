@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tanist_gateway::refusals::{Judged, Question, RefusedCalls};
+use tanist_gateway::refusals::{CheckOutcome, RefusalCheck, RefusedCalls};
 use tanist_ha::clock::Uptime;
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::WorkerResourceSpec;
@@ -242,20 +242,20 @@ impl TaskExecutors {
     }
 
     /// Handles a call that was refused. Returns the check to make, if one is needed.
-    pub(super) fn refused(&mut self, to: &Connection, threshold: u32) -> Option<Question> {
+    pub(super) fn refused(&mut self, to: &Connection, threshold: u32) -> Option<RefusalCheck> {
         self.connected(to)?.refused.refused(threshold)
     }
 
     /// Handles the result of a check. Returns what follows, and the number of calls that were refused in a row.
-    pub(super) fn judged(
+    pub(super) fn finish_check(
         &mut self,
         to: &Connection,
         is_lost: bool,
         threshold: u32,
-    ) -> Option<(Judged, u32)> {
+    ) -> Option<(CheckOutcome, u32)> {
         let refused = &mut self.connected(to)?.refused;
         let calls = refused.calls();
-        Some((refused.judged(is_lost, threshold), calls))
+        Some((refused.finish_check(is_lost, threshold), calls))
     }
 
     /// When a heartbeat is due, or a TaskExecutor is lost.

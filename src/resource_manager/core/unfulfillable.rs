@@ -207,12 +207,12 @@ impl ResourceManagerCore {
                     verdict: Box::new(verdict.clone()),
                 });
                 let verdict = Some(verdict);
-                self.effects.push(Effect::Judged { job, verdict });
+                self.effects.push(Effect::Unfulfillable { job, verdict });
             }
         }
         for &job in before.keys().filter(|job| !unfulfillable.contains_key(job)) {
             let verdict = None;
-            self.effects.push(Effect::Judged { job, verdict });
+            self.effects.push(Effect::Unfulfillable { job, verdict });
         }
         self.unfulfillable_jobs.told = unfulfillable;
     }

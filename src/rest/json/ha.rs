@@ -81,7 +81,7 @@ fn claims(view: &dyn ClusterView) -> Vec<ClaimInfo> {
     claims
         .map(|claim| ClaimInfo {
             process: process.clone(),
-            by: claim.teller,
+            by: claim.sender,
             epoch: claim.epoch.get(),
             stored_epoch: claim.found.get(),
             at: claim.at_ms,
@@ -100,25 +100,25 @@ pub(crate) fn own_status(view: &dyn ClusterView) -> OwnStatus {
         epoch: view.leader().epoch.get(),
         wall_clock: wall_clock_ms(),
         cache: (role == Role::Standby).then(|| cache_info(&view.cache())),
-        lacking_permissions: view.lacking_permissions(),
+        missing_permissions: view.missing_permissions(),
         claims: claims(view),
-        storage_trouble: view.storage_trouble(),
+        storage_problem: view.storage_problem(),
     }
 }
 
 /// A process's account of itself, with the offset of its clock; else why there is none.
-type Account = Result<(OwnStatus, i64), String>;
+type StatusReport = Result<(OwnStatus, i64), String>;
 
 /// The view of one JobManager, with the accounts of the members: role, cache, and the offset of their clock.
-pub(crate) fn ha_status(status: &HaStatus, accounts: Vec<Account>) -> HaStatusInfo {
+pub(crate) fn ha_status(status: &HaStatus, reports: Vec<StatusReport>) -> HaStatusInfo {
     let leader = status.leader.leader.as_ref();
-    let known = || accounts.iter().filter_map(|account| account.as_ref().ok());
+    let known = || reports.iter().filter_map(|report| report.as_ref().ok());
     let claims = known().flat_map(|(own, _)| own.claims.clone()).collect();
-    let troubles: Vec<String> = known()
-        .filter_map(|(own, _)| own.storage_trouble.clone())
+    let problems: Vec<String> = known()
+        .filter_map(|(own, _)| own.storage_problem.clone())
         .collect();
-    let member_info = |(member, account): (&Member, Account)| {
-        let (own, clock_offset, error) = match account {
+    let member_info = |(member, report): (&Member, StatusReport)| {
+        let (own, clock_offset, error) = match report {
             Ok((own, offset)) => (Some(own), Some(offset), None),
             Err(error) => (None, None, Some(error)),
         };
@@ -130,7 +130,7 @@ pub(crate) fn ha_status(status: &HaStatus, accounts: Vec<Account>) -> HaStatusIn
             version: member.version.clone(),
             leads: leader.is_some_and(|leader| leader.process == member.process),
             role: own.as_ref().map(|own| own.role.clone()),
-            lacking_permissions: own.as_ref().and_then(|own| own.lacking_permissions.clone()),
+            missing_permissions: own.as_ref().and_then(|own| own.missing_permissions.clone()),
             cache: own.and_then(|own| own.cache),
             clock_offset,
             error,
@@ -138,7 +138,7 @@ pub(crate) fn ha_status(status: &HaStatus, accounts: Vec<Account>) -> HaStatusIn
     };
     let (mut members, members_error) = match &status.members {
         Ok(members) => {
-            let members = members.iter().zip(accounts).map(member_info);
+            let members = members.iter().zip(reports).map(member_info);
             (members.collect(), None)
         }
         Err(error) => (Vec::new(), Some(error.clone())),
@@ -163,7 +163,7 @@ pub(crate) fn ha_status(status: &HaStatus, accounts: Vec<Account>) -> HaStatusIn
     info.warnings = warnings(&info);
     info.warnings
         .extend(status.unreadable.as_deref().map(unreadable_warning));
-    info.warnings.extend(troubles);
+    info.warnings.extend(problems);
     if let Ok(health) = &status.health {
         info.warnings.extend(store_warnings(status.store, health));
     }

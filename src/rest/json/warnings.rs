@@ -38,7 +38,7 @@ pub(super) fn warnings(status: &HaStatusInfo) -> Vec<String> {
     for member in &status.members {
         let process = &member.process;
         if let Some(error) = &member.error {
-            warnings.push(format!("{process} gives no account of itself: {error}"));
+            warnings.push(format!("the status of {process} can't be read: {error}"));
         }
         if let Some(offset) = member.clock_offset
             && offset.abs() >= LARGE_CLOCK_OFFSET_MS
@@ -49,9 +49,9 @@ pub(super) fn warnings(status: &HaStatusInfo) -> Vec<String> {
                 "the clock of {process} is {offset} ms {direction} that of {asked}: synchronize them"
             ));
         }
-        for lacking in member.lacking_permissions.iter().flatten() {
+        for missing in member.missing_permissions.iter().flatten() {
             warnings.push(format!(
-                "{process} can't lead: the store does not allow it {lacking}"
+                "{process} can't lead: the store does not allow it {missing}"
             ));
         }
         if let Some(behind) = member.cache.as_ref().and_then(|cache| cache.behind)
@@ -64,7 +64,7 @@ pub(super) fn warnings(status: &HaStatusInfo) -> Vec<String> {
     }
     for claim in &status.claims {
         warnings.push(format!(
-            "{} named epoch {} to {}, whose store has epoch {}: it uses a copy of the store, or forges; it was refused",
+            "{} named epoch {} to {}, whose store has epoch {}: it uses a copy of the store, or is an attacker; its message was refused",
             claim.by, claim.epoch, claim.process, claim.stored_epoch
         ));
     }

@@ -133,17 +133,17 @@ fn process(out: &mut Exposition, status: &HaStatus) {
 fn store(out: &mut Exposition, status: &HaStatus) {
     if status.role == Role::Standby {
         let cache = &status.cache;
-        let help = "Bytes of the records that this standby keeps warm";
+        let help = "Bytes of the records in this standby's cache";
         out.single(
             "tanist_cache_bytes",
             Kind::Gauge,
             help,
             number(cache.bytes as u64),
         );
-        let help = "Records that this standby keeps warm";
+        let help = "Records in this standby's cache";
         let records = number(cache.records as u64);
         out.single("tanist_cache_records", Kind::Gauge, help, records);
-        let help = "Changes that this standby's records are behind the store";
+        let help = "Changes that this standby's cache is behind the store";
         out.gauge("tanist_cache_lag_changes", help, cache.lag().map(number));
     }
     let help = "Whether the store answers this process";
@@ -233,7 +233,7 @@ fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
     let remembered = number(history.len() as u64);
     out.single("tanist_remembered_terms", Kind::Gauge, help, remembered);
     let false_alarms = history.iter().filter(|term| is_false_alarm(term));
-    let help = "Kept terms that deposed a leader which was seen alive afterwards";
+    let help = "Kept terms that deposed a leader which answered afterwards";
     let false_alarms = number(false_alarms.count() as u64);
     out.single(
         "tanist_remembered_false_alarms",
@@ -266,7 +266,7 @@ fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
     ];
     let tasks = tasks.into_iter();
     let tasks = tasks.filter_map(|(labels, count)| Some((labels, number(count? as u64))));
-    let help = "Tasks that the last takeover left running, and that it had to start again";
+    let help = "Tasks that the last takeover adopted, and tasks that it restarted";
     out.family("tanist_takeover_tasks", Kind::Gauge, help, tasks);
 }
 
@@ -278,7 +278,7 @@ fn leader(out: &mut Exposition, cluster: &pb::ClusterOverview) {
         (&[("status", "FAILED")], cluster.jobs_failed),
     ];
     let jobs = jobs.map(|(labels, count)| (labels, f64::from(count)));
-    let help = "Jobs by status; RUNNING are all that have not ended, ended ones count until they are forgotten";
+    let help = "Jobs by status; RUNNING are all that have not ended, ended ones count until they are removed";
     out.family("tanist_jobs", Kind::Gauge, help, jobs);
     let gauges = [
         (
@@ -293,7 +293,7 @@ fn leader(out: &mut Exposition, cluster: &pb::ClusterOverview) {
         ),
         (
             "tanist_slots_free",
-            "Slots that no job has",
+            "Slots that are assigned to no job",
             cluster.slots_available,
         ),
     ];
@@ -301,7 +301,7 @@ fn leader(out: &mut Exposition, cluster: &pb::ClusterOverview) {
         out.single(name, Kind::Gauge, help, f64::from(value));
     }
     if let Some(workers) = &cluster.workers {
-        let help = "TaskManagers that were asked for and have not registered";
+        let help = "TaskManagers that were requested and have not registered";
         let pending = number(workers.pending.len() as u64);
         out.single("tanist_task_managers_pending", Kind::Gauge, help, pending);
         let help = "TaskManagers whose start failed in this term";

@@ -27,8 +27,8 @@ async fn the_leader_and_the_members_are_told_by_any_process() {
     assert_eq!(names, ["jm-1", "jm-2"]);
     assert_eq!([&members[0]["leads"], &members[1]["leads"]], [true, false]);
     assert_eq!(members[1]["role"], "standby");
-    let lacking = &members[1]["lacking-permissions"];
-    assert_eq!(lacking[0], "to write members");
+    let missing = &members[1]["missing-permissions"];
+    assert_eq!(missing[0], "to write members");
     let warnings = body["warnings"].to_string();
     assert!(warnings.contains("jm-2 can't lead"), "{warnings}");
     let claim = json!({
@@ -41,7 +41,7 @@ async fn the_leader_and_the_members_are_told_by_any_process() {
     assert_eq!(members[0]["role"], Value::Null);
     assert!(members[0]["error"].is_string(), "{body}");
     let warnings = body["warnings"].to_string();
-    assert!(warnings.contains("jm-1 gives no account"), "{warnings}");
+    assert!(warnings.contains("the status of jm-1"), "{warnings}");
 }
 
 #[tokio::test]

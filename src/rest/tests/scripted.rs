@@ -341,14 +341,14 @@ impl ClusterView for ScriptedView {
 
     fn claims(&self) -> Vec<Claim> {
         vec![Claim {
-            teller: "TaskManager tm-9 at worker:5000".to_owned(),
+            sender: "TaskManager tm-9 at worker:5000".to_owned(),
             epoch: Epoch::new(1007),
             found: Epoch::new(7),
             at_ms: 1234,
         }]
     }
 
-    fn lacking_permissions(&self) -> Option<Vec<String>> {
+    fn missing_permissions(&self) -> Option<Vec<String>> {
         Some(vec!["to write members".to_owned()])
     }
 
@@ -440,7 +440,7 @@ impl Served {
     }
 
     /// Waits until a request waits for a leader: it holds another receiver besides the server's own.
-    pub(super) async fn until_somebody_waits(&self) {
+    pub(super) async fn until_a_request_waits(&self) {
         let waiting = async {
             while self.leader.receiver_count() < 2 {
                 tokio::task::yield_now().await;
@@ -451,7 +451,7 @@ impl Served {
     }
 
     /// Waits until a request has reached this leader.
-    pub(super) async fn until_asked(&self, leader: &Arc<ScriptedDispatcher>) {
+    pub(super) async fn until_called(&self, leader: &Arc<ScriptedDispatcher>) {
         // References of the test, of the server's view, and of the request.
         let asked = async {
             while Arc::strong_count(leader) < 3 {

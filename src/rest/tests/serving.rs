@@ -125,7 +125,7 @@ async fn a_request_that_a_frozen_leader_holds_is_answered_by_its_successor() {
     };
     let (served, frozen) = Served::leading(frozen).await;
     let (answer, ()) = tokio::join!(served.get("/v1/jobs"), async {
-        served.until_asked(&frozen).await;
+        served.until_called(&frozen).await;
         served.set_successor(Arc::new(with_job()));
     });
     assert_eq!(answer.status, StatusCode::OK);
@@ -284,7 +284,7 @@ async fn a_request_waits_for_a_leader_and_is_told_when_there_is_none() {
 
     let served = Served::over(None, RestServerOptions::default()).await;
     let (answer, ()) = tokio::join!(served.get("/v1/jobs"), async {
-        served.until_somebody_waits().await;
+        served.until_a_request_waits().await;
         served.set_leader(Some(Arc::new(with_job())));
     });
     assert_eq!(answer.status, StatusCode::OK);
@@ -314,7 +314,7 @@ async fn a_server_that_stops_keeps_nobody_waiting() {
     let served = Served::over(None, RestServerOptions::default()).await;
     let stop = served.stop.clone();
     let (answer, ()) = tokio::join!(served.get("/v1/jobs"), async {
-        served.until_somebody_waits().await;
+        served.until_a_request_waits().await;
         stop.cancel();
     });
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);

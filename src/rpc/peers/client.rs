@@ -10,7 +10,7 @@ use tanist_gateway::peers::PeerConnector;
 use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::millis;
 use tanist_ha::detector::{
-    Break, HeartbeatStream, Invitation, PeerHeartbeat, Peers, Question, Reply,
+    Break, HeartbeatStream, Invitation, LivenessQuery, PeerHeartbeat, Peers, Reply,
 };
 use tanist_ha::election::{Epoch, ProcessId, TermHolder};
 use tanist_net::http_connector;
@@ -99,9 +99,9 @@ impl Peers for TonicPeers {
         Ok(heartbeat_of(&self.cluster_id, heartbeat))
     }
 
-    async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break> {
+    async fn query(&self, address: &str, query: &LivenessQuery) -> Result<Reply, Break> {
         let mut client = WitnessClient::new(connect(address).await?);
-        let request = question_message(&self.cluster_id, question);
+        let request = question_message(&self.cluster_id, query);
         let answer = client.ask_about_leader(request).await;
         let answer = answer.map_err(|status| break_of(&status))?;
         Ok(reply_of(answer.into_inner()))
@@ -110,13 +110,13 @@ impl Peers for TonicPeers {
     async fn count_reached(
         &self,
         address: &str,
-        question: &Question,
+        query: &LivenessQuery,
         of: &[String],
     ) -> Result<usize, Break> {
         let mut client = PeersClient::new(connect(address).await?);
         let request = pb::CountReachedRequest {
             cluster_id: self.cluster_id.clone(),
-            question: Some(question_message(&self.cluster_id, question)),
+            question: Some(question_message(&self.cluster_id, query)),
             addresses: of.to_vec(),
         };
         let answer = client.count_reached(request).await;

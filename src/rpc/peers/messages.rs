@@ -1,10 +1,12 @@
-//! Conversion of heartbeats between peers, and of questions about them, to and from messages. An unknown value
+//! Conversion of heartbeats between peers, and of queries about them, to and from messages. An unknown value
 //! from another version gets the weakest meaning.
 
 use std::time::Duration;
 
 use tanist_ha::clock::millis;
-use tanist_ha::detector::{PeerHeartbeat, Phase, Progress, Question, Reply, Role, Turns};
+use tanist_ha::detector::{
+    LivenessQuery, PeerHeartbeat, Phase, Progress, Reply, Role, SchedulingAges,
+};
 use tanist_ha::election::{Epoch, HostIdentity, ProcessId};
 use tanist_proto::v1 as pb;
 
@@ -35,10 +37,10 @@ pub fn heartbeat_message(cluster_id: &str, heartbeat: PeerHeartbeat) -> pb::Peer
         total: heartbeat.progress.total,
         cached_change: heartbeat.cached_change,
         witnesses: heartbeat.witnesses,
-        gave_up_epoch: heartbeat.gave_up.unwrap_or_default().get(),
-        runtime_turn_age_ms: heartbeat.turns.runtime.map(millis),
-        dispatcher_turn_age_ms: heartbeat.turns.dispatcher.map(millis),
-        resource_manager_turn_age_ms: heartbeat.turns.resource_manager.map(millis),
+        gave_up_epoch: heartbeat.stalled_term.unwrap_or_default().get(),
+        runtime_turn_age_ms: heartbeat.scheduling_ages.runtime.map(millis),
+        dispatcher_turn_age_ms: heartbeat.scheduling_ages.dispatcher.map(millis),
+        resource_manager_turn_age_ms: heartbeat.scheduling_ages.resource_manager.map(millis),
         since_ms: heartbeat.since_ms,
     }
 }
@@ -75,22 +77,22 @@ pub fn heartbeat_of(cluster_id: &str, message: pb::PeerHeartbeat) -> PeerHeartbe
             done: message.done,
             total: message.total,
         },
-        turns: Turns {
+        scheduling_ages: SchedulingAges {
             runtime: message.runtime_turn_age_ms.map(Duration::from_millis),
             dispatcher: message.dispatcher_turn_age_ms.map(Duration::from_millis),
             resource_manager: message
                 .resource_manager_turn_age_ms
                 .map(Duration::from_millis),
         },
-        gave_up: Some(Epoch::new(message.gave_up_epoch)).filter(|epoch| *epoch != Epoch::ZERO),
+        stalled_term: Some(Epoch::new(message.gave_up_epoch)).filter(|epoch| *epoch != Epoch::ZERO),
         cached_change: message.cached_change,
         witnesses: message.witnesses,
         since_ms: message.since_ms,
     }
 }
 
-/// Converts a question to a message.
-pub fn question_message(cluster_id: &str, question: &Question) -> pb::AskAboutLeaderRequest {
+/// Converts a query to a message.
+pub fn question_message(cluster_id: &str, question: &LivenessQuery) -> pb::AskAboutLeaderRequest {
     pb::AskAboutLeaderRequest {
         cluster_id: cluster_id.to_owned(),
         leader: question.leader.to_string(),
@@ -100,9 +102,9 @@ pub fn question_message(cluster_id: &str, question: &Question) -> pb::AskAboutLe
     }
 }
 
-/// Converts a message to a question.
-pub fn question_of(message: pb::AskAboutLeaderRequest) -> Question {
-    Question {
+/// Converts a message to a query.
+pub fn question_of(message: pb::AskAboutLeaderRequest) -> LivenessQuery {
+    LivenessQuery {
         leader: ProcessId::new(message.leader),
         epoch: Epoch::new(message.epoch),
         address: message.address,
@@ -113,7 +115,7 @@ pub fn question_of(message: pb::AskAboutLeaderRequest) -> Question {
 /// Converts an answer to a message.
 pub fn reply_message(reply: Reply) -> pb::AskAboutLeaderResponse {
     let (hearing, lost_for_ms) = match reply {
-        Reply::Hears => (pb::Hearing::Hears, 0),
+        Reply::Reachable => (pb::Hearing::Hears, 0),
         Reply::Lost { since } => (pb::Hearing::Lost, millis(since)),
         Reply::Unsure => (pb::Hearing::Unsure, 0),
     };
@@ -126,7 +128,7 @@ pub fn reply_message(reply: Reply) -> pb::AskAboutLeaderResponse {
 /// Converts a message to an answer.
 pub fn reply_of(message: pb::AskAboutLeaderResponse) -> Reply {
     match message.hearing() {
-        pb::Hearing::Hears => Reply::Hears,
+        pb::Hearing::Hears => Reply::Reachable,
         pb::Hearing::Lost => Reply::Lost {
             since: Duration::from_millis(message.lost_for_ms),
         },
@@ -150,12 +152,12 @@ mod tests {
                 total: 9,
             },
             since_ms: Some(1000),
-            turns: Turns {
+            scheduling_ages: SchedulingAges {
                 runtime: Some(Duration::from_millis(3)),
                 dispatcher: Some(Duration::ZERO),
                 resource_manager: None,
             },
-            gave_up: Some(Epoch::new(6)),
+            stalled_term: Some(Epoch::new(6)),
             cached_change: 12,
             witnesses: vec!["tm:1".to_owned()],
         }
@@ -179,7 +181,7 @@ mod tests {
     #[test]
     fn replies_mean_the_same_on_the_other_side() {
         let since = Duration::from_millis(250);
-        for reply in [Reply::Hears, Reply::Unsure, Reply::Lost { since }] {
+        for reply in [Reply::Reachable, Reply::Unsure, Reply::Lost { since }] {
             assert_eq!(reply_of(reply_message(reply)), reply);
         }
     }

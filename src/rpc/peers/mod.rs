@@ -1,4 +1,4 @@
-//! Communication between processes besides the components: heartbeats, questions about the leader, invitations
+//! Communication between processes besides the components: heartbeats, queries about the leader, invitations
 //! to depose.
 //!
 //! [`client`] implements the detector's [`Peers`](tanist_ha::detector::Peers) and the leadership's

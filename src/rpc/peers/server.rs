@@ -123,7 +123,7 @@ impl pb::peers_server::Peers for Forward {
         let bound = Duration::from_millis(request.bound_ms).min(LONGEST_INVITATION);
         let invitation = match request.hand_over {
             true => Invitation::HandOver,
-            false => Invitation::Asked,
+            false => Invitation::Requested,
         };
         let (leader, epoch) = (ProcessId::new(request.leader), Epoch::new(request.epoch));
         let invited = self.peer.invite(leader, epoch, invitation, bound).await;

@@ -33,7 +33,7 @@ impl pb::witness_server::Witness for ProbingWitness {
                 if heartbeat.process == question.leader
                     && heartbeat.role.epoch() == Some(question.epoch) =>
             {
-                Reply::Hears
+                Reply::Reachable
             }
             // A process that answers there does not lead that term, or there was no answer.
             Ok(Ok(_) | Err(_)) | Err(_) => Reply::Lost {

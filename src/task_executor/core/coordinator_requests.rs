@@ -2,7 +2,7 @@
 //! and again until answered. A request waits while there is no leader; it is forgotten with its task, and fails
 //! the task only if the JobMaster answers that there will never be an answer.
 
-use tanist_dataflow::Asker;
+use tanist_dataflow::Requester;
 use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::Uptime;
 use tanist_proto::id::JobId;
@@ -36,24 +36,24 @@ impl Waiting {
 
 impl Core {
     /// Handles a request of an operator.
-    pub fn ask(&mut self, now: Uptime, request_id: u64, asker: Asker, number: u64) {
-        let Some(known) = self.jobs.get_mut(&asker.job) else {
+    pub fn ask(&mut self, now: Uptime, request_id: u64, requester: Requester, number: u64) {
+        let Some(known) = self.jobs.get_mut(&requester.job) else {
             let gone = "its job is no longer on this TaskManager".to_owned();
             self.answer_coordinator_request(request_id, Err(gone));
             return;
         };
         let waiting = Waiting {
             execution: ExecutionKey {
-                vertex: asker.vertex,
-                subtask: asker.subtask,
-                generation: asker.generation,
+                vertex: requester.vertex,
+                subtask: requester.subtask,
+                generation: requester.generation,
             },
-            operator: asker.operator,
+            operator: requester.operator,
             number,
             delivery: Delivery::Ready(None),
         };
         known.coordinator_requests.insert(request_id, waiting);
-        self.send_coordinator_requests(now, asker.job);
+        self.send_coordinator_requests(now, requester.job);
     }
 
     /// Sends the requests that were not sent yet or failed.

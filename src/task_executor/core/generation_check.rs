@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tanist_gateway::fencing::Asked;
+use tanist_gateway::fencing::ReadBaseline;
 use tanist_gateway::{NoAnswer, StoredGenerations, StoredJobs};
 use tanist_ha::clock::{Moment, Uptime};
 use tanist_proto::id::{Generation, JobId};
@@ -38,7 +38,7 @@ pub enum Asking {
         /// The jobs, each with the run of its connection at that time.
         asked: BTreeMap<JobId, u64>,
         /// Epochs known at that time.
-        heard: Asked,
+        heard: ReadBaseline,
         /// When the question began.
         since: Uptime,
         /// The same by the clock of isolated jobs.
@@ -70,7 +70,7 @@ impl Core {
                     self.doubted(now, at).filter_map(of_run).collect();
                 self.effects
                     .push(Effect::AskStore(asked.keys().copied().collect()));
-                let heard = self.highest.asked();
+                let heard = self.highest.read_baseline();
                 let since = now;
                 self.asking = Asking::InFlight {
                     asked,
@@ -123,7 +123,8 @@ impl Core {
         // store that shows a lower epoch than it had shown then, or another cluster, says nothing about jobs.
         self.highest
             .answered(&stored_jobs.incarnation, stored_jobs.epoch, &heard);
-        let is_ours = self.highest.heard().incarnation.as_ref() == Some(&stored_jobs.incarnation);
+        let is_ours =
+            self.highest.accepted().incarnation.as_ref() == Some(&stored_jobs.incarnation);
         if !is_ours || stored_jobs.epoch < heard.proven() {
             if std::mem::replace(&mut self.is_store_believed, false) {
                 self.log.push(LogLine::StoreNotBelieved {

@@ -112,7 +112,7 @@ impl Core {
 
     /// If a leader of another incarnation of the cluster is in this store, this process is refused.
     fn check_incarnation(&mut self, view: &LeaderView) {
-        let ours = self.highest.heard().incarnation;
+        let ours = self.highest.accepted().incarnation;
         if let (Some(ours), Some(theirs), Some(leader)) = (ours, &view.incarnation, &view.leader)
             && ours != *theirs
         {
@@ -362,8 +362,8 @@ impl Core {
     fn number_registration(&mut self) -> GatewayResult<(ClusterIncarnation, Epoch, u64)> {
         let unknown = || GatewayError::NotYet("the cluster's incarnation is not known".to_owned());
         let leader = self.leader.as_ref().ok_or_else(superseded)?;
-        let incarnation = self.highest.heard().incarnation.ok_or_else(unknown)?;
-        if leader.epoch != self.highest.heard().epoch {
+        let incarnation = self.highest.accepted().incarnation.ok_or_else(unknown)?;
+        if leader.epoch != self.highest.accepted().epoch {
             return Err(superseded());
         }
         self.last_registration = self.last_registration.saturating_add(1);

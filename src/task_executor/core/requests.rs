@@ -382,7 +382,7 @@ impl Core {
     ) -> GatewayError {
         let named = scope.and_then(|scope| scope.job_id.parse::<JobId>().ok());
         let known = named.and_then(|job| self.jobs.get(&job));
-        let own_epoch = self.highest.heard().epoch.get();
+        let own_epoch = self.highest.accepted().epoch.get();
         match error {
             GatewayError::Outdated { epoch, reason }
                 if epoch == own_epoch
@@ -395,7 +395,7 @@ impl Core {
     }
 
     fn outdated(&self, reason: &str) -> GatewayError {
-        let epoch = self.highest.heard().epoch.get();
+        let epoch = self.highest.accepted().epoch.get();
         GatewayError::Outdated {
             epoch,
             reason: reason.to_owned(),

@@ -120,7 +120,7 @@ async fn an_old_terms_deployment_is_refused_once_a_registration_with_a_younger_w
     world.connector.set_fault("jm2:1", Fault::Silent);
     world.lead(&new);
     let start = Instant::now();
-    while world.highest.heard().epoch.get() < 2 {
+    while world.highest.accepted().epoch.get() < 2 {
         assert!(start.elapsed() < BOUND, "the epoch was not raised");
         tokio::task::yield_now().await;
     }

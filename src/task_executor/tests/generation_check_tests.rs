@@ -57,7 +57,7 @@ async fn superseded_tasks_stop_within_two_seconds_and_keep_their_slot() {
     let took = stopped(&task).await;
     assert!(took <= Duration::from_secs(2), "{took:?}");
     // The store's epoch counts as if a leader had sent it.
-    assert_eq!(world.highest.heard().epoch, Epoch::new(2));
+    assert_eq!(world.highest.accepted().epoch, Epoch::new(2));
     let (_, next) = world.with_leader("jm2:1", 2).await;
     let report = next.registered_job().await;
     assert_eq!(

@@ -102,7 +102,7 @@ async fn a_deployment_of_a_term_that_the_store_knows_to_be_over_starts_nothing()
     let (mut world, leader) = with_slot(false).await;
     world.records.say_generation(2, 1);
     assert!(deploy(&leader, 1).await.is_err());
-    assert_eq!(world.highest.heard().epoch, Epoch::new(2));
+    assert_eq!(world.highest.accepted().epoch, Epoch::new(2));
     assert!(world.started.try_recv().is_err(), "nothing was started");
 }
 

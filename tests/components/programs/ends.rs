@@ -1,5 +1,5 @@
 //! The end of tasks whose programs fail, are cancelled or are stopped, with the cause. Not here: programs
-//! that work normally, and programs that ignore requests to end ([`super::unruly`]).
+//! that work normally, and programs that ignore requests to end ([`super::misbehaving`]).
 
 use std::fs;
 use std::time::Duration;

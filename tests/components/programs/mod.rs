@@ -1,11 +1,11 @@
 //! Tasks that run programs: one task with a chain of steps, whose programs are supervised by the real
 //! binary. Here: their input, output and environment. Their end is in [`ends`], programs that ignore
-//! requests to end in [`unruly`], resource limits in [`limits`], and fetched files in [`fetched`].
+//! requests to end in [`misbehaving`], resource limits in [`limits`], and fetched files in [`fetched`].
 
 mod ends;
 mod fetched;
 mod limits;
-mod unruly;
+mod misbehaving;
 
 use std::collections::BTreeMap;
 use std::fs;

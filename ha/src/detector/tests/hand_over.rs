@@ -98,7 +98,7 @@ async fn a_leader_that_nobody_can_follow_keeps_its_term() {
     network.kill("b");
     network.kill("c");
     let kept = a.detector.hand_over(&all(), BOUND).await;
-    assert_eq!(kept, Err(TransferError::NobodyStandsBy));
+    assert_eq!(kept, Err(TransferError::NoStandby));
     assert!(a.holds(1));
 }
 

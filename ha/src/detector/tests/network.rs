@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::detector::core::DetectorOptions;
 use crate::detector::peer_heartbeat::{
-    Break, Invitation, PeerHeartbeat, Progress, Question, Reply, Role, Turns,
+    Break, Invitation, LivenessQuery, PeerHeartbeat, Progress, Reply, Role, SchedulingAges,
 };
 use crate::detector::peers::{HeartbeatStream, Peers};
 use crate::detector::service::{Detector, DetectorServices, Identity, PEER};
@@ -39,7 +39,7 @@ struct State {
     frozen: BTreeSet<String>,
     cuts: BTreeMap<(String, String), Cut>,
     cached: BTreeMap<String, u64>,
-    gave_up: BTreeMap<String, Epoch>,
+    stalled_term: BTreeMap<String, Epoch>,
 }
 
 /// The process at an address: a JobManager, or a witness only.
@@ -80,7 +80,7 @@ impl Network {
             start: random_start(),
             timing: Timing {
                 deposes_earlier_self: false,
-                unheard_holdoff: Duration::from_millis(1100),
+                no_contact_hold_off: Duration::from_millis(1100),
                 ..Timing::default()
             },
             clock,
@@ -153,7 +153,7 @@ impl Network {
     /// Makes it report that it gives its term up because it makes no progress.
     pub fn gives_up(&self, name: &str, epoch: Epoch) {
         self.change(|state| {
-            state.gave_up.insert(name.to_owned(), epoch);
+            state.stalled_term.insert(name.to_owned(), epoch);
         });
     }
 
@@ -236,8 +236,11 @@ impl Network {
             host: node.identity.host.clone(),
             progress: Progress::default(),
             since_ms: None,
-            turns: Turns::default(),
-            gave_up: state.gave_up.get(node.identity.process.as_str()).copied(),
+            scheduling_ages: SchedulingAges::default(),
+            stalled_term: state
+                .stalled_term
+                .get(node.identity.process.as_str())
+                .copied(),
             cached_change: state
                 .cached
                 .get(node.identity.process.as_str())
@@ -290,18 +293,18 @@ impl Peers for From {
         self.network.heartbeat(&node).ok_or(Break::Ended)
     }
 
-    async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break> {
+    async fn query(&self, address: &str, query: &LivenessQuery) -> Result<Reply, Break> {
         let node = self.network.reach_or_wait(&self.name, address).await?;
         if let Some((_, detector)) = &node.jobmanager {
-            return Ok(detector.answer(question).await);
+            return Ok(detector.answer(query).await);
         }
         let witness = From {
             name: address.to_owned(),
             network: self.network.clone(),
         };
-        let probed = tokio::time::timeout(question.timeout, witness.probe(&question.address));
+        let probed = tokio::time::timeout(query.timeout, witness.probe(&query.address));
         Ok(match probed.await {
-            Ok(Ok(_)) => Reply::Hears,
+            Ok(Ok(_)) => Reply::Reachable,
             Ok(Err(_)) | Err(_) => Reply::Lost {
                 since: Duration::ZERO,
             },
@@ -311,12 +314,12 @@ impl Peers for From {
     async fn count_reached(
         &self,
         address: &str,
-        question: &Question,
+        query: &LivenessQuery,
         of: &[String],
     ) -> Result<usize, Break> {
         let node = self.network.reach_or_wait(&self.name, address).await?;
         let (_, detector) = node.jobmanager.ok_or(Break::Ended)?;
-        Ok(detector.count_reached(question, of).await)
+        Ok(detector.count_reached(query, of).await)
     }
 
     async fn invite(

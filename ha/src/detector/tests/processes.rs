@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::network::{Cut, Network, Process};
 use crate::detector::TransferError;
-use crate::detector::peer_heartbeat::{Invitation, Question, Reply};
+use crate::detector::peer_heartbeat::{Invitation, LivenessQuery, Reply};
 use crate::detector::service::PEER;
 use crate::election::{Detection, Epoch, Leadership, ProcessId};
 
@@ -355,7 +355,9 @@ async fn an_invitation_whose_answer_nobody_waits_for_ends_with_its_bound() {
     let (network, [a, b]) = cluster([("a", "x"), ("b", "y")]).await;
     network.store.partition(&ProcessId::new("b"));
     let (leader, epoch) = (ProcessId::new("a"), Epoch::new(1));
-    let invited = b.detector.accept(leader, epoch, Invitation::Asked, BOUND);
+    let invited = b
+        .detector
+        .accept(leader, epoch, Invitation::Requested, BOUND);
     let answer = tokio::time::timeout(BOUND / 2, invited).await;
     assert!(answer.is_err(), "the store does not answer it: {answer:?}");
     sleep(BOUND).await;
@@ -369,7 +371,7 @@ async fn a_standby_that_has_just_begun_to_listen_has_lost_nobody() {
     let (network, [_a]) = cluster([("a", "x")]).await;
     network.cut("c", "a", Cut::Silent);
     let c = network.start("c", "z").await;
-    let question = Question {
+    let query = LivenessQuery {
         leader: ProcessId::new("a"),
         epoch: Epoch::new(1),
         address: "a".to_owned(),
@@ -380,8 +382,8 @@ async fn a_standby_that_has_just_begun_to_listen_has_lost_nobody() {
         sleep(Duration::from_millis(100)).await;
         network.mend();
     };
-    let (reply, ()) = tokio::join!(c.detector.answer(&question), mended);
-    assert_eq!(reply, Reply::Hears);
+    let (reply, ()) = tokio::join!(c.detector.answer(&query), mended);
+    assert_eq!(reply, Reply::Reachable);
 }
 
 #[tokio::test(start_paused = true)]

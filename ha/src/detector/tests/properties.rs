@@ -17,7 +17,7 @@ enum Happening {
     HearStandby,
     HearAnother,
     Break(Break),
-    Asked(usize),
+    InquirySent(usize),
     Answered(Option<Reply>),
     OldAnswer,
     DeposeFailed,
@@ -37,7 +37,7 @@ fn happening(of_a_link_only: bool) -> impl Strategy<Value = Happening> {
             Just(Break::NoAnswer),
         ]
             .prop_map(Happening::Break),
-        2 => (0usize..4).prop_map(Happening::Asked),
+        2 => (0usize..4).prop_map(Happening::InquirySent),
         1 => Just(Happening::DeposeFailed),
         1 => (0u32..3).prop_map(Happening::Alarms),
         12 => (90u64..400).prop_map(Happening::Tick),
@@ -46,7 +46,7 @@ fn happening(of_a_link_only: bool) -> impl Strategy<Value = Happening> {
     let replies = if of_a_link_only {
         prop_oneof![
             Just(None),
-            Just(Some(Reply::Hears)),
+            Just(Some(Reply::Reachable)),
             Just(Some(Reply::Unsure))
         ]
         .boxed()
@@ -65,7 +65,7 @@ fn happening(of_a_link_only: bool) -> impl Strategy<Value = Happening> {
 fn reply() -> impl Strategy<Value = Option<Reply>> {
     prop_oneof![
         1 => Just(None),
-        1 => Just(Some(Reply::Hears)),
+        1 => Just(Some(Reply::Reachable)),
         1 => Just(Some(Reply::Unsure)),
         2 => Just(Some(LOST)),
     ]
@@ -76,7 +76,7 @@ struct Run {
     core: DetectorCore,
     now: Moment,
     inquiry: u64,
-    asked: usize,
+    recipients: usize,
     lost: usize,
     deposing: bool,
     /// The last depose request.
@@ -95,7 +95,7 @@ impl Run {
             core,
             now: Moment::default(),
             inquiry: 0,
-            asked: 0,
+            recipients: 0,
             lost: 0,
             deposing: false,
             request: 0,
@@ -113,7 +113,7 @@ impl Run {
             Happening::HearStandby => Event::Heartbeat(heartbeat("first", Role::Standby)),
             Happening::HearAnother => Event::Heartbeat(heartbeat("second", Role::Standby)),
             Happening::Break(why) => Event::Broken(*why),
-            Happening::Asked(count) => Event::Asked {
+            Happening::InquirySent(count) => Event::InquirySent {
                 inquiry,
                 count: *count,
             },
@@ -139,7 +139,7 @@ impl Run {
     fn step(&mut self, happening: &Happening) -> Result<(), TestCaseError> {
         let event = self.event(happening);
         match happening {
-            Happening::Asked(count) => self.asked = *count,
+            Happening::InquirySent(count) => self.recipients = *count,
             Happening::Answered(Some(Reply::Lost { .. })) => self.lost += 1,
             // A heartbeat of the term ends the inquiry.
             Happening::Hear => self.lost = 0,
@@ -152,9 +152,9 @@ impl Run {
         }
         for effect in self.core.handle(self.now, event) {
             match effect {
-                Effect::Ask { inquiry } => {
+                Effect::Inquire { inquiry } => {
                     prop_assert!(inquiry > self.inquiry, "ids are never used again");
-                    (self.inquiry, self.asked, self.lost) = (inquiry, 0, 0);
+                    (self.inquiry, self.recipients, self.lost) = (inquiry, 0, 0);
                 }
                 Effect::CancelDepose { request } => {
                     prop_assert_eq!(request, self.request);
@@ -177,7 +177,7 @@ impl Run {
                 Effect::Connect { .. }
                 | Effect::Disconnect
                 | Effect::Explain(..)
-                | Effect::HeardAlive(..)
+                | Effect::TermReachable(..)
                 | Effect::DuplicateId(_) => {}
             }
         }
@@ -199,7 +199,7 @@ impl Run {
                 ));
             }
             Detection::SilentConfirmed | Detection::LostBySeveral => {
-                let others = self.asked.saturating_sub(self.lost);
+                let others = self.recipients.saturating_sub(self.lost);
                 prop_assert!(self.lost > others, "most of those asked confirm it");
             }
             other => prop_assert!(false, "{other} is not detected from outside"),
@@ -233,12 +233,12 @@ proptest! {
     ) {
         let mut run = Run::new("here");
         let mut lies = lies.into_iter().cycle();
-        let others = |happening: &&Happening| !matches!(happening, Happening::Asked(_));
+        let others = |happening: &&Happening| !matches!(happening, Happening::InquirySent(_));
         for happening in happenings.iter().filter(others) {
             let before = run.inquiry;
             run.step(happening)?;
             if run.inquiry != before {
-                run.step(&Happening::Asked(asked))?;
+                run.step(&Happening::InquirySent(asked))?;
                 let lie = lies.next().expect("it goes round");
                 run.step(&Happening::Answered(lie))?;
             }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::detector::core::{DetectorCore, DetectorOptions, Effect, Event, Target};
-use crate::detector::peer_heartbeat::{Break, PeerHeartbeat, Progress, Reply, Role, Turns};
+use crate::detector::peer_heartbeat::{
+    Break, PeerHeartbeat, Progress, Reply, Role, SchedulingAges,
+};
 use crate::election::{Detection, Epoch, HostIdentity, ProcessId};
 
 pub(super) const ADDRESS: &str = "a:1";
@@ -34,8 +36,8 @@ pub(super) fn heartbeat(incarnation: &str, role: Role) -> PeerHeartbeat {
         host: Some(host("there")),
         progress: Progress::default(),
         since_ms: None,
-        turns: Turns::default(),
-        gave_up: None,
+        scheduling_ages: SchedulingAges::default(),
+        stalled_term: None,
         cached_change: 0,
         witnesses: Vec::new(),
     }
@@ -63,25 +65,25 @@ impl Standby {
     }
 
     /// Hears `a`, which leads on the host `there`.
-    fn hearing(name: &str) -> Standby {
+    fn watching(name: &str) -> Standby {
         let mut standby = Standby::on(name);
-        standby.tell(Event::Watch(Some(target())));
-        standby.tell(Event::Tick);
-        standby.tell(Event::Heartbeat(leading()));
+        standby.handle(Event::Watch(Some(target())));
+        standby.handle(Event::Tick);
+        standby.handle(Event::Heartbeat(leading()));
         standby
     }
 
-    fn tell(&mut self, event: Event) -> Vec<Effect> {
+    fn handle(&mut self, event: Event) -> Vec<Effect> {
         self.core.handle(self.now, event)
     }
 
     fn broken(&mut self, why: Break) -> Vec<Effect> {
-        self.tell(Event::Broken(why))
+        self.handle(Event::Broken(why))
     }
 
     /// Runs this number of ticks in time; returns all effects.
     fn ticks(&mut self, count: u32) -> Vec<Effect> {
-        let interval = DetectorOptions::default().beat_interval;
+        let interval = DetectorOptions::default().heartbeat_interval;
         let tick = |_| {
             self.now = self.now.after(interval);
             self.core.handle(self.now, Event::Tick)
@@ -90,17 +92,17 @@ impl Standby {
     }
 
     /// Ticks until other processes are asked.
-    fn ticks_until_asked(&mut self) -> u64 {
-        let asked = (0..100).find_map(|_| asked(&self.ticks(1)));
-        asked.expect("others are asked")
+    fn ticks_until_inquiry(&mut self) -> u64 {
+        let inquiry = (0..100).find_map(|_| inquired(&self.ticks(1)));
+        inquiry.expect("others are asked")
     }
 
     fn answers(&mut self, inquiry: u64, replies: &[Option<Reply>]) -> Vec<Effect> {
         let count = replies.len();
-        let mut effects = self.tell(Event::Asked { inquiry, count });
+        let mut effects = self.handle(Event::InquirySent { inquiry, count });
         for reply in replies {
             let reply = *reply;
-            effects.extend(self.tell(Event::Answered { inquiry, reply }));
+            effects.extend(self.handle(Event::Answered { inquiry, reply }));
         }
         effects
     }
@@ -113,9 +115,9 @@ fn deposed(effects: &[Effect]) -> Option<Detection> {
     })
 }
 
-fn asked(effects: &[Effect]) -> Option<u64> {
+fn inquired(effects: &[Effect]) -> Option<u64> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Ask { inquiry } => Some(*inquiry),
+        Effect::Inquire { inquiry } => Some(*inquiry),
         _ => None,
     })
 }
@@ -127,7 +129,7 @@ fn connects(effects: &[Effect]) -> bool {
 
 #[test]
 fn a_refusal_on_the_leaders_own_host_proves_that_its_process_is_gone() {
-    let mut b = Standby::hearing("there");
+    let mut b = Standby::watching("there");
     let effects = b.broken(Break::Ended);
     assert!(connects(&effects) && deposed(&effects).is_none());
     assert_eq!(
@@ -143,40 +145,43 @@ fn a_refusal_on_the_leaders_own_host_proves_that_its_process_is_gone() {
 
 #[test]
 fn a_refusal_elsewhere_may_be_a_firewalls_and_others_are_asked() {
-    let mut b = Standby::hearing("here");
+    let mut b = Standby::watching("here");
     b.broken(Break::Ended);
     let effects = b.broken(Break::Refused);
     assert_eq!(deposed(&effects), None);
-    let inquiry = asked(&effects).expect("others are asked at once");
-    assert_eq!(deposed(&b.answers(inquiry, &[Some(Reply::Hears)])), None);
+    let inquiry = inquired(&effects).expect("others are asked at once");
+    assert_eq!(
+        deposed(&b.answers(inquiry, &[Some(Reply::Reachable)])),
+        None
+    );
     // Later they are asked again, and this time they have lost it too.
-    let inquiry = b.ticks_until_asked();
+    let inquiry = b.ticks_until_inquiry();
     let effects = b.answers(inquiry, &[Some(LOST)]);
     assert_eq!(deposed(&effects), Some(Detection::LostBySeveral));
 }
 
 #[test]
 fn one_that_lost_it_among_many_that_hear_it_deposes_nobody() {
-    let mut b = Standby::hearing("here");
+    let mut b = Standby::watching("here");
     b.broken(Break::Ended);
-    let inquiry = asked(&b.broken(Break::Refused)).expect("others are asked");
-    let hears = Some(Reply::Hears);
-    let replies = [hears, hears, Some(LOST), hears];
+    let inquiry = inquired(&b.broken(Break::Refused)).expect("others are asked");
+    let reachable = Some(Reply::Reachable);
+    let replies = [reachable, reachable, Some(LOST), reachable];
     assert_eq!(deposed(&b.answers(inquiry, &replies)), None);
-    let inquiry = b.ticks_until_asked();
-    assert_eq!(deposed(&b.answers(inquiry, &[Some(LOST), hears])), None);
-    let inquiry = b.ticks_until_asked();
-    let replies = [Some(LOST), hears, Some(LOST)];
+    let inquiry = b.ticks_until_inquiry();
+    assert_eq!(deposed(&b.answers(inquiry, &[Some(LOST), reachable])), None);
+    let inquiry = b.ticks_until_inquiry();
+    let replies = [Some(LOST), reachable, Some(LOST)];
     assert!(deposed(&b.answers(inquiry, &replies)).is_some());
 }
 
 #[test]
 fn a_process_that_is_just_ending_is_tried_until_its_port_refuses() {
-    let mut b = Standby::hearing("there");
+    let mut b = Standby::watching("there");
     b.broken(Break::Ended);
     for tries in 0..3 {
         let effects = b.broken(Break::Ended);
-        assert!(connects(&effects) && asked(&effects).is_none());
+        assert!(connects(&effects) && inquired(&effects).is_none());
         // The first reset comes from the port's end: the next attempt can prove it.
         let at_once =
             |effect: &Effect| matches!(effect, Effect::Connect { after, .. } if after.is_zero());
@@ -190,33 +195,33 @@ fn a_process_that_is_just_ending_is_tried_until_its_port_refuses() {
 
 #[test]
 fn another_start_at_the_leaders_address_proves_that_the_first_is_gone() {
-    let mut b = Standby::hearing("here");
+    let mut b = Standby::watching("here");
     b.broken(Break::Ended);
-    let effects = b.tell(Event::Heartbeat(heartbeat("second", Role::Standby)));
+    let effects = b.handle(Event::Heartbeat(heartbeat("second", Role::Standby)));
     assert_eq!(deposed(&effects), Some(Detection::OtherIncarnation));
 }
 
 #[test]
 fn a_leader_that_gave_up_its_term_or_does_not_know_of_it_is_not_gone() {
-    let mut b = Standby::hearing("here");
-    let effects = b.tell(Event::Heartbeat(heartbeat("first", Role::Standby)));
+    let mut b = Standby::watching("here");
+    let effects = b.handle(Event::Heartbeat(heartbeat("first", Role::Standby)));
     assert_eq!(deposed(&effects), None);
     let mut b = Standby::on("here");
-    b.tell(Event::Watch(Some(target())));
-    let effects = b.tell(Event::Heartbeat(heartbeat("any", Role::Standby)));
+    b.handle(Event::Watch(Some(target())));
+    let effects = b.handle(Event::Heartbeat(heartbeat("any", Role::Standby)));
     assert_eq!(deposed(&effects), None, "it never heard who leads");
 }
 
 #[test]
 fn silence_is_confirmed_by_others_before_anything_is_done() {
-    let mut b = Standby::hearing("there");
+    let mut b = Standby::watching("there");
     let effects = b.ticks(7);
-    assert!(asked(&effects).is_none() && !connects(&effects));
+    assert!(inquired(&effects).is_none() && !connects(&effects));
     let effects = b.ticks(1);
-    let inquiry = asked(&effects).expect("800 ms are the bound");
+    let inquiry = inquired(&effects).expect("800 ms are the bound");
     assert!(connects(&effects), "a new connection may heal it");
     assert_eq!(deposed(&b.answers(inquiry, &[None, Some(LOST)])), None);
-    let effects = b.tell(Event::Answered {
+    let effects = b.handle(Event::Answered {
         inquiry,
         reply: Some(LOST),
     });
@@ -225,21 +230,21 @@ fn silence_is_confirmed_by_others_before_anything_is_done() {
 
 #[test]
 fn a_heartbeat_ends_an_inquiry_and_cancels_a_depose_request() {
-    let mut b = Standby::hearing("here");
-    let inquiry = asked(&b.ticks(8)).expect("silence");
-    b.tell(Event::Heartbeat(leading()));
+    let mut b = Standby::watching("here");
+    let inquiry = inquired(&b.ticks(8)).expect("silence");
+    b.handle(Event::Heartbeat(leading()));
     assert_eq!(deposed(&b.answers(inquiry, &[Some(LOST)])), None);
 
-    let inquiry = b.ticks_until_asked();
+    let inquiry = b.ticks_until_inquiry();
     assert!(deposed(&b.answers(inquiry, &[Some(LOST)])).is_some());
-    let effects = b.tell(Event::Heartbeat(leading()));
+    let effects = b.handle(Event::Heartbeat(leading()));
     let cancelled = |effect: &Effect| matches!(effect, Effect::CancelDepose { .. });
     assert!(effects.iter().any(cancelled), "{effects:?}");
 }
 
 #[test]
 fn a_depose_request_that_failed_cancels_no_later_one() {
-    let mut b = Standby::hearing("there");
+    let mut b = Standby::watching("there");
     let gone = |b: &mut Standby| {
         b.broken(Break::Ended);
         let effects = b.broken(Break::RefusedHere);
@@ -249,14 +254,14 @@ fn a_depose_request_that_failed_cancels_no_later_one() {
         })
     };
     let first = gone(&mut b).expect("it is gone");
-    let effects = b.tell(Event::Heartbeat(leading()));
+    let effects = b.handle(Event::Heartbeat(leading()));
     assert!(effects.contains(&Effect::CancelDepose { request: first }));
     let second = gone(&mut b).expect("it is gone again");
     // The failure of the first arrives only now: the second is pending nevertheless.
-    b.tell(Event::DeposeFailed { request: first });
+    b.handle(Event::DeposeFailed { request: first });
     b.ticks(20);
     assert_eq!(deposed(&b.broken(Break::RefusedHere)), None);
-    b.tell(Event::DeposeFailed { request: second });
+    b.handle(Event::DeposeFailed { request: second });
     b.ticks(20);
     assert!(deposed(&b.broken(Break::RefusedHere)).is_some());
 }
@@ -264,7 +269,7 @@ fn a_depose_request_that_failed_cancels_no_later_one() {
 #[test]
 fn a_refusal_proves_nothing_where_another_host_may_have_refused() {
     // A copy of the leader's host has the same identity.
-    let mut b = Standby::hearing("there");
+    let mut b = Standby::watching("there");
     b.broken(Break::Ended);
     assert_eq!(deposed(&b.broken(Break::Refused)), None);
     let copied = Target {
@@ -272,17 +277,17 @@ fn a_refusal_proves_nothing_where_another_host_may_have_refused() {
         ..target()
     };
     let mut b = Standby::on("there");
-    b.tell(Event::Watch(Some(copied.clone())));
+    b.handle(Event::Watch(Some(copied.clone())));
     assert_eq!(deposed(&b.broken(Break::RefusedOnLoopback)), None);
     // The leader was heard there, so the address is this host's.
-    b.tell(Event::Heartbeat(leading()));
+    b.handle(Event::Heartbeat(leading()));
     b.broken(Break::Ended);
     assert_eq!(
         deposed(&b.broken(Break::RefusedOnLoopback)),
         Some(Detection::ProcessGone)
     );
     let mut b = Standby::on("there");
-    b.tell(Event::Watch(Some(copied)));
+    b.handle(Event::Watch(Some(copied)));
     assert_eq!(
         deposed(&b.broken(Break::RefusedHere)),
         Some(Detection::ProcessGone),
@@ -292,29 +297,29 @@ fn a_refusal_proves_nothing_where_another_host_may_have_refused() {
 
 #[test]
 fn with_nobody_to_ask_the_lease_decides() {
-    let mut b = Standby::hearing("here");
+    let mut b = Standby::watching("here");
     for _ in 0..10 {
         let effects = b.ticks(60);
-        let inquiry = asked(&effects).expect("it tries");
+        let inquiry = inquired(&effects).expect("it tries");
         assert_eq!(deposed(&b.answers(inquiry, &[])), None);
     }
 }
 
 #[test]
 fn a_standby_that_was_frozen_itself_accuses_nobody() {
-    let mut b = Standby::hearing("there");
+    let mut b = Standby::watching("there");
     b.now = b.now.after(Duration::from_secs(30));
-    let effects = b.tell(Event::Tick);
-    assert!(asked(&effects).is_none(), "{effects:?}");
+    let effects = b.handle(Event::Tick);
+    assert!(inquired(&effects).is_none(), "{effects:?}");
 }
 
 #[test]
 fn false_alarms_double_the_wait_for_silence_and_cost_proof_nothing() {
-    let mut b = Standby::hearing("there");
-    b.tell(Event::FalseAlarms(1));
-    assert_eq!(asked(&b.ticks(15)), None);
-    assert!(asked(&b.ticks(1)).is_some());
-    b.tell(Event::Heartbeat(leading()));
+    let mut b = Standby::watching("there");
+    b.handle(Event::FalseAlarms(1));
+    assert_eq!(inquired(&b.ticks(15)), None);
+    assert!(inquired(&b.ticks(1)).is_some());
+    b.handle(Event::Heartbeat(leading()));
     b.broken(Break::Ended);
     assert_eq!(
         deposed(&b.broken(Break::RefusedHere)),
@@ -324,13 +329,13 @@ fn false_alarms_double_the_wait_for_silence_and_cost_proof_nothing() {
 
 #[test]
 fn a_term_is_reported_alive_while_it_is_heard() {
-    let mut b = Standby::hearing("here");
+    let mut b = Standby::watching("here");
     let suspended = heartbeat("first", Role::Suspended(Epoch::new(7)));
     let until = b.now.after(DetectorOptions::default().silence_timeout);
-    let effects = b.tell(Event::Heartbeat(suspended));
-    assert!(effects.contains(&Effect::HeardAlive(Epoch::new(7), Some(until))));
+    let effects = b.handle(Event::Heartbeat(suspended));
+    assert!(effects.contains(&Effect::TermReachable(Epoch::new(7), Some(until))));
     let effects = b.broken(Break::Ended);
-    assert!(effects.contains(&Effect::HeardAlive(Epoch::new(7), None)));
+    assert!(effects.contains(&Effect::TermReachable(Epoch::new(7), None)));
 }
 
 #[test]
@@ -342,28 +347,32 @@ fn what_happens_where_an_earlier_start_of_the_leader_was_says_nothing_about_its_
     };
     let watching = || {
         let mut b = Standby::on("there");
-        b.tell(Event::Watch(Some(unconfirmed.clone())));
+        b.handle(Event::Watch(Some(unconfirmed.clone())));
         b
     };
     let mut b = watching();
     assert_eq!(deposed(&b.broken(Break::RefusedHere)), None);
-    assert_eq!(asked(&b.ticks(100)), None, "others know no better address");
+    assert_eq!(
+        inquired(&b.ticks(100)),
+        None,
+        "others know no better address"
+    );
     let somebody = PeerHeartbeat {
         process: ProcessId::new("c"),
         ..leading()
     };
-    assert_eq!(deposed(&b.tell(Event::Heartbeat(somebody))), None);
+    assert_eq!(deposed(&b.handle(Event::Heartbeat(somebody))), None);
 
     // Once the term itself confirms the address, or was heard there, it counts.
-    b.tell(Event::Watch(Some(target())));
+    b.handle(Event::Watch(Some(target())));
     b.broken(Break::Ended);
     assert_eq!(
         deposed(&b.broken(Break::RefusedHere)),
         Some(Detection::ProcessGone)
     );
     let mut b = watching();
-    b.tell(Event::Tick);
-    b.tell(Event::Heartbeat(leading()));
+    b.handle(Event::Tick);
+    b.handle(Event::Heartbeat(leading()));
     b.broken(Break::Ended);
     assert_eq!(
         deposed(&b.broken(Break::RefusedHere)),
@@ -379,7 +388,7 @@ fn an_own_earlier_start_is_deposed_when_it_answers_no_more() {
     };
     let gone = Some(Detection::OwnEarlierIncarnation);
     let mut b = Standby::on("there");
-    assert_eq!(deposed(&b.tell(Event::Watch(Some(own.clone())))), None);
+    assert_eq!(deposed(&b.handle(Event::Watch(Some(own.clone())))), None);
     assert_eq!(deposed(&b.broken(Break::RefusedHere)), gone);
 
     // It has never published an address.
@@ -388,33 +397,33 @@ fn an_own_earlier_start_is_deposed_when_it_answers_no_more() {
         ..own.clone()
     };
     let mut b = Standby::on("there");
-    assert_eq!(deposed(&b.tell(Event::Watch(Some(unconfirmed)))), gone);
+    assert_eq!(deposed(&b.handle(Event::Watch(Some(unconfirmed)))), gone);
 
     // Its address is now this process's.
     let mut b = Standby::on("there");
-    b.tell(Event::Watch(Some(own.clone())));
+    b.handle(Event::Watch(Some(own.clone())));
     let myself = PeerHeartbeat {
         process: ProcessId::new("b"),
         ..heartbeat("own", Role::Standby)
     };
-    assert_eq!(deposed(&b.tell(Event::Heartbeat(myself))), gone);
+    assert_eq!(deposed(&b.handle(Event::Heartbeat(myself))), gone);
 
     // It is alive: two processes have the same id.
     let mut b = Standby::on("there");
-    b.tell(Event::Watch(Some(own)));
+    b.handle(Event::Watch(Some(own)));
     let duplicate = PeerHeartbeat {
         process: ProcessId::new("b"),
         ..leading()
     };
-    let effects = b.tell(Event::Heartbeat(duplicate.clone()));
+    let effects = b.handle(Event::Heartbeat(duplicate.clone()));
     assert_eq!(deposed(&effects), None);
     assert!(effects.contains(&Effect::DuplicateId(duplicate)));
 }
 
 #[test]
 fn whoever_leads_watches_nobody() {
-    let mut b = Standby::hearing("there");
-    assert_eq!(b.tell(Event::Watch(None)), [Effect::Disconnect]);
+    let mut b = Standby::watching("there");
+    assert_eq!(b.handle(Event::Watch(None)), [Effect::Disconnect]);
     assert_eq!(b.ticks(100), []);
     assert_eq!(b.broken(Break::Refused), []);
 }

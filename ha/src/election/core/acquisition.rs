@@ -33,7 +33,7 @@ impl ElectionCore {
         let wanted = match &view.leader {
             None => {
                 self.depose == Some(youngest)
-                    || self.hold_off_until.is_none() && self.left_alone_until(now).is_none()
+                    || self.hold_off_until.is_none() && self.held_off_until(now).is_none()
             }
             // A remnant of a term that is over, however it came back: only the next epoch can be led.
             Some(leader)

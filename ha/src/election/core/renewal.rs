@@ -8,12 +8,12 @@ use crate::election::driver::{Attempt, ElectionView, EpochToken, LeaderKey};
 use crate::error::Result;
 
 impl ElectionCore {
-    pub(super) fn suspend_if_unsure(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+    pub(super) fn suspend_if_unconfirmed(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         let Phase::Leading(term) = &self.phase else {
             return;
         };
         let is_confirmed = self.unreadable.is_none() && self.holds_leader_key(term);
-        if is_confirmed && self.session.is_believed_at(now) {
+        if is_confirmed && self.session.is_valid_at(now) {
             return;
         }
         let term = term.clone();
@@ -47,7 +47,7 @@ impl ElectionCore {
         effects: &mut Vec<Effect>,
     ) {
         let nonce = match self.session.nonce() {
-            Some(nonce) if self.session.is_believed_at(now) && self.unreadable.is_none() => {
+            Some(nonce) if self.session.is_valid_at(now) && self.unreadable.is_none() => {
                 nonce.clone()
             }
             Some(_) | None => {
@@ -97,7 +97,7 @@ impl ElectionCore {
             Ok(Attempt::Refused(view)) => {
                 self.pause(now);
                 self.see(view, None, effects);
-                if !self.doubted && matches!(&self.phase, Phase::Suspended { .. }) {
+                if !self.has_unverified_view && matches!(&self.phase, Phase::Suspended { .. }) {
                     // The store does not let this term attach again, even if the epoch number does not show
                     // why.
                     self.end_term(effects);
@@ -124,8 +124,8 @@ impl ElectionCore {
         match reply {
             Ok(_) => {
                 let term = term.clone();
-                self.stand_by_after(&term);
-                self.hold_off_until = Some(now.after(self.timing.resign_holdoff));
+                self.become_standby_after(&term);
+                self.hold_off_until = Some(now.after(self.timing.resign_hold_off));
             }
             // The same request is sent again until the answer is definite.
             Err(_) => {

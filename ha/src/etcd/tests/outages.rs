@@ -332,7 +332,7 @@ async fn a_term_goes_on_after_the_quorum_was_lost_for_longer_than_its_lease() ->
     }
     wait_until("the end of belief", BOUND, async || {
         let state = election.session().borrow().clone();
-        if state.is_believed_at(Clock::Boottime.now()) {
+        if state.is_valid_at(Clock::Boottime.now()) {
             Err(state)
         } else {
             Ok(())
@@ -344,7 +344,7 @@ async fn a_term_goes_on_after_the_quorum_was_lost_for_longer_than_its_lease() ->
     cluster.restart().await?;
 
     let mut session = election.session();
-    let believed = |state: &SessionState| state.is_believed_at(Clock::Boottime.now());
+    let believed = |state: &SessionState| state.is_valid_at(Clock::Boottime.now());
     let state = level(&mut session, believed).await?;
     let leader = LeaderKey {
         epoch: fence.epoch,

@@ -26,21 +26,21 @@ async fn a_user_is_told_what_it_may_not_do_and_nothing_is_written() -> TestResul
         ..options(server.endpoints(), namespace)
     })
     .await?;
-    let lacking = store.lacking_permissions().await?;
-    let of = |what: &str| lacking.iter().filter(|it| it.contains(what)).count();
-    assert_eq!(of("to read"), 0, "{lacking:?}");
+    let missing = store.missing_permissions().await?;
+    let of = |what: &str| missing.iter().filter(|it| it.contains(what)).count();
+    assert_eq!(of("to read"), 0, "{missing:?}");
     // Three keys of the election, the members, the change and its ring, and one key of each kind.
-    assert_eq!(lacking.len(), 6 + Kind::ALL.len(), "{lacking:?}");
-    assert_eq!(of("graphs/"), 1, "{lacking:?}");
+    assert_eq!(missing.len(), 6 + Kind::ALL.len(), "{missing:?}");
+    assert_eq!(of("graphs/"), 1, "{missing:?}");
 
     let prefix = format!("/test/{namespace}/");
     let part = Permission::read_write(format!("{prefix}graphs/")).with_prefix();
     admin.role_grant_permission("readers", part).await?;
-    let lacking = store.lacking_permissions().await?;
-    assert_eq!(lacking.len(), 5 + Kind::ALL.len(), "{lacking:?}");
+    let missing = store.missing_permissions().await?;
+    assert_eq!(missing.len(), 5 + Kind::ALL.len(), "{missing:?}");
     let all = Permission::read_write(prefix.as_str()).with_prefix();
     admin.role_grant_permission("readers", all).await?;
-    assert_eq!(store.lacking_permissions().await?, Vec::<String>::new());
+    assert_eq!(store.missing_permissions().await?, Vec::<String>::new());
 
     let below = GetOptions::new().with_prefix().with_count_only();
     assert_eq!(admin.get(prefix, Some(below)).await?.count(), 0);

@@ -66,7 +66,7 @@ impl Rounds {
     }
 
     /// Records that a page was compared, up to this name of its kind; `None`: to the end of the kind.
-    fn go_on(&mut self, after: Option<Name>) {
+    fn advance(&mut self, after: Option<Name>) {
         let next = Instant::now() + STEP.min(self.interval / STEPS);
         self.due = next;
         self.at += usize::from(after.is_none());
@@ -99,7 +99,7 @@ impl WarmCache {
             revision: None,
         });
         let page = self.store.list(kind, token, limit).await?;
-        self.moved();
+        self.count_read();
         let last = page.next.map(|next| next.after);
         let Some(touched) = self.come_to_present().await? else {
             return Ok(());
@@ -107,32 +107,32 @@ impl WarmCache {
         let listed: BTreeMap<Name, Bytes> = page.items.into_iter().collect();
         let known = self.content.names(kind, after.as_ref(), last.as_ref());
         let names: BTreeSet<Name> = known.chain(listed.keys()).cloned().collect();
-        let in_doubt = names.into_iter().filter_map(|name| {
+        let differing = names.into_iter().filter_map(|name| {
             let value = listed.get(&name);
             let key = Key::new(kind, name);
             let differs = !touched.contains(&key) && self.content.differs(&key, value);
             differs.then_some(key)
         });
-        let in_doubt: Vec<Key> = in_doubt.collect();
-        if !in_doubt.is_empty() {
-            self.settle(&in_doubt).await?;
+        let differing: Vec<Key> = differing.collect();
+        if !differing.is_empty() {
+            self.resolve(&differing).await?;
         }
-        self.rounds.go_on(last);
+        self.rounds.advance(last);
         Ok(())
     }
 
     /// Reads these records again, and takes the store's value where it still differs.
-    async fn settle(&mut self, in_doubt: &[Key]) -> Result<()> {
-        let values = self.store.get(in_doubt).await?;
-        self.moved();
+    async fn resolve(&mut self, differing: &[Key]) -> Result<()> {
+        let values = self.store.get(differing).await?;
+        self.count_read();
         let Some(touched) = self.come_to_present().await? else {
             return Ok(());
         };
-        for (key, value) in in_doubt.iter().zip(values) {
+        for (key, value) in differing.iter().zip(values) {
             if touched.contains(key) || !self.content.differs(key, value.as_ref()) {
                 continue;
             }
-            say(key, self.content.knows(key), value.is_some());
+            log_difference(key, self.content.knows(key), value.is_some());
             self.content.put(key.clone(), value);
             self.differed += 1;
         }
@@ -160,11 +160,11 @@ impl WarmCache {
     }
 }
 
-fn say(key: &Key, was_known: bool, is_there: bool) {
+fn log_difference(key: &Key, was_known: bool, is_there: bool) {
     let what = match (was_known, is_there) {
         (true, true) => "it has another value",
-        (true, false) => "it is gone",
-        (false, _) => "it was not there",
+        (true, false) => "it was removed",
+        (false, _) => "it did not exist",
     };
     warn!(%key, what, "a record in the store was changed by hand: the store's value is used");
 }
@@ -188,10 +188,13 @@ impl StoredNames {
     /// The records of these kinds that are listed and not held, or held and not listed. Valid only if no
     /// transaction wrote any of them since the older of the two reads began: under the caller's own epoch and
     /// before its term has written.
-    pub fn in_doubt(&self, held: &Records) -> Vec<Key> {
-        let of_kinds = held.all.keys().filter(|key| self.kinds.contains(&key.kind));
+    pub fn differing(&self, cached: &Records) -> Vec<Key> {
+        let of_kinds = cached
+            .all
+            .keys()
+            .filter(|key| self.kinds.contains(&key.kind));
         let gone = of_kinds.filter(|key| !self.keys.contains(*key));
-        let unknown = self.keys.iter().filter(|key| !held.all.contains_key(key));
+        let unknown = self.keys.iter().filter(|key| !cached.all.contains_key(key));
         gone.chain(unknown).cloned().collect()
     }
 }
@@ -199,19 +202,19 @@ impl StoredNames {
 /// The held records, with these keys read again from the store. Differences that remain are logged.
 pub async fn as_stored(
     store: &dyn CoordinationStore,
-    in_doubt: &[Key],
-    held: &Records,
+    differing: &[Key],
+    cached: &Records,
 ) -> Result<Records> {
     let mut values = Vec::new();
-    for some in in_doubt.chunks(PAGE) {
+    for some in differing.chunks(PAGE) {
         values.extend(store.get(some).await?);
     }
-    let mut all = held.all.clone();
-    for (key, value) in in_doubt.iter().zip(values) {
-        if held.get(key) == value.as_ref() {
+    let mut all = cached.all.clone();
+    for (key, value) in differing.iter().zip(values) {
+        if cached.get(key) == value.as_ref() {
             continue;
         }
-        say(key, held.get(key).is_some(), value.is_some());
+        log_difference(key, cached.get(key).is_some(), value.is_some());
         match value {
             Some(value) => all.insert(key.clone(), value),
             None => all.remove(key),

@@ -158,7 +158,7 @@ struct Position {
 /// Values that a proof has read of the records that the cache knows by name only. If the proof fails, the
 /// next one for the same number continues from here: no other process writes under the taker's epoch.
 #[derive(Debug)]
-struct Unheld {
+struct NamedOnlyValues {
     position: Position,
     values: BTreeMap<Key, Bytes>,
 }
@@ -169,7 +169,7 @@ pub struct WarmCache {
     kinds: Vec<Kind>,
     content: Content,
     position: Option<Position>,
-    unheld: Option<Unheld>,
+    named_only_values: Option<NamedOnlyValues>,
     rounds: Rounds,
     differed: u64,
     status: watch::Sender<CacheStatus>,
@@ -188,7 +188,7 @@ impl fmt::Debug for WarmCache {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ring {
     Followed,
-    GoneOn,
+    Overwritten,
 }
 
 impl WarmCache {
@@ -205,7 +205,7 @@ impl WarmCache {
             kinds: options.kinds,
             content: Content::new(options.max_bytes),
             position: None,
-            unheld: None,
+            named_only_values: None,
             status,
         }
     }
@@ -214,9 +214,9 @@ impl WarmCache {
     pub async fn follow(&mut self) -> Infallible {
         let mut changes = self.store.changes();
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-        let mut said = String::new();
+        let mut last_logged = String::new();
         // It belongs to a finished term and would take room without limit.
-        self.unheld = None;
+        self.named_only_values = None;
         loop {
             // Read before anything else, so that a later change is never missed.
             let newest = *changes.borrow_and_update();
@@ -229,7 +229,7 @@ impl WarmCache {
             match advanced {
                 Ok(()) => {
                     backoff.reset();
-                    said.clear();
+                    last_logged.clear();
                     tokio::select! {
                         changed = changes.changed() => if changed.is_err() {
                             // The store's own task has ended with the process: no more changes will arrive.
@@ -240,9 +240,9 @@ impl WarmCache {
                 }
                 Err(error) => {
                     let reason = error.to_string();
-                    if reason != said {
-                        warn!(%reason, "the standby's cache can't follow the store at present");
-                        said = reason;
+                    if reason != last_logged {
+                        warn!(%reason, "the standby's cache can't follow the store: retrying");
+                        last_logged = reason;
                     }
                     tokio::time::sleep(backoff.next_delay()).await;
                 }
@@ -260,25 +260,25 @@ impl WarmCache {
             Some(position) if position.change == at => Proof::Current,
             Some(_) => match self.catch_up(at, &mut read).await? {
                 Ring::Followed => Proof::CaughtUp,
-                Ring::GoneOn => Proof::Listed,
+                Ring::Overwritten => Proof::Listed,
             },
             None => Proof::Listed,
         };
         if proof == Proof::Listed {
             self.list().await?;
         }
-        let stands = self.position.as_ref();
-        if stands.is_none_or(|it| it.incarnation != *incarnation || it.change != at) {
+        let position = self.position.as_ref();
+        if position.is_none_or(|it| it.incarnation != *incarnation || it.change != at) {
             // Another process wrote after the caller read the number: the caller's term is over, or soon will
             // be.
-            let stands = stands.map(|position| position.change);
+            let position = position.map(|position| position.change);
             self.lose();
             return Err(Error::Unavailable {
                 store: "the store",
-                reason: format!("its change number moved on from {at:?} to {stands:?}"),
+                reason: format!("its change number advanced from {at:?} to {position:?}"),
             });
         }
-        let values = self.read_unheld().await?;
+        let values = self.read_named_only().await?;
         let mut all = self.content.take();
         if proof == Proof::Listed {
             read = all.keys().cloned().collect();
@@ -297,10 +297,14 @@ impl WarmCache {
     }
 
     /// Reads the values of records that are known by name only. After an error the next call reads the rest.
-    async fn read_unheld(&mut self) -> Result<BTreeMap<Key, Bytes>> {
-        let known = self.unheld.take();
-        let known = known.filter(|unheld| self.position.as_ref() == Some(&unheld.position));
-        let mut values = known.map(|unheld| unheld.values).unwrap_or_default();
+    async fn read_named_only(&mut self) -> Result<BTreeMap<Key, Bytes>> {
+        let known = self.named_only_values.take();
+        let known = known.filter(|named_only_values| {
+            self.position.as_ref() == Some(&named_only_values.position)
+        });
+        let mut values = known
+            .map(|named_only_values| named_only_values.values)
+            .unwrap_or_default();
         let mut missing = self.content.missing();
         values.retain(|key, _| missing.binary_search(key).is_ok());
         missing.retain(|key| !values.contains_key(key));
@@ -316,7 +320,7 @@ impl WarmCache {
                 Ok(Some((keys, page))) => {
                     let found = keys.iter().zip(page);
                     values.extend(found.filter_map(|(key, value)| Some((key.clone(), value?))));
-                    self.moved();
+                    self.count_read();
                 }
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
@@ -324,7 +328,7 @@ impl WarmCache {
         };
         match (read, self.position.clone()) {
             (Err(error), Some(position)) => {
-                self.unheld = Some(Unheld { position, values });
+                self.named_only_values = Some(NamedOnlyValues { position, values });
                 Err(error)
             }
             (Err(error), None) => Err(error),
@@ -342,10 +346,10 @@ impl WarmCache {
         };
         if newest.number > position.change.number {
             let mut read = BTreeSet::new();
-            if self.catch_up(newest, &mut read).await? == Ring::GoneOn {
+            if self.catch_up(newest, &mut read).await? == Ring::Overwritten {
                 debug!(
                     number = newest.number,
-                    "the ring has gone on: listing again"
+                    "the ring no longer has the needed entries: listing again"
                 );
                 self.list().await?;
             }
@@ -384,17 +388,17 @@ impl WarmCache {
         {
             let at = position.change;
             if at.number >= to.number || to.number - at.number > CHANGES_RING {
-                return Ok(Ring::GoneOn);
+                return Ok(Ring::Overwritten);
             }
             let last = to.number.min(at.number + STRIDE);
             let entries = self.store.touched(at.number + 1, last).await?;
-            self.moved();
+            self.count_read();
             let mut keys = BTreeSet::new();
             let mut end = at;
             for entry in entries.into_iter().flatten() {
                 let follows = entry.change.number == end.number + 1;
                 if !follows || entry.change.epoch < end.epoch {
-                    return Ok(Ring::GoneOn);
+                    return Ok(Ring::Overwritten);
                 }
                 end = entry.change;
                 // Keys of kinds that this version does not know are not in the cache.
@@ -402,7 +406,7 @@ impl WarmCache {
                 keys.extend(known.filter(|key| self.kinds.contains(&key.kind)));
             }
             if end.number != last || (last == to.number && end != to) {
-                return Ok(Ring::GoneOn);
+                return Ok(Ring::Overwritten);
             }
             read.extend(keys.iter().cloned());
             self.read_again(keys.into_iter().collect()).await?;
@@ -420,7 +424,7 @@ impl WarmCache {
             for (key, value) in some.iter().zip(values) {
                 self.content.put(key.clone(), value);
             }
-            self.moved();
+            self.count_read();
         }
         Ok(())
     }
@@ -441,7 +445,7 @@ impl WarmCache {
                 self.content.put(Key::new(kind, name), Some(value));
             }
             // It has no position yet, but reports progress.
-            self.moved();
+            self.count_read();
             self.report();
         }
         let change = guard.change;
@@ -455,13 +459,13 @@ impl WarmCache {
 
     fn lose(&mut self) {
         self.position = None;
-        self.unheld = None;
+        self.named_only_values = None;
         self.content.clear();
         self.report();
     }
 
     /// Records that the store has answered.
-    fn moved(&self) {
+    fn count_read(&self) {
         self.status.send_modify(|status| status.reads += 1);
     }
 

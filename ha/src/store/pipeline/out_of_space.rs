@@ -12,7 +12,9 @@ use std::collections::BTreeSet;
 
 use tracing::{debug, warn};
 
-use super::{Commit, CommitError, FIRST_RETRY, PipelineActor, SLOWEST_RETRY, answer, unsettled};
+use super::{
+    Commit, CommitError, FIRST_RETRY, PipelineActor, SLOWEST_RETRY, answer, outcome_at_end,
+};
 use crate::error::{Error, Outcome};
 use crate::keys::Key;
 use crate::retry::Backoff;
@@ -111,16 +113,18 @@ impl PipelineActor {
                     | Verdict::OtherIncarnation(_)
                     | Verdict::AlreadyApplied
                     | Verdict::Overtaken(_) => {
-                        return Err(unsettled(may_be_applied).into_error());
+                        return Err(outcome_at_end(may_be_applied).into_error());
                     }
                 },
                 Err(error) if error.outcome() == Outcome::Ambiguous => may_be_applied = true,
-                Err(error) if may_be_applied => warn!(%error, "a deletion is sent again"),
+                Err(error) if may_be_applied => {
+                    warn!(%error, "a deletion got no answer: sending it again")
+                }
                 Err(error) => return Err(CommitError::OutOfSpace(error)),
             }
             tokio::select! {
                 () = tokio::time::sleep(backoff.next_delay()) => {}
-                () = self.session.over() => return Err(unsettled(may_be_applied).into_error()),
+                () = self.session.over() => return Err(outcome_at_end(may_be_applied).into_error()),
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Lost answers: the process still learns the state of the store.
 
-use super::{CaseResult, Process, Subject, put, read_item, settled};
+use super::{CaseResult, Process, Subject, put, read_item, until_definite};
 use crate::election::{Epoch, ProcessId};
 use crate::testing::faulty::{Faults, Operation};
 
@@ -114,7 +114,7 @@ pub async fn a_commit_whose_answers_are_lost_is_applied_once(subject: &dyn Subje
             .commit(vec![put("item", &number.to_string())])
             .await?;
         assert_eq!(change.number, number);
-        let guard = settled(async || store.guard().await).await?;
+        let guard = until_definite(async || store.guard().await).await?;
         assert_eq!(guard.change, change);
         let value = read_item(&*store, "item").await?;
         assert_eq!(value, Some(number.to_string().into()));

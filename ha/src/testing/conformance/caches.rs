@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::{BOUND, CaseResult, Process, Subject, key, put, put_bytes, settled};
+use super::{BOUND, CaseResult, Process, Subject, key, put, put_bytes, until_definite};
 use crate::election::{LeaderSession, ProcessId};
 use crate::keys::{CHANGES_RING, Key, Kind};
 use crate::store::cache::compare::{StoredNames, as_stored};
@@ -50,7 +50,7 @@ async fn prove(
     store: &dyn CoordinationStore,
     term: &LeaderSession,
 ) -> CaseResult<Proven> {
-    let guard = settled(async || store.guard().await).await?;
+    let guard = until_definite(async || store.guard().await).await?;
     assert_eq!(guard.epoch.map(|(epoch, ..)| epoch), Some(term.epoch()));
     let incarnation = term.incarnation().clone();
     let proven = wait_until("a proof", BOUND, async || {
@@ -61,7 +61,7 @@ async fn prove(
     for kind in [Kind::States, Kind::Results] {
         let mut page = None;
         loop {
-            let listed = settled(async || store.list(kind, page.clone(), 100).await).await?;
+            let listed = until_definite(async || store.list(kind, page.clone(), 100).await).await?;
             all.extend(
                 listed
                     .items
@@ -167,21 +167,21 @@ pub async fn a_cache_notices_what_somebody_changed_by_hand(subject: &dyn Subject
 
     // Changes that no round has compared yet are found by name.
     let kinds = [Kind::States, Kind::Results];
-    let names = settled(async || StoredNames::list(&*store, &kinds).await).await?;
-    assert_eq!(names.in_doubt(&proven.records), []);
+    let names = until_definite(async || StoredNames::list(&*store, &kinds).await).await?;
+    assert_eq!(names.differing(&proven.records), []);
     subject.write_by_hand(&key("item-04"), None).await?;
     subject.write_by_hand(&key("item-32"), Some(b"1")).await?;
-    let names = settled(async || StoredNames::list(&*store, &kinds).await).await?;
-    let in_doubt = names.in_doubt(&proven.records);
-    assert_eq!(in_doubt, [key("item-04"), key("item-32")]);
-    let compared = async || as_stored(&*store, &in_doubt, &proven.records).await;
-    let found = settled(compared).await?;
+    let names = until_definite(async || StoredNames::list(&*store, &kinds).await).await?;
+    let differing = names.differing(&proven.records);
+    assert_eq!(differing, [key("item-04"), key("item-32")]);
+    let compared = async || as_stored(&*store, &differing, &proven.records).await;
+    let found = until_definite(compared).await?;
     assert_eq!((found.get(&key("item-04")), found.len()), (None, 29));
     assert_eq!(found.get(&key("item-32")), Some(&Bytes::from_static(b"1")));
     // A record that was restored since the names were listed is not a difference.
     subject.write_by_hand(&key("item-04"), Some(b"1")).await?;
     subject.write_by_hand(&key("item-32"), None).await?;
-    assert_eq!(settled(compared).await?, proven.records);
+    assert_eq!(until_definite(compared).await?, proven.records);
     Ok(())
 }
 
@@ -280,7 +280,7 @@ pub async fn a_store_says_how_it_is(subject: &dyn Subject) -> CaseResult {
         .commit(vec![put("item", "1")])
         .await?;
     let store = subject.store(&ProcessId::new("reader")).await?;
-    let health = settled(async || store.health().await).await?;
+    let health = until_definite(async || store.health().await).await?;
     assert!(
         !health.latency.is_zero() || health.servers.is_empty(),
         "{health:?}"

@@ -8,7 +8,7 @@ use crate::keys::{Key, Kind, Name};
 use crate::store::Write;
 use crate::store::pipeline::CommitPipeline;
 
-use super::{CaseResult, Process, Subject, settled};
+use super::{CaseResult, Process, Subject, until_definite};
 
 /// A record that can't be compressed.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,12 +76,12 @@ impl Writer {
     }
 
     async fn read(&self) -> crate::Result<Option<Stored<Noise>>> {
-        settled(async || self.records.get::<Noise>(&job()).await).await
+        until_definite(async || self.records.get::<Noise>(&job()).await).await
     }
 
     async fn orphans(&self) -> crate::Result<Vec<Name>> {
         let epoch = self.term.epoch();
-        settled(async || self.records.orphaned_chunks(epoch, |_, _| false).await).await
+        until_definite(async || self.records.orphaned_chunks(epoch, |_, _| false).await).await
     }
 
     async fn delete(&self, names: Vec<Name>) -> CaseResult {
@@ -95,7 +95,7 @@ impl Writer {
 
     async fn chunks(&self) -> crate::Result<usize> {
         let store = self.records.coordination_store();
-        let page = settled(async || store.list(Kind::Chunks, None, 8).await).await?;
+        let page = until_definite(async || store.list(Kind::Chunks, None, 8).await).await?;
         Ok(page.items.len())
     }
 
@@ -121,7 +121,7 @@ pub async fn a_record_larger_than_a_transaction_is_kept_in_chunks(
         .map(|chunk| chunk.key().name.clone())
         .collect();
     assert_eq!(stored.chunks, written);
-    let listed = settled(async || a.records.list::<Noise>().await).await?;
+    let listed = until_definite(async || a.records.list::<Noise>().await).await?;
     assert!(
         matches!(&listed[..], [(name, Ok(stored))] if *name == job() && stored.record == record)
     );

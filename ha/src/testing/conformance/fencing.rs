@@ -1,6 +1,6 @@
 //! No request of a deposed term is applied, whichever way it lost its leadership.
 
-use super::{BOUND, CaseResult, Process, Subject, put, raw, read_item, settled};
+use super::{BOUND, CaseResult, Process, Subject, put, raw, read_item, until_definite};
 use crate::election::{Attempt, LeaderKey, LeaderSession, Leadership, ProcessId};
 use crate::error::Error;
 use crate::store::pipeline::CommitError;
@@ -32,8 +32,9 @@ pub(super) async fn is_fenced(
     key_of_old: &LeaderKey,
 ) -> CaseResult {
     let store = subject.store(&ProcessId::new("stranger")).await?;
-    let look =
-        async || settled(async || Ok((process.driver.read().await?, store.guard().await?))).await;
+    let look = async || {
+        until_definite(async || Ok((process.driver.read().await?, store.guard().await?))).await
+    };
     let before = look().await?;
     let far = Change {
         number: before.1.change.number + 1000,
@@ -239,7 +240,7 @@ async fn is_fenced_for_ever(
     let store = subject.store(&ProcessId::new("stranger")).await?;
     let late = raw(
         old,
-        settled(async || store.guard().await).await?.change,
+        until_definite(async || store.guard().await).await?.change,
         vec![put("late", "x")],
     );
     let verdict = refusal(&*store, &late).await;
@@ -285,7 +286,7 @@ pub async fn a_term_that_attaches_while_it_is_deposed_does_not_undo_that(
         assert!(refused.youngest() > old.epoch(), "{refused:?}");
         assert!(deposed > old.epoch());
         leader.is_over(&old).await;
-        let view = settled(async || other.driver.read().await).await?;
+        let view = until_definite(async || other.driver.read().await).await?;
         let leader = view.leader.expect("the deposer leads");
         assert!(leader.epoch > old.epoch(), "{leader:?}");
     }

@@ -1,6 +1,6 @@
 //! A duplicate request that arrives long after its outcome was settled changes nothing.
 
-use super::{BOUND, CaseResult, Process, Subject, key, put, read_item, settled};
+use super::{BOUND, CaseResult, Process, Subject, key, put, read_item, until_definite};
 use crate::election::{Attempt, ElectionView, EpochRecord, LeaderKey, ProcessId};
 use crate::store::Write;
 use crate::testing::faulty::{Answer, Held, Holding, Operation};
@@ -49,7 +49,8 @@ pub async fn late_creates_updates_and_deletes_change_nothing(subject: &dyn Subje
         .await?;
     let store = subject.store(&ProcessId::new("checker")).await?;
     let keys = ["created", "updated", "deleted"].map(key);
-    let look = async || settled(async || Ok((store.get(&keys).await?, store.guard().await?))).await;
+    let look =
+        async || until_definite(async || Ok((store.get(&keys).await?, store.guard().await?))).await;
     let before = look().await?;
     assert_eq!(before.0, [None, Some("2".into()), Some("2".into())]);
     for held in late {
@@ -161,11 +162,11 @@ pub async fn late_leader_information_changes_nothing(subject: &dyn Subject) -> C
     let b = Process::start(subject, "b").await?;
     b.election.depose(old.epoch()).await?;
     let young = b.leads_after(old.epoch()).await;
-    let unconfirmed = settled(async || b.driver.read().await).await?;
+    let unconfirmed = until_definite(async || b.driver.read().await).await?;
     assert_eq!(unconfirmed.confirmed(), None, "it is an older term's");
     b.confirm(&young).await?;
     deliver_and_expect_refusal(late).await?;
-    let view: ElectionView = settled(async || b.driver.read().await).await?;
+    let view: ElectionView = until_definite(async || b.driver.read().await).await?;
     let confirmed = view.confirmed().expect("confirmed");
     assert_eq!(
         (confirmed.epoch, &confirmed.process),
@@ -184,7 +185,7 @@ pub async fn an_acquisition_that_is_applied_after_it_was_given_up_is_taken_up(
     let a = Process::start(subject, "a").await?;
     let old = a.leads().await;
     let b = Process::start(subject, "b").await?;
-    let seen = settled(async || b.driver.read().await).await?;
+    let seen = until_definite(async || b.driver.read().await).await?;
     let (record, _) = seen.epoch.clone().expect("somebody leads");
     let next = EpochRecord {
         epoch: record.epoch.next(),

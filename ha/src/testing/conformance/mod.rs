@@ -9,6 +9,7 @@ pub mod ambiguity;
 pub mod caches;
 pub mod chunks;
 pub mod fencing;
+pub mod foreign_writes;
 pub mod late_duplicates;
 pub mod mutual_exclusion;
 pub mod outages;
@@ -16,7 +17,6 @@ mod process;
 pub mod resign;
 pub mod scale;
 pub mod sessions;
-pub mod strangers;
 pub mod subjects;
 pub mod watches;
 
@@ -27,7 +27,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::LocalBoxFuture;
 
-pub use self::process::{Process, key, names, put, put_bytes, raw, read_item, settled};
+pub use self::process::{Process, key, names, put, put_bytes, raw, read_item, until_definite};
 pub use self::subjects::{Backend, Place};
 use crate::election::{ElectionDriver, ProcessId};
 use crate::error::Result;

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::{BOUND, CaseResult, Process, Subject, key, put, read_item, settled};
+use super::{BOUND, CaseResult, Process, Subject, key, put, read_item, until_definite};
 use crate::election::{ElectionView, Leadership, ProcessId};
 use crate::testing::faulty::Operation;
 use crate::testing::invariants::{Event, History, acknowledged_commits_are_there};
@@ -79,14 +79,17 @@ pub async fn at_most_one_process_leads_in_each_epoch(subject: &dyn Subject) -> C
             }
         }
     }
-    let view = settled(async || processes[0].driver.read().await).await?;
+    let view = until_definite(async || processes[0].driver.read().await).await?;
     assert!(view.youngest().get() > 1, "the leader changed: {view:?}");
     for process in &processes {
         process.agrees_with_the_store().await?;
     }
     let store = subject.store(&ProcessId::new("checker")).await?;
-    let last = settled(async || store.guard().await).await?.change.number;
-    let ring = settled(async || store.touched(1, last.max(1)).await).await?;
+    let last = until_definite(async || store.guard().await)
+        .await?
+        .change
+        .number;
+    let ring = until_definite(async || store.touched(1, last.max(1)).await).await?;
     let ring: Vec<_> = ring.into_iter().flatten().collect();
     history.check()?;
     acknowledged_commits_are_there(&history.events(), &ring)?;

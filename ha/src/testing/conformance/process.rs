@@ -24,7 +24,7 @@ use crate::testing::invariants::History;
 use crate::testing::wait::wait_until;
 
 /// Polling interval of the store.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 static STARTS: AtomicU64 = AtomicU64::new(0);
 
@@ -61,7 +61,7 @@ impl Process {
             start: random_start(),
             timing: Timing {
                 retry_interval: Duration::from_millis(50),
-                resign_holdoff: Duration::from_secs(1),
+                resign_hold_off: Duration::from_secs(1),
                 ..Timing::default()
             },
             clock: Clock::Boottime,
@@ -159,7 +159,7 @@ impl Process {
                 Err(error) if error.outcome() == Outcome::Fatal => return Err(error.into()),
                 Err(error) => {
                     last = error.to_string();
-                    tokio::time::sleep(LOOK_INTERVAL).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                     continue;
                 }
             };
@@ -178,7 +178,7 @@ impl Process {
                 return Ok(view);
             }
             last = format!("{leadership:?}, but the store has {view:?}");
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         panic!("{}: {last}", self.id);
     }
@@ -243,7 +243,7 @@ impl Process {
 }
 
 /// Asks the store until it answers; retries temporary failures.
-pub async fn settled<T>(mut ask: impl AsyncFnMut() -> crate::Result<T>) -> crate::Result<T> {
+pub async fn until_definite<T>(mut ask: impl AsyncFnMut() -> crate::Result<T>) -> crate::Result<T> {
     wait_until("an answer of the store", BOUND, async || {
         match ask().await {
             Err(error) if error.outcome() != Outcome::Fatal => Err(error),
@@ -256,7 +256,7 @@ pub async fn settled<T>(mut ask: impl AsyncFnMut() -> crate::Result<T>) -> crate
 /// The value of an item.
 pub async fn read_item(store: &dyn CoordinationStore, name: &str) -> crate::Result<Option<Bytes>> {
     let keys = [key(name)];
-    let mut values = settled(async || store.get(&keys).await).await?;
+    let mut values = until_definite(async || store.get(&keys).await).await?;
     Ok(values.pop().flatten())
 }
 

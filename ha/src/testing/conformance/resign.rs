@@ -91,7 +91,7 @@ pub async fn a_term_that_was_resigned_is_not_granted_again(subject: &dyn Subject
         drop(seen.expect("the watch tells it")?);
         a.faults.hold_views();
         a.election.resign().await;
-        a.faults.tell_views_late();
+        a.faults.deliver_views_late();
         before = term.epoch();
     }
     a.leads_after(before).await;

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 
-use super::{CaseResult, Process, Subject, key, names, put, put_bytes, raw, read_item, settled};
+use super::{
+    CaseResult, Process, Subject, key, names, put, put_bytes, raw, read_item, until_definite,
+};
 use crate::election::ProcessId;
 use crate::error::{Error, Outcome};
 use crate::store::Write;
@@ -42,7 +44,7 @@ pub async fn ten_thousand_items_are_listed_page_by_page(subject: &dyn Subject) -
         assert_eq!(value, name.as_str(), "each has its own value");
     }
     let keys: Vec<_> = all.iter().step_by(97).map(|name| key(name)).collect();
-    let values = settled(async || store.get(&keys).await).await?;
+    let values = until_definite(async || store.get(&keys).await).await?;
     assert!(
         keys.iter()
             .zip(&values)
@@ -88,7 +90,7 @@ pub async fn values_of_all_sizes_are_kept(subject: &dyn Subject) -> CaseResult {
         );
     }
     let keys: Vec<_> = written.iter().map(|(name, _)| key(name)).collect();
-    let together = settled(async || store.get(&keys).await).await?;
+    let together = until_definite(async || store.get(&keys).await).await?;
     assert!(
         together
             .iter()

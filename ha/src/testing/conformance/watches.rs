@@ -1,6 +1,6 @@
 //! Followers of the store miss nothing, across broken connections and server restarts.
 
-use super::{BOUND, CaseResult, Process, Subject, put, settled};
+use super::{BOUND, CaseResult, Process, Subject, put, until_definite};
 use crate::election::ProcessId;
 use crate::keys::CHANGES_RING;
 use crate::store::feed::{ChangeFeed, Fed};
@@ -90,7 +90,7 @@ pub async fn a_feed_tells_of_a_gap_only_when_the_ring_was_passed(
         Fed::Gap(_) => 0,
     });
     assert!(numbers.eq(last + 2 - CHANGES_RING..=last + 1));
-    let touched = settled(async || store.touched(1, 20).await).await?;
+    let touched = until_definite(async || store.touched(1, 20).await).await?;
     let known: Vec<bool> = touched.iter().map(Option::is_some).collect();
     let expected: Vec<bool> = (1..=20).map(|number| number > 11).collect();
     assert_eq!(known, expected, "what the ring has gone past is not there");
@@ -130,7 +130,7 @@ pub async fn an_observer_sees_the_leader_across_reconnects(subject: &dyn Subject
 }
 
 async fn before_epoch(leader: &Process) -> CaseResult<crate::election::Epoch> {
-    Ok(settled(async || leader.driver.read().await)
+    Ok(until_definite(async || leader.driver.read().await)
         .await?
         .youngest())
 }

@@ -198,10 +198,10 @@ impl ServerProcess {
         kill_process(pid, signal).expect("a child that was not reaped can be signalled");
     }
 
-    /// Polls until `look` reports that the server is ready.
+    /// Polls until `poll` reports that the server is ready.
     async fn wait_ready(
         &mut self,
-        mut look: impl AsyncFnMut() -> Result<(), String>,
+        mut poll: impl AsyncFnMut() -> Result<(), String>,
     ) -> Result<(), ServerError> {
         let child = &mut self.child;
         let outcome = try_until(READY_BOUND, async || {
@@ -210,7 +210,7 @@ impl ServerProcess {
                 Some(Ok(Some(status))) => return Ok(Err(format!("it ended: {status}"))),
                 Some(_) => {}
             }
-            look().await.map(Ok)
+            poll().await.map(Ok)
         })
         .await;
         match outcome {

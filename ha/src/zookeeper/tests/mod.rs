@@ -74,11 +74,11 @@ async fn observe(
 
 /// Retries temporary failures, as all callers of a backend do.
 async fn settle<T: Debug>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T>) -> T {
-    let settled = wait_until(what, BOUND, async || match attempt().await {
+    let until_definite = wait_until(what, BOUND, async || match attempt().await {
         Err(error) if error.outcome() != Outcome::Fatal => Err(error),
         definite => Ok(definite),
     });
-    settled.await.expect("nothing fatal")
+    until_definite.await.expect("nothing fatal")
 }
 
 /// Sends until the answer is definite, and checks that this transaction was applied, now or before.

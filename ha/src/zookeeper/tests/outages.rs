@@ -67,7 +67,7 @@ async fn a_session_that_expired_is_replaced_and_the_term_goes_on() -> TestResult
     )
     .await??;
     assert!(
-        !believed.is_believed_at(Clock::Boottime.now()),
+        !believed.is_valid_at(Clock::Boottime.now()),
         "the deadline passed first"
     );
     let failed = store

@@ -17,7 +17,7 @@ async fn a_user_is_told_what_it_may_not_do_and_nothing_is_changed() -> TestResul
     let store = open_store(options).await?;
     let first = request(&term, Change::default(), vec![put("x", "1")]);
     assert_eq!(store.commit(&first).await?, CommitReply::Applied);
-    assert_eq!(store.lacking_permissions().await?, Vec::<String>::new());
+    assert_eq!(store.missing_permissions().await?, Vec::<String>::new());
 
     let admin = zk::Client::connector()
         .with_auth("digest", format!("{}:{}", own.0, own.1).as_bytes())
@@ -34,17 +34,17 @@ async fn a_user_is_told_what_it_may_not_do_and_nothing_is_changed() -> TestResul
     allow("graphs", read | write | delete | keep).await?;
     allow("states", read | write | create | keep).await?;
     allow("epoch", read | create | delete | keep).await?;
-    let lacking = store.lacking_permissions().await?;
-    assert_eq!(lacking.len(), 3, "{lacking:?}");
+    let missing = store.missing_permissions().await?;
+    assert_eq!(missing.len(), 3, "{missing:?}");
     assert!(
-        lacking[0].contains("create nodes in /tanist/test/graphs"),
-        "{lacking:?}"
+        missing[0].contains("create nodes in /tanist/test/graphs"),
+        "{missing:?}"
     );
     assert!(
-        lacking[1].contains("delete nodes in /tanist/test/states"),
-        "{lacking:?}"
+        missing[1].contains("delete nodes in /tanist/test/states"),
+        "{missing:?}"
     );
-    assert!(lacking[2].contains("set /tanist/test/epoch"), "{lacking:?}");
+    assert!(missing[2].contains("set /tanist/test/epoch"), "{missing:?}");
     assert_eq!(store.guard().await?.change, first.change());
     let (children, _) = admin.get_children("/tanist/test/results").await?;
     assert_eq!(children, Vec::<String>::new());

@@ -15,7 +15,7 @@ use crate::testing::cluster::TestCluster;
 
 /// The planned end of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum ClientRequest {
     /// Its tasks finish by themselves.
     Finish,
     /// It runs forever and is canceled.
@@ -25,20 +25,20 @@ pub enum Wish {
 }
 
 /// Starts a client that submits this job at some time.
-pub fn ask(
+pub fn send_request(
     cluster: &TestCluster,
     random: &mut StdRng,
     graph: pb::JobGraph,
-    wish: Wish,
+    request: ClientRequest,
 ) -> JoinHandle<()> {
     let job: JobId = graph.job_id.parse().expect("a job id");
     let mut pause = || Duration::from_millis(random.random_range(0..25_000));
     let (first, second, third) = (pause(), pause(), pause());
-    if wish == Wish::Finish {
+    if request == ClientRequest::Finish {
         let time = Duration::from_millis(random.random_range(1..30_000));
         cluster.world.tasks.finish_after(job, time);
     }
-    if wish == Wish::Stop {
+    if request == ClientRequest::Stop {
         cluster.world.tasks.follow_stopped_sources(job);
     }
     let client = cluster.client.clone();
@@ -46,10 +46,10 @@ pub fn ask(
         tokio::time::sleep(first).await;
         client.submit(&graph, "token").await.expect("accepted");
         tokio::time::sleep(second).await;
-        match wish {
-            Wish::Finish => {}
-            Wish::Cancel => client.cancel(job).await.expect("canceled"),
-            Wish::Stop => stop(&client, job).await,
+        match request {
+            ClientRequest::Finish => {}
+            ClientRequest::Cancel => client.cancel(job).await.expect("canceled"),
+            ClientRequest::Stop => stop(&client, job).await,
         }
         tokio::time::sleep(third).await;
         // In any state of the job: the same submission gets the same answer, and another graph is refused.

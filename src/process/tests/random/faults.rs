@@ -26,7 +26,7 @@ enum Fault {
     KillJobManager,
     StopJobManager,
     StrikeJobManager,
-    JobManagerStandsStill,
+    JobManagerFreezes,
     Suspicion,
     TwoSuspicions,
     DeposedAtAWrite,
@@ -37,7 +37,7 @@ enum Fault {
     RestartTaskManager,
     StopTaskManager,
     CutOff,
-    TaskManagerStandsStill,
+    TaskManagerFreezes,
     TaskFails,
 }
 
@@ -49,8 +49,8 @@ const OF_CONTROL_PLANE: [Fault; 19] = [
     Fault::StrikeJobManager,
     Fault::StrikeJobManager,
     Fault::StrikeJobManager,
-    Fault::JobManagerStandsStill,
-    Fault::JobManagerStandsStill,
+    Fault::JobManagerFreezes,
+    Fault::JobManagerFreezes,
     Fault::Suspicion,
     Fault::TwoSuspicions,
     Fault::DeposedAtAWrite,
@@ -69,7 +69,7 @@ const OF_TASK_MANAGERS: [Fault; 6] = [
     Fault::StopTaskManager,
     Fault::CutOff,
     Fault::CutOff,
-    Fault::TaskManagerStandsStill,
+    Fault::TaskManagerFreezes,
     Fault::TaskFails,
 ];
 
@@ -177,7 +177,7 @@ impl Schedule {
                     is_over
                 });
             }
-            Fault::JobManagerStandsStill => self.job_manager_stands_still(),
+            Fault::JobManagerFreezes => self.freeze_job_manager(),
             Fault::Suspicion => self.suspicion(),
             Fault::TwoSuspicions => {
                 self.suspicion();
@@ -239,10 +239,10 @@ impl Schedule {
                 self.cluster.world.cut(&name);
                 self.cut.push(name);
             }
-            Fault::TaskManagerStandsStill => {
+            Fault::TaskManagerFreezes => {
                 let (name, time) = (self.task_manager(), self.time(70_000));
                 if self.cluster.runs(&name) {
-                    self.cluster.stand_still(&name, time, false);
+                    self.cluster.freeze(&name, time, false);
                 }
             }
             Fault::TaskFails => {
@@ -257,8 +257,8 @@ impl Schedule {
         }
     }
 
-    fn job_manager_stands_still(&mut self) {
-        let (name, believing) = (self.job_manager(), self.random.random_bool(0.5));
+    fn freeze_job_manager(&mut self) {
+        let (name, keeps_lease) = (self.job_manager(), self.random.random_bool(0.5));
         let time = match self.trouble {
             Trouble::Everything => self.time(70_000),
             Trouble::ControlPlane => self.time(20_000),
@@ -269,7 +269,7 @@ impl Schedule {
             return;
         }
         self.rested.insert(name.clone(), now + time + RECOVERY);
-        self.cluster.stand_still(&name, time, believing);
+        self.cluster.freeze(&name, time, keeps_lease);
     }
 
     fn suspicion(&mut self) {

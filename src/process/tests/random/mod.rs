@@ -17,7 +17,7 @@ use rand::{Rng as _, SeedableRng as _};
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobStatus, QuarantineAction, QuarantineKind};
 
-use self::clients::Wish;
+use self::clients::ClientRequest;
 use self::faults::{Schedule, Trouble};
 use crate::testing::cluster::{TestCluster, graph, graph_of_regions};
 use crate::testing::fencing_invariants::{interrupted, note_takeovers};
@@ -98,7 +98,7 @@ fn run_one(seed: u64, run: impl Fn(u64) -> Run) -> Reached {
         .start_paused(true)
         .build()
         .expect("a runtime");
-    let guard = SayOnPanic(seed);
+    let guard = PrintSeedOnPanic(seed);
     let reached = runtime.block_on(run(seed));
     drop(guard);
     reached
@@ -110,9 +110,9 @@ fn missing(reached: &Reached, landmarks: &[Landmark]) -> Vec<Landmark> {
     missing.copied().collect()
 }
 
-struct SayOnPanic(u64);
+struct PrintSeedOnPanic(u64);
 
-impl Drop for SayOnPanic {
+impl Drop for PrintSeedOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("failed with TANIST_TEST_SEED={}", self.0);
@@ -133,17 +133,17 @@ async fn everything_goes_wrong(seed: u64) -> Reached {
     let mut asking = Vec::new();
     for (number, job) in jobs.iter().copied().enumerate() {
         // The last three run until they are canceled or stopped.
-        let wish = match number {
-            0..3 => Wish::Finish,
-            3 | 4 => Wish::Cancel,
-            _ => Wish::Stop,
+        let request = match number {
+            0..3 => ClientRequest::Finish,
+            3 | 4 => ClientRequest::Cancel,
+            _ => ClientRequest::Stop,
         };
         let graph = match number {
             0 | 4 | 5 => graph(job, 2),
             2 => graph_with_resources(job, 2),
             _ => graph_of_regions(job, 2),
         };
-        asking.push(clients::ask(&cluster, &mut random, graph, wish));
+        asking.push(clients::send_request(&cluster, &mut random, graph, request));
     }
     let mut schedule = Schedule::new(random, cluster, Trouble::Everything);
     schedule.run(40).await;
@@ -186,11 +186,17 @@ async fn the_control_plane_goes_wrong(seed: u64) -> Reached {
     cluster.world.set_random_faults(Some(random_faults));
     let others = jobs(3..=5);
     let mut asking = Vec::new();
-    for (job, wish) in others
-        .iter()
-        .zip([Wish::Finish, Wish::Finish, Wish::Cancel])
-    {
-        asking.push(clients::ask(&cluster, &mut random, graph(*job, 1), wish));
+    for (job, request) in others.iter().zip([
+        ClientRequest::Finish,
+        ClientRequest::Finish,
+        ClientRequest::Cancel,
+    ]) {
+        asking.push(clients::send_request(
+            &cluster,
+            &mut random,
+            graph(*job, 1),
+            request,
+        ));
     }
     asking.push(clients::stop_some_time(&cluster, &mut random, stopped));
     let mut schedule = Schedule::new(random, cluster, Trouble::ControlPlane);

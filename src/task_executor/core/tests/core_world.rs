@@ -138,7 +138,7 @@ impl World {
         let answer = stored_jobs.ok_or_else(|| NoAnswer("a test says so".to_owned()));
         self.core.store_answered(self.now, answer);
         // The holder of the epoch is read before anything from it counts.
-        let youngest = self.core.highest.heard().epoch.get();
+        let youngest = self.core.highest.accepted().epoch.get();
         let followed = self.core.highest.follow(&shown(youngest));
         prop_assert!(followed.is_ok(), "the store shows the youngest epoch");
         self.run_effects()?;

@@ -225,8 +225,8 @@ async fn follow_to(cache: &mut WarmCache, number: u64) {
     let following = async {
         tokio::select! {
             never = cache.follow() => match never {},
-            stands = status.wait_for(|it| it.change.is_some_and(|it| it.number == number)) => {
-                stands.expect("the cache lives");
+            position = status.wait_for(|it| it.change.is_some_and(|it| it.number == number)) => {
+                position.expect("the cache lives");
             }
         }
     };

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::support::{
-    GONE, RunningOn, cluster_on, transfer_to, until_others_can_be_asked, until_standby,
+    PROCESS_GONE, RunningOn, cluster_on, transfer_to, until_standby, until_witnesses_are_known,
 };
 
 /// The pause between an answer and the next request.
@@ -44,8 +44,8 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
         until_standby(&mut cluster, standby, &first).await?;
     }
 
-    let clients = ask(&cluster, job, &others(&first));
-    until_told_of(&clients, &first).await?;
+    let clients = start_clients(&cluster, job, &others(&first));
+    until_answered_by(&clients, &first).await?;
     cluster.jobmanager(first.index).kill();
     submitted.push(submit_to(&cluster, others(&first)[0]).await?);
     let second = cluster.successor_of(&first).await?;
@@ -53,9 +53,9 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
     cluster.jobmanager(first.index).start()?;
     until_standby(&mut cluster, first.index, &second).await?;
 
-    until_others_can_be_asked(&mut cluster).await?;
-    let clients = ask(&cluster, job, &others(&second));
-    until_told_of(&clients, &second).await?;
+    until_witnesses_are_known(&mut cluster).await?;
+    let clients = start_clients(&cluster, job, &others(&second));
+    until_answered_by(&clients, &second).await?;
     cluster.jobmanager(second.index).stop()?;
     submitted.push(submit_to(&cluster, others(&second)[1]).await?);
     let third = cluster.successor_of(&second).await?;
@@ -63,8 +63,8 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
     cluster.jobmanager(second.index).cont()?;
     until_standby(&mut cluster, second.index, &third).await?;
 
-    let clients = ask(&cluster, job, &[0, 1, 2]);
-    until_told_of(&clients, &third).await?;
+    let clients = start_clients(&cluster, job, &[0, 1, 2]);
+    until_answered_by(&clients, &third).await?;
     let (rest, address) = (cluster.rest().clone(), third.rest.clone());
     let submitting = tokio::spawn(async move {
         // Its successor would start tasks that it had placed but not yet deployed.
@@ -79,7 +79,7 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
         cluster.wait_for_state(job, "FINISHED").await?;
     }
     let successors: [(Leader, &[&str]); 3] = [
-        (second, &GONE),
+        (second, &PROCESS_GONE),
         (third, &["silent-confirmed"]),
         (fourth, &["invited"]),
     ];
@@ -97,7 +97,7 @@ fn others(leader: &Leader) -> Vec<usize> {
 struct Client {
     address: String,
     state: Arc<State>,
-    asking: JoinHandle<anyhow::Result<Told>>,
+    polling: JoinHandle<anyhow::Result<AnswerStatistics>>,
 }
 
 /// State shared between a client and its test.
@@ -110,7 +110,7 @@ struct State {
 
 /// Statistics of the answers.
 #[derive(Debug, Default)]
-struct Told {
+struct AnswerStatistics {
     answers: u32,
     /// The longest wait for an answer.
     longest: Duration,
@@ -119,26 +119,30 @@ struct Told {
 }
 
 /// Starts a client for each of these JobManagers.
-fn ask(cluster: &Cluster, job: JobId, jobmanagers: &[usize]) -> Vec<Client> {
+fn start_clients(cluster: &Cluster, job: JobId, jobmanagers: &[usize]) -> Vec<Client> {
     let start = |index: &usize| {
         let address = cluster.rest_address(*index).to_owned();
         let state = Arc::<State>::default();
         let url = format!("http://{address}/v1/jobs/{job}");
-        let asking = ask_until(cluster.rest().clone(), url, state.clone());
+        let polling = poll_until(cluster.rest().clone(), url, state.clone());
         Client {
             address,
             state,
-            asking: tokio::spawn(asking),
+            polling: tokio::spawn(polling),
         }
     };
     jobmanagers.iter().map(start).collect()
 }
 
-async fn ask_until(rest: RestClient, url: String, state: Arc<State>) -> anyhow::Result<Told> {
-    let mut told = Told::default();
+async fn poll_until(
+    rest: RestClient,
+    url: String,
+    state: Arc<State>,
+) -> anyhow::Result<AnswerStatistics> {
+    let mut statistics = AnswerStatistics::default();
     while !state.is_over.load(Ordering::Relaxed) {
         let request = Request::get(&url).body(Full::default())?;
-        let asked = Instant::now();
+        let sent = Instant::now();
         let answer = rest.exchange(request, ANSWER_BOUND).await?;
         let text = || String::from_utf8_lossy(answer.body()).into_owned();
         ensure!(
@@ -152,17 +156,17 @@ async fn ask_until(rest: RestClient, url: String, state: Arc<State>) -> anyhow::
             number(&answer, "tanist-change")?,
         );
         ensure!(
-            as_of >= told.as_of,
+            as_of >= statistics.as_of,
             "{url}: as of {as_of:?} after {:?}",
-            told.as_of
+            statistics.as_of
         );
-        told.answers += 1;
-        told.longest = told.longest.max(asked.elapsed());
-        told.as_of = as_of;
+        statistics.answers += 1;
+        statistics.longest = statistics.longest.max(sent.elapsed());
+        statistics.as_of = as_of;
         state.epoch.store(as_of.0, Ordering::Relaxed);
         tokio::time::sleep(PAUSE).await;
     }
-    Ok(told)
+    Ok(statistics)
 }
 
 fn number(answer: &Response<Bytes>, header: &str) -> anyhow::Result<u64> {
@@ -172,12 +176,12 @@ fn number(answer: &Response<Bytes>, header: &str) -> anyhow::Result<u64> {
 }
 
 /// Waits until each client has an answer of this leader's term.
-async fn until_told_of(clients: &[Client], leader: &Leader) -> anyhow::Result<()> {
+async fn until_answered_by(clients: &[Client], leader: &Leader) -> anyhow::Result<()> {
     for client in clients {
         let what = format!("{} to answer as of {leader:?}", client.address);
         wait_for(&what, ANSWER_BOUND, async || {
             let epoch = client.state.epoch.load(Ordering::Relaxed);
-            let is_over = client.asking.is_finished();
+            let is_over = client.polling.is_finished();
             ensure!(epoch == leader.epoch || is_over, "epoch {epoch}");
             anyhow::Ok(())
         })
@@ -188,12 +192,16 @@ async fn until_told_of(clients: &[Client], leader: &Leader) -> anyhow::Result<()
 
 /// Ends the clients once they have answers of `leader`'s term, and checks that all answers were successful.
 async fn all_were_answered(clients: Vec<Client>, leader: &Leader) -> anyhow::Result<()> {
-    until_told_of(&clients, leader).await?;
+    until_answered_by(&clients, leader).await?;
     for client in clients {
         client.state.is_over.store(true, Ordering::Relaxed);
-        let told = client.asking.await??;
-        eprintln!("{}: {told:?}", client.address);
-        ensure!(told.as_of.0 == leader.epoch, "{}: {told:?}", client.address);
+        let statistics = client.polling.await??;
+        eprintln!("{}: {statistics:?}", client.address);
+        ensure!(
+            statistics.as_of.0 == leader.epoch,
+            "{}: {statistics:?}",
+            client.address
+        );
     }
     Ok(())
 }

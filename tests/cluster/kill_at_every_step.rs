@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use tanist_chaos::{Cluster, StoreKind, wait_for};
 
-use crate::lives::{Kind, Life, addresses_of, client};
+use crate::job_lifecycles::{Kind, Life, addresses_of, client};
 use crate::support::{cluster_on, need_failpoints};
 
 /// Timeout until a step is reached and the leader has died.
@@ -26,7 +26,7 @@ async fn a_job_finishes_whose_leaders_die_at_its_placement_and_at_the_commit_of_
     store: StoreKind,
 ) -> anyhow::Result<()> {
     let steps = ["job.generation-persisted", "job.sinks-committed"];
-    lives_on(store, Kind::Finishes, &steps).await
+    survives(store, Kind::Finishes, &steps).await
 }
 
 async fn a_job_in_stages_finishes_though_its_leaders_die_at_every_step(
@@ -37,7 +37,7 @@ async fn a_job_in_stages_finishes_though_its_leaders_die_at_every_step(
         "job.all-finished-persisted",
         "job.result-written",
     ];
-    lives_on(store, Kind::InStages, &steps).await
+    survives(store, Kind::InStages, &steps).await
 }
 
 async fn a_job_that_is_stopped_finishes_though_its_leaders_die_at_every_step(
@@ -49,7 +49,7 @@ async fn a_job_that_is_stopped_finishes_though_its_leaders_die_at_every_step(
         "job.sinks-committed",
         "job.cleaned-up",
     ];
-    lives_on(store, Kind::Stopped, &steps).await
+    survives(store, Kind::Stopped, &steps).await
 }
 
 /// The second placement is that of the second stage, which starts while the job is being stopped.
@@ -62,7 +62,7 @@ async fn a_job_in_stages_that_is_stopped_finishes_though_its_leaders_die_at_ever
         "job.all-finished-persisted",
         "job.result-written",
     ];
-    lives_on(store, Kind::StoppedInStages, &steps).await
+    survives(store, Kind::StoppedInStages, &steps).await
 }
 
 async fn a_job_that_is_canceled_ends_though_its_leaders_die_at_every_step(
@@ -74,12 +74,12 @@ async fn a_job_that_is_canceled_ends_though_its_leaders_die_at_every_step(
         "job.result-written",
         "job.cleaned-up",
     ];
-    lives_on(store, Kind::CanceledRunning, &steps).await
+    survives(store, Kind::CanceledRunning, &steps).await
 }
 
 /// Two JobManagers lead in turns: each dies at the step after the other's step, and is started again to
 /// die at the one after that.
-async fn lives_on(store: StoreKind, kind: Kind, steps: &[&str]) -> anyhow::Result<()> {
+async fn survives(store: StoreKind, kind: Kind, steps: &[&str]) -> anyhow::Result<()> {
     need_failpoints()?;
     let kill = |step: &&str| format!("{step}=kill");
     let mut builder = cluster_on(store).await?;
@@ -95,7 +95,7 @@ async fn lives_on(store: StoreKind, kind: Kind, steps: &[&str]) -> anyhow::Resul
             let jobmanager = cluster.jobmanager(number % 2);
             jobmanager.ended(BOUND).await?;
             jobmanager.reached(step, BOUND).await?;
-            until_its_turn(&mut cluster, (number + 1) % 2).await?;
+            until_leading(&mut cluster, (number + 1) % 2).await?;
             let jobmanager = cluster.jobmanager(number % 2);
             if let Some(next) = steps.get(number + 2) {
                 jobmanager.arm(kill(next));
@@ -122,7 +122,7 @@ async fn lives_on(store: StoreKind, kind: Kind, steps: &[&str]) -> anyhow::Resul
 }
 
 /// Waits until this JobManager leads, or has died at its step: otherwise a restarted one could be faster.
-async fn until_its_turn(cluster: &mut Cluster, jobmanager: usize) -> anyhow::Result<()> {
+async fn until_leading(cluster: &mut Cluster, jobmanager: usize) -> anyhow::Result<()> {
     let address = cluster.rest_address(jobmanager).to_owned();
     wait_for("the other JobManager to lead", BOUND, async || {
         if cluster.jobmanager(jobmanager).runs() {

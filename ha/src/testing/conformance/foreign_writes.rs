@@ -155,7 +155,7 @@ pub async fn an_epoch_names_who_took_it_and_where(subject: &dyn Subject) -> Case
     let term = a.leads().await;
     let observer = subject.observer(&ProcessId::new("observer")).await?;
     let b = Process::start(subject, "b").await?;
-    for given_up in [false, true] {
+    for is_resigned in [false, true] {
         let view = observer.read().await?;
         let (record, _) = view.epoch.clone().expect("it was taken");
         if record.epoch == term.epoch() {
@@ -163,7 +163,7 @@ pub async fn an_epoch_names_who_took_it_and_where(subject: &dyn Subject) -> Case
         }
         assert_eq!(record.store, view.store);
         assert_eq!(term.store(), view.store.as_ref());
-        if !given_up {
+        if !is_resigned {
             a.election.resign().await;
         }
     }

@@ -17,7 +17,7 @@ use crate::support::{PROGRAM, RunningOn, need_failpoints};
 /// Timeout until a message is in transit, or has arrived.
 const BOUND: Duration = Duration::from_secs(20);
 /// The store counts as quiet after this number of checks in a row without a write.
-const QUIET_LOOKS: u32 = 12;
+const QUIET_CHECKS: u32 = 12;
 /// Of every TaskManager: each has its own host.
 const TASKMANAGER_PORT: u16 = 6122;
 
@@ -35,7 +35,7 @@ async fn what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confi
 ) -> anyhow::Result<()> {
     need_failpoints()?;
     let directory = tempfile::tempdir()?;
-    let held = HeldWrite::on(kind, &directory);
+    let held = DelayedWrite::on(kind, &directory);
     let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
         .on_hosts_of_their_own()
         .set("taskmanager.rpc.port", &TASKMANAGER_PORT.to_string())
@@ -48,22 +48,22 @@ async fn what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confi
 
     nothing_is_written(&cluster).await?;
     held.begin(&mut cluster, &running).await?;
-    hold_a_call(&cluster).await?;
+    delay_a_call(&cluster).await?;
     cluster.jobmanager(0).stop()?;
     held.outlives_its_connection(&cluster)?;
     let second = cluster.successor_of(first).await?;
     running.check_untouched(&mut cluster).await?;
 
-    if held == HeldWrite::InNetwork {
+    if held == DelayedWrite::InNetwork {
         held.arrives(&mut cluster).await?;
     }
     cluster.network()?.heal()?;
     let refused = format!("refused a message epoch={}", first.epoch);
-    cluster.taskmanager(0).says(&refused, BOUND).await?;
+    cluster.taskmanager(0).logs(&refused, BOUND).await?;
     a_call_for_the_old_term_is_refused(&cluster, first, &second).await?;
 
     cluster.jobmanager(0).cont()?;
-    if held != HeldWrite::InNetwork {
+    if held != DelayedWrite::InNetwork {
         // The frozen process can't send a write that it holds itself.
         held.arrives(&mut cluster).await?;
     }
@@ -83,7 +83,7 @@ async fn nothing_is_written(cluster: &Cluster) -> anyhow::Result<()> {
         looks = if last == Some(change) { looks + 1 } else { 0 };
         last = Some(change);
         ensure!(
-            looks == QUIET_LOOKS,
+            looks == QUIET_CHECKS,
             "change {change:?}, seen {looks} times"
         );
         Ok::<_, anyhow::Error>(())
@@ -93,7 +93,7 @@ async fn nothing_is_written(cluster: &Cluster) -> anyhow::Result<()> {
 
 /// Where a write in transit is held.
 #[derive(Debug, PartialEq, Eq)]
-enum HeldWrite {
+enum DelayedWrite {
     /// Between the process and the store's server.
     InNetwork,
     /// In the process itself, just before it writes to the database, while this file exists: no event of
@@ -104,19 +104,19 @@ enum HeldWrite {
 /// A leader that writes to a file has no connection to the store on which a write could be held.
 const AT_DATABASE: &str = "embedded.committing";
 
-impl HeldWrite {
-    fn on(kind: StoreKind, directory: &TempDir) -> HeldWrite {
+impl DelayedWrite {
+    fn on(kind: StoreKind, directory: &TempDir) -> DelayedWrite {
         match kind {
-            StoreKind::Embedded => HeldWrite::AtDatabase(directory.path().join("held")),
-            StoreKind::Etcd | StoreKind::ZooKeeper => HeldWrite::InNetwork,
+            StoreKind::Embedded => DelayedWrite::AtDatabase(directory.path().join("held")),
+            StoreKind::Etcd | StoreKind::ZooKeeper => DelayedWrite::InNetwork,
         }
     }
 
     fn failpoints(&self) -> String {
         let noted = "job.cancel-persisting=note".to_owned();
         match self {
-            HeldWrite::InNetwork => noted,
-            HeldWrite::AtDatabase(file) => {
+            DelayedWrite::InNetwork => noted,
+            DelayedWrite::AtDatabase(file) => {
                 format!("{noted};{AT_DATABASE}=hold-while:{}", file.display())
             }
         }
@@ -125,17 +125,18 @@ impl HeldWrite {
     /// Makes the leader decide to cancel the job, in a write that does not reach the store.
     async fn begin(&self, cluster: &mut Cluster, running: &RunningOn) -> anyhow::Result<()> {
         match self {
-            HeldWrite::InNetwork => cluster.store_proxy(STOPPED)?.hold_requests(),
-            HeldWrite::AtDatabase(file) => std::fs::write(file, "")?,
+            DelayedWrite::InNetwork => cluster.store_proxy(STOPPED)?.hold_requests(),
+            DelayedWrite::AtDatabase(file) => std::fs::write(file, "")?,
         }
         let rest = cluster.rest().clone();
         let address = running.first.rest.clone();
         let path = format!("/v1/jobs/{}?mode=cancel", running.workload.job());
-        let asking = tokio::spawn(async move { rest.ask(Method::PATCH, &address, &path).await });
+        let asking =
+            tokio::spawn(async move { rest.request(Method::PATCH, &address, &path).await });
         let persisting = "job.cancel-persisting";
         cluster.jobmanager(0).reached(persisting, BOUND).await?;
         match self {
-            HeldWrite::InNetwork => {
+            DelayedWrite::InNetwork => {
                 let before = cluster.store_proxy(STOPPED)?.held_requests();
                 wait_for("the write to be on its way", BOUND, async || {
                     let held = cluster.store_proxy(STOPPED)?.held_requests();
@@ -145,7 +146,9 @@ impl HeldWrite {
                 })
                 .await?;
             }
-            HeldWrite::AtDatabase(_) => cluster.jobmanager(0).reached(AT_DATABASE, BOUND).await?,
+            DelayedWrite::AtDatabase(_) => {
+                cluster.jobmanager(0).reached(AT_DATABASE, BOUND).await?
+            }
         }
         // The client gives up: otherwise its request would be forwarded to the next leader.
         asking.abort();
@@ -159,7 +162,7 @@ impl HeldWrite {
 
     /// Closes the leader's connections on the store's side, while the held bytes stay in transit.
     fn outlives_its_connection(&self, cluster: &Cluster) -> anyhow::Result<()> {
-        if *self == HeldWrite::InNetwork {
+        if *self == DelayedWrite::InNetwork {
             cluster.store_proxy(STOPPED)?.freeze();
         }
         Ok(())
@@ -168,7 +171,7 @@ impl HeldWrite {
     /// Releases the write, and waits until it has arrived.
     async fn arrives(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         match self {
-            HeldWrite::InNetwork => {
+            DelayedWrite::InNetwork => {
                 cluster.store_proxy(STOPPED)?.thaw();
                 wait_for("the held write to arrive", BOUND, async || {
                     let held = cluster.store_proxy(STOPPED)?.held_requests();
@@ -177,17 +180,17 @@ impl HeldWrite {
                 })
                 .await
             }
-            HeldWrite::AtDatabase(file) => {
+            DelayedWrite::AtDatabase(file) => {
                 std::fs::remove_file(file)?;
                 let passed = format!("failpoint {AT_DATABASE} passed");
-                cluster.jobmanager(0).says(&passed, BOUND).await
+                cluster.jobmanager(0).logs(&passed, BOUND).await
             }
         }
     }
 }
 
 /// Waits until the leader has called a TaskExecutor that does not receive the call.
-async fn hold_a_call(cluster: &Cluster) -> anyhow::Result<()> {
+async fn delay_a_call(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.network()?.set(STOPPED, TASKMANAGER, Link::Silent)?;
     wait_for("a call to be on its way", BOUND, async || {
         ensure!(

@@ -135,7 +135,7 @@ async fn forged_registrations_in_a_younger_epoch_end_no_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_believed_while_the_store_is_silent_is_left_when_it_answers() {
+async fn a_leader_accepted_while_the_store_is_silent_is_left_when_it_answers() {
     let cluster = running(1, 2, 1).await;
     let leader = cluster.leader().await;
     let cut_off = ProcessId::new("tm1");

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::tell;
+use super::print_line;
 use super::watch::ClusterWatch;
 use crate::jobs::JobView;
 
@@ -22,7 +22,7 @@ const ADOPTION_BOUND: Duration = Duration::from_secs(30);
 
 /// A JobManager that was ended from outside.
 #[derive(Debug)]
-pub(super) struct OutsideKill {
+pub(super) struct ExternalKill {
     pub(super) name: String,
     /// When that was seen.
     pub(super) seen_at: Instant,
@@ -112,19 +112,19 @@ impl Takeover {
 
 /// Prints takeovers until it is dropped.
 #[derive(Debug)]
-pub(super) struct OutsideTakeovers {
+pub(super) struct ExternalTakeovers {
     job: Arc<OnceLock<JobId>>,
     _printing: JoinSet<()>,
 }
 
-impl OutsideTakeovers {
+impl ExternalTakeovers {
     /// Follows the leader, and the JobManagers that are ended from outside.
-    pub(super) fn follow(watch: ClusterWatch) -> (OutsideTakeovers, mpsc::Sender<OutsideKill>) {
+    pub(super) fn follow(watch: ClusterWatch) -> (ExternalTakeovers, mpsc::Sender<ExternalKill>) {
         let (sender, kills) = mpsc::channel(CAPACITY);
         let job = Arc::<OnceLock<JobId>>::default();
         let mut printing = JoinSet::new();
         printing.spawn(follow(watch, kills, job.clone()));
-        let takeovers = OutsideTakeovers {
+        let takeovers = ExternalTakeovers {
             job,
             _printing: printing,
         };
@@ -139,7 +139,7 @@ impl OutsideTakeovers {
 
 async fn follow(
     mut watch: ClusterWatch,
-    mut kills: mpsc::Receiver<OutsideKill>,
+    mut kills: mpsc::Receiver<ExternalKill>,
     job: Arc<OnceLock<JobId>>,
 ) {
     let (mut terms, mut epoch, mut printing) = (Terms::default(), 0, JoinSet::new());
@@ -174,7 +174,7 @@ async fn print(takeover: Takeover, mut watch: ClusterWatch, job: Option<JobId>) 
             adopted.is_ok_and(|it| it.is_ok()).then(Instant::now)
         }
     };
-    tell(&takeover.line(adopted_at));
+    print_line(&takeover.line(adopted_at));
 }
 
 #[cfg(test)]

@@ -9,28 +9,28 @@ const PERIOD: Duration = Duration::from_secs(60);
 
 /// Counter of a frequent event; see the module.
 #[derive(Debug, Default)]
-pub(super) struct Minutely {
-    said: Mutex<Said>,
+pub(super) struct LogLimiter {
+    last: Mutex<LastLogged>,
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct LastLogged {
     at: Option<Instant>,
     /// Number of events since then.
     count: u64,
 }
 
-impl Minutely {
+impl LogLimiter {
     /// Counts an event. If a message is due, returns the number of events since the last one.
     pub(super) fn note(&self) -> Option<u64> {
         let now = Instant::now();
-        let mut said = self.said.lock();
-        said.count += 1;
-        if said.at.is_some_and(|at| now.duration_since(at) < PERIOD) {
+        let mut last = self.last.lock();
+        last.count += 1;
+        if last.at.is_some_and(|at| now.duration_since(at) < PERIOD) {
             return None;
         }
-        said.at = Some(now);
-        Some(std::mem::take(&mut said.count))
+        last.at = Some(now);
+        Some(std::mem::take(&mut last.count))
     }
 }
 
@@ -40,13 +40,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_first_is_said_at_once_and_the_others_after_a_minute_with_their_count() {
-        let minutely = Minutely::default();
-        assert_eq!(minutely.note(), Some(1));
+        let limiter = LogLimiter::default();
+        assert_eq!(limiter.note(), Some(1));
         for _ in 0..10 {
-            assert_eq!(minutely.note(), None);
+            assert_eq!(limiter.note(), None);
         }
         tokio::time::advance(PERIOD).await;
-        assert_eq!(minutely.note(), Some(11));
-        assert_eq!(minutely.note(), None);
+        assert_eq!(limiter.note(), Some(11));
+        assert_eq!(limiter.note(), None);
     }
 }

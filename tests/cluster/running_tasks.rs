@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use tanist_chaos::StoreKind;
 
-use crate::support::{GONE, RunningOn, cluster_on, gone_or};
+use crate::support::{PROCESS_GONE, RunningOn, cluster_on, process_gone_or};
 
 on_stores! {
     embedded(Embedded) {
@@ -37,7 +37,10 @@ async fn tasks_run_on_when_their_leader_is_killed(kind: StoreKind) -> anyhow::Re
     cluster.kill_leader().await?;
     let third = cluster.successor_of(&second).await?;
     running
-        .check_finished_under(&mut cluster, &[(second, &GONE), (third, &GONE)])
+        .check_finished_under(
+            &mut cluster,
+            &[(second, &PROCESS_GONE), (third, &PROCESS_GONE)],
+        )
         .await
 }
 
@@ -62,7 +65,7 @@ async fn tasks_run_on_when_the_only_jobmanager_is_killed_and_started_again(
     cluster.jobmanager(0).start()?;
     let second = cluster.successor_of(&running.first).await?;
     // All of them are true, and any may be found first.
-    let seen = gone_or(&["own-earlier-incarnation"]);
+    let seen = process_gone_or(&["own-earlier-incarnation"]);
     running
         .check_finished_under(&mut cluster, &[(second, &seen)])
         .await
@@ -81,7 +84,7 @@ async fn tasks_run_on_when_all_jobmanagers_are_killed_and_started_again(
     }
     let second = cluster.successor_of(&running.first).await?;
     // The former leader, or another process that finds it ended or changed, may be faster.
-    let seen = gone_or(&["own-earlier-incarnation", "other-incarnation"]);
+    let seen = process_gone_or(&["own-earlier-incarnation", "other-incarnation"]);
     running
         .check_finished_under(&mut cluster, &[(second, &seen)])
         .await

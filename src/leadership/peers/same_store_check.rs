@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Pause after a query that was not answered.
 const LONG_PAUSE: Duration = Duration::from_secs(2);
 /// Number of queries without proof after which this process goes on without an answer.
-const OPEN_QUESTIONS: u32 = 10;
+const MAX_INCONCLUSIVE: u32 = 10;
 /// Number of contradictions in one session that are proof.
 const PROOF: u32 = 2;
 
@@ -70,7 +70,7 @@ pub(super) async fn answer(
     })
 }
 
-/// What this process's store says about this process.
+/// The entry of this process in its own store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Own {
     incarnation: Option<ClusterIncarnation>,
@@ -83,13 +83,13 @@ struct Own {
 enum Verdict {
     /// The same store, or one of another cluster.
     Nothing,
-    /// Nothing; ask again.
+    /// Nothing; query again.
     Open,
     /// Two stores, unless this session has only just begun.
     Contradiction,
 }
 
-fn judge(before: &Own, answer: &pb::AskBelongingResponse, after: &Own) -> Verdict {
+fn verdict(before: &Own, answer: &pb::AskBelongingResponse, after: &Own) -> Verdict {
     let theirs = answer.cluster_incarnation.as_str();
     let ours = before.incarnation.as_ref().map(ClusterIncarnation::as_str);
     if answer.is_member || ours != Some(theirs) {
@@ -103,13 +103,13 @@ fn judge(before: &Own, answer: &pb::AskBelongingResponse, after: &Own) -> Verdic
 }
 
 /// See the module.
-pub(super) struct Asker {
+pub(super) struct SameStoreCheck {
     pub(super) election: LeaderElection,
     pub(super) connector: Arc<dyn PeerConnector>,
     pub(super) finding: watch::Sender<Finding>,
 }
 
-impl Asker {
+impl SameStoreCheck {
     /// Asks each leader that the store names, until one has another store.
     pub(super) async fn run(self) {
         let mut observed = self.election.observed();
@@ -119,15 +119,15 @@ impl Asker {
             let named = view.as_ref().and_then(|view| self.named(view));
             match named {
                 Some(address) if last.as_ref() != Some(&address) => {
-                    if let Some(text) = self.ask(&address).await {
+                    if let Some(text) = self.query(&address).await {
                         self.finding.send_replace(Finding::OtherStore(text));
                         return;
                     }
-                    self.settle();
+                    self.allow_first_term();
                     last = Some(address);
                     continue;
                 }
-                Some(_) | None if view.is_some() => self.settle(),
+                Some(_) | None if view.is_some() => self.allow_first_term(),
                 Some(_) | None => {}
             }
             if observed.changed().await.is_err() {
@@ -148,7 +148,7 @@ impl Asker {
     }
 
     /// Ends the wait of the first term; the finding until now does not prevent it from leading.
-    fn settle(&self) {
+    fn allow_first_term(&self) {
         self.finding.send_if_modified(|finding| {
             let is_open = *finding == Finding::Open;
             if is_open {
@@ -159,15 +159,15 @@ impl Asker {
     }
 
     /// Asks the leader at `address` until an answer proves something, or it is not the leader any more.
-    async fn ask(&self, address: &str) -> Option<String> {
+    async fn query(&self, address: &str) -> Option<String> {
         let mut contradicted: (Option<Nonce>, u32) = (None, 0);
-        let mut open = 0;
+        let mut inconclusive = 0;
         loop {
-            match self.ask_once(address).await {
+            match self.query_once(address).await {
                 Ok((Verdict::Nothing, ..)) => return None,
                 Ok((Verdict::Open, ..)) => {
                     contradicted = (None, 0);
-                    open += 1;
+                    inconclusive += 1;
                 }
                 Ok((Verdict::Contradiction, session, answer)) => {
                     let count = if contradicted.0 == session {
@@ -185,14 +185,14 @@ impl Asker {
                         address,
                         reason, "the leader that the store names does not answer"
                     );
-                    self.settle();
+                    self.allow_first_term();
                     if self.is_over(address, LONG_PAUSE).await {
                         return None;
                     }
                     continue;
                 }
             }
-            if open >= OPEN_QUESTIONS || self.is_over(address, PAUSE).await {
+            if inconclusive >= MAX_INCONCLUSIVE || self.is_over(address, PAUSE).await {
                 return None;
             }
         }
@@ -207,7 +207,7 @@ impl Asker {
         info.is_none_or(|info| info.addresses.get(PEER).is_none_or(|it| it != address))
     }
 
-    async fn ask_once(
+    async fn query_once(
         &self,
         address: &str,
     ) -> Result<(Verdict, Option<Nonce>, pb::AskBelongingResponse), String> {
@@ -217,7 +217,7 @@ impl Asker {
         let late = |_| format!("none within {ANSWER_TIMEOUT:?}");
         let answer = answer.await.map_err(late)??;
         let after = self.own().await?;
-        Ok((judge(&before, &answer, &after), before.session, answer))
+        Ok((verdict(&before, &answer, &after), before.session, answer))
     }
 
     async fn own(&self) -> Result<Own, String> {
@@ -239,8 +239,8 @@ impl Asker {
 fn text(address: &str, answer: &pb::AskBelongingResponse) -> String {
     format!(
         "the leader at {address}, named in the store of this process, has another store with the same content: epoch {} of {} is \
-         the youngest there, and this process is no member; one of the two stores is a copy of the other, and what it names belongs \
-         to that; if this process is to lead a cluster of its own in it, run `tanist ha accept` there first",
+         the youngest there, and this process is no member; one of the two stores is a copy of the other, and the processes that it names belong \
+         to the other; if this process is to lead a cluster of its own in it, run `tanist ha accept` there first",
         answer.epoch, answer.holder_process
     )
 }
@@ -268,17 +268,25 @@ mod tests {
     #[test]
     fn only_a_record_that_was_there_in_one_session_contradicts_a_leader_that_misses_it() {
         let (listed, missed) = (own(Some("s1"), true), answer("c1", false));
-        assert_eq!(judge(&listed, &missed, &listed), Verdict::Contradiction);
+        assert_eq!(verdict(&listed, &missed, &listed), Verdict::Contradiction);
         for other in [
             own(Some("s2"), true),
             own(Some("s1"), false),
             own(None, true),
         ] {
-            assert_eq!(judge(&listed, &missed, &other), Verdict::Open, "{other:?}");
-            assert_eq!(judge(&other, &missed, &listed), Verdict::Open, "{other:?}");
+            assert_eq!(
+                verdict(&listed, &missed, &other),
+                Verdict::Open,
+                "{other:?}"
+            );
+            assert_eq!(
+                verdict(&other, &missed, &listed),
+                Verdict::Open,
+                "{other:?}"
+            );
         }
         let lost = own(None, true);
-        assert_eq!(judge(&lost, &missed, &lost), Verdict::Open);
+        assert_eq!(verdict(&lost, &missed, &lost), Verdict::Open);
     }
 
     #[test]
@@ -286,7 +294,7 @@ mod tests {
         let listed = own(Some("s1"), true);
         for answer in [answer("c1", true), answer("c2", false), answer("", false)] {
             assert_eq!(
-                judge(&listed, &answer, &listed),
+                verdict(&listed, &answer, &listed),
                 Verdict::Nothing,
                 "{answer:?}"
             );

@@ -22,7 +22,7 @@ const WRITE_LOCK: u64 = 120;
 pub(super) fn kill_stopped_holder(database: &Path, members: &Members) -> bool {
     match try_kill(database, members) {
         Ok(Ok(owner)) => {
-            say_killed(&owner);
+            log_killed(&owner);
             true
         }
         Ok(Err(reason)) => {
@@ -39,10 +39,10 @@ pub(super) fn kill_stopped_holder(database: &Path, members: &Members) -> bool {
 /// Same, but early in a writer's timeout, when a holder that is not stopped is normal and not logged.
 pub(super) fn kill_holder_if_stopped(database: &Path, members: &Members) -> bool {
     let killed = try_kill(database, members).ok().and_then(Result::ok);
-    killed.inspect(say_killed).is_some()
+    killed.inspect(log_killed).is_some()
 }
 
-fn say_killed(owner: &Owner) {
+fn log_killed(owner: &Owner) {
     tracing::warn!(
         process = %owner.process, pid = owner.pid,
         "killed a process that was stopped while it held the store's write lock"

@@ -32,15 +32,15 @@ async fn who_leads_is_told_by_all_over_a_transfer_and_a_kill(
     cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.leader().await?;
-    check_told(&mut cluster, &former).await?;
+    check_reported(&mut cluster, &former).await?;
     check_what_runs(&cluster, &former, &workload.job().to_string()).await?;
     run_cli(&cluster, &former, &["ha", "transfer"]).await?;
     let invited = cluster.successor_of(&former).await?;
     ensure!(invited.index != former.index, "it leads on: {invited:?}");
-    check_told(&mut cluster, &invited).await?;
+    check_reported(&mut cluster, &invited).await?;
     cluster.kill_leader().await?;
     let leader = cluster.successor_of(&invited).await?;
-    check_told(&mut cluster, &leader).await?;
+    check_reported(&mut cluster, &leader).await?;
 
     let path = "/v1/ha/history";
     let history = cluster
@@ -96,7 +96,7 @@ fn check_steps(term: &Value) -> anyhow::Result<()> {
 }
 
 /// Checks that each running process gives the same answer, and that only the leader claims to lead.
-async fn check_told(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()> {
+async fn check_reported(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()> {
     let running = running(cluster);
     ensure!(!running.is_empty(), "no JobManager runs");
     for index in running {
@@ -120,7 +120,7 @@ async fn check_told(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()
         ensure!(status["store-health"]["latency"].is_number(), "{status}");
 
         let rest = cluster.rest().clone();
-        let asked = rest.ask(hyper::Method::GET, &address, "/v1/ha/leader");
+        let asked = rest.request(hyper::Method::GET, &address, "/v1/ha/leader");
         let (code, body) = asked.await?;
         let expected = if index == leader.index { 200 } else { 503 };
         ensure!(code.as_u16() == expected, "{address}: {code}: {body}");

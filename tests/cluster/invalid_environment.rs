@@ -13,7 +13,7 @@ use tanist_ha::zookeeper::{ZooKeeperOptions, open_election};
 use crate::support::{PROGRAM, WordsAndTicks, cluster_on, job_file};
 
 /// Timeout until a process reports the problem.
-const SAY_BOUND: Duration = Duration::from_secs(30);
+const LOG_TIMEOUT: Duration = Duration::from_secs(30);
 
 on_stores! {
     embedded(Embedded) { a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered }
@@ -37,8 +37,8 @@ async fn processes_whose_store_is_unreachable_say_so_and_work_once_it_is_there(
         .jobmanagers(1)
         .taskmanagers(1);
     let mut cluster = builder.launch().await?;
-    cluster.jobmanager(0).says(&endpoint, SAY_BOUND).await?;
-    cluster.taskmanager(0).says(&endpoint, SAY_BOUND).await?;
+    cluster.jobmanager(0).logs(&endpoint, LOG_TIMEOUT).await?;
+    cluster.taskmanager(0).logs(&endpoint, LOG_TIMEOUT).await?;
     ensure!(
         cluster.jobmanager(0).runs() && cluster.taskmanager(0).runs(),
         "a process ended"
@@ -77,7 +77,7 @@ async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
     cluster.successor_of(&former).await?;
     let path = format!("/v1/jobs/{job}");
     cluster
-        .wait_for_rest("the reason of the quarantine", SAY_BOUND, &path, |body| {
+        .wait_for_rest("the reason of the quarantine", LOG_TIMEOUT, &path, |body| {
             body["quarantine"].to_string().contains(&key.to_string())
         })
         .await?;
@@ -103,7 +103,7 @@ async fn a_password_that_etcd_refuses_is_said_and_the_processes_live() -> anyhow
     let store = Store::own_etcd(options).await?;
     let builder =
         ClusterBuilder::new(PROGRAM, store).set("high-availability.etcd.password", "wrong");
-    say_and_live(builder, "authentication failed").await
+    report_and_recover(builder, "authentication failed").await
 }
 
 #[tokio::test]
@@ -120,15 +120,15 @@ async fn a_password_that_zookeeper_refuses_is_said_and_the_processes_live() -> a
         .set("high-availability.zookeeper.path.root", root)
         .set("high-availability.zookeeper.auth.user", "tanist")
         .set("high-availability.zookeeper.auth.password", "wrong");
-    say_and_live(builder, "denies access").await
+    report_and_recover(builder, "denies access").await
 }
 
 /// Checks that every process logs `what`, stays alive, and shows no password.
-async fn say_and_live(builder: ClusterBuilder, what: &str) -> anyhow::Result<()> {
+async fn report_and_recover(builder: ClusterBuilder, what: &str) -> anyhow::Result<()> {
     let builder = builder.jobmanagers(1).taskmanagers(1);
     let mut cluster = builder.launch().await?;
-    cluster.jobmanager(0).says(what, SAY_BOUND).await?;
-    cluster.taskmanager(0).says(what, SAY_BOUND).await?;
+    cluster.jobmanager(0).logs(what, LOG_TIMEOUT).await?;
+    cluster.taskmanager(0).logs(what, LOG_TIMEOUT).await?;
     ensure!(
         cluster.jobmanager(0).runs() && cluster.taskmanager(0).runs(),
         "a process ended"
@@ -152,7 +152,7 @@ async fn a_port_in_use_ends_the_process_with_what_to_set() -> anyhow::Result<()>
         .set("jobmanager.rpc.port", &port)
         .set("taskmanager.data.port", &port);
     let mut cluster = builder.launch().await?;
-    let status = cluster.jobmanager(0).ended(SAY_BOUND).await?;
+    let status = cluster.jobmanager(0).ended(LOG_TIMEOUT).await?;
     ensure!(
         status.code() == Some(11),
         "{status}: {}",
@@ -160,10 +160,10 @@ async fn a_port_in_use_ends_the_process_with_what_to_set() -> anyhow::Result<()>
     );
     cluster
         .jobmanager(0)
-        .says("jobmanager.rpc.port", SAY_BOUND)
+        .logs("jobmanager.rpc.port", LOG_TIMEOUT)
         .await?;
-    cluster.jobmanager(0).says(&port, SAY_BOUND).await?;
-    let status = cluster.taskmanager(0).ended(SAY_BOUND).await?;
+    cluster.jobmanager(0).logs(&port, LOG_TIMEOUT).await?;
+    let status = cluster.taskmanager(0).ended(LOG_TIMEOUT).await?;
     ensure!(
         status.code() == Some(11),
         "{status}: {}",
@@ -171,7 +171,7 @@ async fn a_port_in_use_ends_the_process_with_what_to_set() -> anyhow::Result<()>
     );
     cluster
         .taskmanager(0)
-        .says("taskmanager.data.port", SAY_BOUND)
+        .logs("taskmanager.data.port", LOG_TIMEOUT)
         .await?;
     cluster.check_nothing_left(&[]).await
 }

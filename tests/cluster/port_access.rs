@@ -101,8 +101,8 @@ async fn another_user_of_the_host_is_served_on_no_port() -> anyhow::Result<()> {
     // It was refused, not closed by the timeout for the hello.
     ensure!(begun.elapsed().as_secs() < 7, "{:?}", begun.elapsed());
     let who = format!("user {OTHER_USER} of this host called");
-    cluster.jobmanager(leader.index).says(&who, BOUND).await?;
-    cluster.taskmanager(0).says(&who, BOUND).await?;
+    cluster.jobmanager(leader.index).logs(&who, BOUND).await?;
+    cluster.taskmanager(0).logs(&who, BOUND).await?;
     check_same_leader(&mut cluster, &leader).await?;
     let workload = WordsAndTicks::prepare(&cluster, 1)?;
     cluster.submit(&workload.submission).await?;
@@ -193,7 +193,7 @@ async fn a_port_that_others_reach_is_not_opened_unless_somebody_says_so() -> any
         };
         let ended = process.ended(BOUND).await?;
         ensure!(ended.code() == Some(10), "{ended}: {}", process.log_tail());
-        process.says("security.insecure: true", BOUND).await?;
+        process.logs("security.insecure: true", BOUND).await?;
     }
     cluster.check_nothing_left(&[]).await
 }

@@ -1,7 +1,6 @@
-//! Shows that parts of this process get turns: the watchdog and the heartbeats read when each of them last had
-//! one.
+//! Records when parts of this process were last scheduled, for the watchdog and the heartbeats.
 //!
-//! An actor is asked for a turn through its mailbox, like any other request.
+//! The probe of an actor is a request to its mailbox.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,24 +12,24 @@ use tanist_resource_manager::ResourceManagerHandle;
 use super::reports::{Part, Reports};
 
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum number of turns within the bound.
-const TURNS_IN_BOUND: u32 = 8;
+/// Minimum number of probes within the bound.
+const PROBES_IN_BOUND: u32 = 8;
 
-/// Interval between two turns for a part that must not stand still for `bound`.
+/// Interval between two probes of a part that must not stall for `bound`.
 pub(super) fn interval_for(bound: Duration) -> Duration {
-    (bound / TURNS_IN_BOUND).clamp(Duration::from_millis(1), LONGEST_INTERVAL)
+    (bound / PROBES_IN_BOUND).clamp(Duration::from_millis(1), LONGEST_INTERVAL)
 }
 
-/// Shows turns of the runtime that it runs on.
-pub(super) async fn pulse_of_the_runtime(reports: Arc<Reports>, interval: Duration) {
+/// Probes the runtime that it runs on.
+pub(super) async fn probe_runtime(reports: Arc<Reports>, interval: Duration) {
     loop {
-        reports.turn_of(Part::Runtime);
+        reports.record_scheduled(Part::Runtime);
         tokio::time::sleep(interval).await;
     }
 }
 
-/// Shows turns of a term's actors for the duration of the term.
-pub(crate) async fn keep_pulse(
+/// Probes a term's actors for the duration of the term.
+pub(crate) async fn probe_actors(
     reports: Option<&Reports>,
     dispatcher: &DispatcherHandle,
     resources: &ResourceManagerHandle,
@@ -40,13 +39,13 @@ pub(crate) async fn keep_pulse(
         return std::future::pending().await;
     };
     let interval = interval_for(bound);
-    reports.turn_of(Part::Dispatcher);
-    reports.turn_of(Part::ResourceManager);
+    reports.record_scheduled(Part::Dispatcher);
+    reports.record_scheduled(Part::ResourceManager);
     let of_dispatcher = async {
         loop {
             tokio::time::sleep(interval).await;
             if dispatcher.turn().await.is_ok() {
-                reports.turn_of(Part::Dispatcher);
+                reports.record_scheduled(Part::Dispatcher);
             }
         }
     };
@@ -54,7 +53,7 @@ pub(crate) async fn keep_pulse(
         loop {
             tokio::time::sleep(interval).await;
             if resources.contacts().await.is_ok() {
-                reports.turn_of(Part::ResourceManager);
+                reports.record_scheduled(Part::ResourceManager);
             }
         }
     };

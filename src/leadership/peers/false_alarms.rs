@@ -1,11 +1,10 @@
-//! The budget of suspicion: which takeovers were false alarms, and how many of them there were in the last
-//! hour.
+//! Finds out which takeovers were false alarms, and counts those of the last hour.
 //!
-//! A takeover was a false alarm if the deposed start of the process is seen alive and well afterwards. Its
-//! successor looks for it, first after half a second, for some minutes, and marks its own record in `history/`.
-//! A term may be too short for that, so each leader also looks at once for the leaders that the terms before it
-//! deposed, and marks the records of those terms. A term that began by silence and ended by silence within
-//! seconds counts without a mark: if leaders are frozen one after the other, none has the time to look. Each
+//! A takeover was a false alarm if the deposed start of the process answers afterwards. Its successor
+//! probes it, first after half a second, for some minutes, and marks its own record in `history/`. A term may be
+//! too short for that, so each leader also probes at once the leaders that the terms before it deposed, and
+//! marks the records of those terms. A term that began by silence and ended by silence within
+//! seconds counts without a mark: if leaders are frozen one after the other, none has the time to probe. Each
 //! detector counts the false alarms of the last hour: when the leader changes, soon after that, and at
 //! intervals.
 //!
@@ -33,16 +32,16 @@ use crate::history::{self, HistoryRecord, TermRecord};
 const RECENT: Duration = Duration::from_secs(3600);
 /// A term that began by silence and ended by silence at a lower age counts as a false alarm.
 const SHORT_TERM: Duration = Duration::from_secs(10);
-/// Search for the former leader: delay of the first look, which doubles each time up to the slowest; total time
-/// of the search; timeout of a look.
-const FIRST_LOOK: Duration = Duration::from_millis(500);
-const SLOWEST_LOOK: Duration = Duration::from_secs(5);
-const LOOKED_FOR: Duration = Duration::from_secs(300);
-const LOOK_BOUND: Duration = Duration::from_secs(1);
-/// Delay of the first recount after a change of the leader, when its first look may be over; the delay then
+/// Probes of a deposed leader: delay of the first one, which doubles each time up to the maximum; total time of
+/// the probes; timeout of one.
+const FIRST_PROBE_DELAY: Duration = Duration::from_millis(500);
+const MAX_PROBE_DELAY: Duration = Duration::from_secs(5);
+const PROBE_PERIOD: Duration = Duration::from_secs(300);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Delay of the first recount after a change of the leader, when its first probe may be over; the delay then
 /// grows.
-const FIRST_RECOUNT: Duration = Duration::from_millis(700);
-const SLOWEST_RECOUNT: Duration = Duration::from_secs(60);
+const FIRST_RECOUNT_DELAY: Duration = Duration::from_millis(700);
+const MAX_RECOUNT_DELAY: Duration = Duration::from_secs(60);
 
 /// Keeps the number of recent false alarms current.
 pub(super) async fn count_false_alarms(
@@ -50,7 +49,7 @@ pub(super) async fn count_false_alarms(
     mut leaders: watch::Receiver<LeaderView>,
     count: watch::Sender<u32>,
 ) {
-    let mut pause = Backoff::new(FIRST_RECOUNT, SLOWEST_RECOUNT);
+    let mut pause = Backoff::new(FIRST_RECOUNT_DELAY, MAX_RECOUNT_DELAY);
     loop {
         match history::read_all(&*store).await {
             Ok(records) => {
@@ -118,7 +117,7 @@ impl Deposed {
     fn by(record: &HistoryRecord, now_ms: u64) -> Option<Deposed> {
         let takeover = record.takeover.as_ref()?;
         let is_open = takeover.detection.may_be_a_false_alarm() && !takeover.false_alarm;
-        if !is_open || !is_recent(takeover, LOOKED_FOR, now_ms) {
+        if !is_open || !is_recent(takeover, PROBE_PERIOD, now_ms) {
             return None;
         }
         Some(Deposed {
@@ -129,17 +128,17 @@ impl Deposed {
         })
     }
 
-    async fn is_well(&self, peers: &PeersHandle) -> bool {
-        let probed = tokio::time::timeout(LOOK_BOUND, peers.probe(&self.address)).await;
+    async fn is_healthy(&self, peers: &PeersHandle) -> bool {
+        let probed = tokio::time::timeout(PROBE_TIMEOUT, peers.probe(&self.address)).await;
         probed.ok().flatten().is_some_and(|heartbeat| {
             heartbeat.process.as_str() == self.process && heartbeat.incarnation == self.incarnation
         })
     }
 }
 
-/// Looks for the leaders that this term and the terms before it deposed, and marks the record of a term whose
-/// former leader was well. Never ends.
-pub(crate) async fn look_for_the_deposed(
+/// Probes the leaders that this term and the terms before it deposed, and marks the record of a term whose
+/// former leader answers. Never ends.
+pub(crate) async fn probe_deposed_leaders(
     peers: Option<&PeersHandle>,
     session: &LeaderSession,
     store: &dyn CoordinationStore,
@@ -149,43 +148,45 @@ pub(crate) async fn look_for_the_deposed(
         let before = match history::read_before(store, session.epoch()).await {
             Ok(before) => before,
             Err(error) => {
-                debug!(%error, "the leaders that earlier terms deposed are not known");
+                debug!(%error, "the leaders that earlier terms deposed can't be read");
                 Vec::new()
             }
         };
         let of_before = before
             .iter()
             .filter_map(|record| Deposed::by(record, wall_clock_ms()));
-        let mut open = mark_the_well(peers, store, record, of_before.collect()).await;
+        let mut unseen = mark_false_alarms(peers, store, record, of_before.collect()).await;
         let own = HistoryRecord {
             epoch: session.epoch().get(),
             takeover: TakeoverRecord::of(session),
             ..HistoryRecord::default()
         };
-        open.extend(Deposed::by(&own, wall_clock_ms()));
+        unseen.extend(Deposed::by(&own, wall_clock_ms()));
         let began = Instant::now();
-        let mut pause = FIRST_LOOK;
-        while !open.is_empty() && began.elapsed() < LOOKED_FOR {
+        let mut pause = FIRST_PROBE_DELAY;
+        while !unseen.is_empty() && began.elapsed() < PROBE_PERIOD {
             tokio::time::sleep(pause).await;
-            open = mark_the_well(peers, store, record, open).await;
-            pause = (pause * 2).min(SLOWEST_LOOK);
+            unseen = mark_false_alarms(peers, store, record, unseen).await;
+            pause = (pause * 2).min(MAX_PROBE_DELAY);
         }
     }
     std::future::pending().await
 }
 
-/// Looks once for each; returns those that were not seen.
-async fn mark_the_well(
+/// Probes each once; returns those that did not answer.
+async fn mark_false_alarms(
     peers: &PeersHandle,
     store: &dyn CoordinationStore,
     record: &TermRecord,
-    looked_for: Vec<Deposed>,
+    deposed_leaders: Vec<Deposed>,
 ) -> Vec<Deposed> {
-    let looks = looked_for.iter().map(|deposed| deposed.is_well(peers));
-    let seen = join_all(looks).await;
+    let probes = deposed_leaders
+        .iter()
+        .map(|deposed| deposed.is_healthy(peers));
+    let seen = join_all(probes).await;
     let mut unseen = Vec::new();
-    for (deposed, is_well) in looked_for.into_iter().zip(seen) {
-        if !is_well {
+    for (deposed, is_healthy) in deposed_leaders.into_iter().zip(seen) {
+        if !is_healthy {
             unseen.push(deposed);
             continue;
         }
@@ -194,7 +195,7 @@ async fn mark_the_well(
         } = deposed;
         warn!(
             epoch = successor,
-            process, "the deposed leader was well: this takeover was a false alarm"
+            process, "the deposed leader answers: this takeover was a false alarm"
         );
         record.note_false_alarm(store, successor).await;
     }
@@ -275,8 +276,8 @@ mod tests {
     #[test]
     fn only_those_are_looked_for_who_may_have_been_well_and_can_be_told_from_another_start() {
         let now = 10_000_000;
-        let open = by_silence(8, now, false);
-        let deposed = Deposed::by(&open, now).expect("it may have been well");
+        let candidate = by_silence(8, now, false);
+        let deposed = Deposed::by(&candidate, now).expect("it may have been well");
         assert_eq!(
             (deposed.successor, deposed.incarnation.as_str()),
             (8, "first")
@@ -284,13 +285,13 @@ mod tests {
         assert_eq!(Deposed::by(&by_silence(8, now, true), now), None, "known");
         assert_eq!(Deposed::by(&by(Detection::Resigned, 8, now), now), None);
         assert_eq!(Deposed::by(&by_silence(8, now - 300_001, false), now), None);
-        let mut unheard = open;
-        unheard
+        let mut without_start = candidate;
+        without_start
             .takeover
             .as_mut()
             .expect("it has one")
             .former_incarnation = None;
-        assert_eq!(Deposed::by(&unheard, now), None);
+        assert_eq!(Deposed::by(&without_start, now), None);
     }
 
     /// Freezes leaders one after the other, with pauses between; returns the records of the terms that
@@ -301,7 +302,7 @@ mod tests {
         let mut records: Vec<HistoryRecord> = Vec::new();
         for (pause, frozen) in freezes {
             now += pause;
-            let look = FIRST_LOOK.as_millis() as u64;
+            let look = FIRST_PROBE_DELAY.as_millis() as u64;
             if let Some(last) = records.last_mut()
                 && now >= granted + look
             {
