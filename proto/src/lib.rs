@@ -31,3 +31,13 @@ pub mod v1 {
     #![allow(clippy::all, rustdoc::all, reason = "generated")]
     tonic::include_proto!("tanist.v1");
 }
+
+include!(concat!(env!("OUT_DIR"), "/services.rs"));
+
+/// A message to the JobMaster of one job.
+pub trait JobMessage {
+    /// Returns the id of the job; empty if the message names none.
+    fn job_id(&self) -> &str;
+}
+
+include!(concat!(env!("OUT_DIR"), "/job_messages.rs"));

@@ -4,7 +4,6 @@
 //! JobMaster accepts or refuses it as if it had arrived alone. The caller retries an unanswered registration on
 //! its own.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,21 +13,10 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::timeout;
 
-use super::{Components, GatewayResult, JobMasterGateway};
+use super::{Components, GatewayResult, JobMasterGateway, JobMastersGateway};
 
 /// Timeout for one JobMaster, so that one that is still being created does not delay the others.
 const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Requests of TaskExecutors to several JobMasters of one process at once.
-#[async_trait]
-pub trait JobMastersGateway: Send + Sync + fmt::Debug + 'static {
-    /// Registers a TaskManager at each of these JobMasters; the outcomes have the same order. `NotYet`: the
-    /// process does not lead.
-    async fn register_task_managers(
-        &self,
-        request: pb::RegisterTaskManagersRequest,
-    ) -> GatewayResult<pb::RegisterTaskManagersResponse>;
-}
 
 /// The JobMasters of the term that a process leads.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ pub mod blobs;
 mod components;
 mod connector;
 pub mod fencing;
+mod gateways;
 mod job_control;
 mod job_masters;
 mod job_records;
@@ -30,8 +31,12 @@ use tanist_proto::v1 as pb;
 
 pub use components::Components;
 pub use connector::Connector;
+pub use gateways::{
+    DispatcherGateway, JobMasterGateway, JobMastersGateway, ResourceManagerGateway,
+    TaskExecutorGateway,
+};
 pub use job_control::{Adoption, JobMasterControl, JobMasterLauncher};
-pub use job_masters::{JobMastersGateway, JobMastersOf};
+pub use job_masters::JobMastersOf;
 pub use job_records::{JobRecords, NoAnswer, StoredGenerations, StoredJobs};
 pub use local::LocalConnector;
 
@@ -118,67 +123,6 @@ impl GatewayError {
 
 /// Result of a gateway call.
 pub type GatewayResult<T> = Result<T, GatewayError>;
-
-/// Requests of clients and REST to the leading JobManager.
-#[async_trait]
-pub trait DispatcherGateway: Send + Sync + fmt::Debug + 'static {
-    /// Persists a job and starts it. An acknowledged job is durable; repeating it with the same id and token
-    /// has no further effect.
-    async fn submit_job(
-        &self,
-        request: pb::SubmitJobRequest,
-    ) -> GatewayResult<pb::SubmitJobResponse>;
-    /// Returns the clock of the leader's term, which measures deadlines of submissions.
-    async fn tell_term_time(&self, request: pb::TermTimeRequest) -> GatewayResult<pb::TermTime>;
-    /// Persists the request to cancel the job.
-    async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack>;
-    /// Persists the request to end the job's sources, so that it finishes. `Conflict`: it ends in another way.
-    async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack>;
-    /// Lists all jobs, running and ended.
-    async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse>;
-    /// Describes one job in full.
-    async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails>;
-    /// Counts TaskManagers, slots and jobs.
-    async fn describe_cluster(
-        &self,
-        request: pb::DescribeClusterRequest,
-    ) -> GatewayResult<pb::ClusterOverview>;
-    /// Lists the registered TaskManagers.
-    async fn list_task_managers(
-        &self,
-        request: pb::ListTaskManagersRequest,
-    ) -> GatewayResult<pb::ListTaskManagersResponse>;
-    /// Drains TaskManagers: their slots are not given to jobs any more, and each leaves when its last slot is free.
-    async fn drain_task_manager(
-        &self,
-        request: pb::DrainTaskManagerRequest,
-    ) -> GatewayResult<pb::Ack>;
-    /// Retries a quarantined job, or ends it. `Conflict`: it is not quarantined, or this action is impossible.
-    async fn resolve_quarantine(
-        &self,
-        request: pb::ResolveQuarantineRequest,
-    ) -> GatewayResult<pb::Ack>;
-}
-
-/// Requests of TaskExecutors to the leading ResourceManager.
-#[async_trait]
-pub trait ResourceManagerGateway: Send + Sync + fmt::Debug + 'static {
-    /// Registers a TaskExecutor with its slots, or answers why not.
-    async fn register_task_executor(
-        &self,
-        request: pb::RegisterTaskExecutorRequest,
-    ) -> GatewayResult<pb::RegistrationResponse>;
-    /// Reports slots that became free or changed their job.
-    async fn notify_slots_available(
-        &self,
-        request: pb::NotifySlotsAvailableRequest,
-    ) -> GatewayResult<pb::Ack>;
-    /// A TaskExecutor disconnects.
-    async fn disconnect_task_executor(
-        &self,
-        request: pb::DisconnectTaskExecutorRequest,
-    ) -> GatewayResult<pb::Ack>;
-}
 
 /// Requests of JobMasters to the ResourceManager. Both live in the leading JobManager, in one term.
 #[async_trait]
@@ -345,87 +289,4 @@ pub struct ResourceOverview {
     pub unmatched_drains: Vec<pb::DrainInfo>,
     /// TaskManagers that a driver is starting and that have not registered; `None` without a driver.
     pub workers: Option<pb::WorkersInfo>,
-}
-
-/// Requests of TaskExecutors to the JobMaster of one job.
-#[async_trait]
-pub trait JobMasterGateway: Send + Sync + fmt::Debug + 'static {
-    /// Registers a TaskManager with the tasks and slots that it has for the job. Idempotent per incarnation.
-    async fn register_task_manager(
-        &self,
-        request: pb::RegisterTaskManagerRequest,
-    ) -> GatewayResult<pb::RegisterTaskManagerResponse>;
-    /// Offers slots that the ResourceManager allocated to the job.
-    async fn offer_slots(
-        &self,
-        request: pb::OfferSlotsRequest,
-    ) -> GatewayResult<pb::OfferSlotsResponse>;
-    /// Reports changed executions.
-    async fn update_task_execution_states(
-        &self,
-        request: pb::UpdateTaskExecutionStatesRequest,
-    ) -> GatewayResult<pb::UpdateTaskExecutionStatesResponse>;
-    /// Reports a lost slot.
-    async fn fail_slot(&self, request: pb::FailSlotRequest) -> GatewayResult<pb::Ack>;
-    /// Asks the coordinator of an operator, which runs in the JobMaster; answered when the answer is durable.
-    /// The same number gets the same answer. `Conflict`: the execution is not served, or not yet; `Invalid`:
-    /// this request is never answered.
-    async fn ask_coordinator(
-        &self,
-        request: pb::AskCoordinatorRequest,
-    ) -> GatewayResult<pb::AskCoordinatorResponse>;
-    /// A TaskManager disconnects.
-    async fn disconnect_task_manager(
-        &self,
-        request: pb::DisconnectTaskManagerRequest,
-    ) -> GatewayResult<pb::Ack>;
-}
-
-/// Requests of the leading JobManager to a TaskExecutor.
-#[async_trait]
-pub trait TaskExecutorGateway: Send + Sync + fmt::Debug + 'static {
-    /// Allocates a slot to a job. Idempotent for the same slot, job and allocation.
-    async fn request_slot(
-        &self,
-        request: pb::RequestSlotRequest,
-    ) -> GatewayResult<pb::RequestSlotResponse>;
-    /// Frees allocations and cancels the tasks in them.
-    async fn free_slots(&self, request: pb::FreeSlotsRequest) -> GatewayResult<pb::Ack>;
-    /// Deploys tasks. Each (subtask, generation) starts at most once.
-    async fn submit_tasks(
-        &self,
-        request: pb::SubmitTasksRequest,
-    ) -> GatewayResult<pb::SubmitTasksResponse>;
-    /// Cancels tasks up to a generation; they are never started afterwards.
-    async fn cancel_tasks(&self, request: pb::CancelTasksRequest) -> GatewayResult<pb::Ack>;
-    /// Acknowledges terminal executions that are persisted: they need not be reported again.
-    async fn acknowledge_executions(
-        &self,
-        request: pb::AcknowledgeExecutionsRequest,
-    ) -> GatewayResult<pb::Ack>;
-    /// The ResourceManager's heartbeat.
-    async fn heartbeat_from_resource_manager(
-        &self,
-        request: pb::HeartbeatFromResourceManagerRequest,
-    ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse>;
-    /// A JobMaster's heartbeat.
-    async fn heartbeat_from_job_master(
-        &self,
-        request: pb::HeartbeatFromJobMasterRequest,
-    ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse>;
-    /// The JobMaster disconnects: the job ended, or this TaskExecutor is given up.
-    async fn disconnect_job_master(
-        &self,
-        request: pb::DisconnectJobMasterRequest,
-    ) -> GatewayResult<pb::Ack>;
-    /// The ResourceManager disconnects: register again.
-    async fn disconnect_resource_manager(
-        &self,
-        request: pb::DisconnectResourceManagerRequest,
-    ) -> GatewayResult<pb::Ack>;
-    /// A process announces that it took leadership. The TaskExecutor accepts its epoch and registers there.
-    async fn announce_leader(
-        &self,
-        request: pb::AnnounceLeaderRequest,
-    ) -> GatewayResult<pb::AnnounceLeaderResponse>;
 }

@@ -203,9 +203,12 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// Defines a gateway whose methods are the unary calls of a tonic client.
-macro_rules! gateway_client {
-    ($name:ident, $gateway:ident, $client:path, { $($method:ident: $request:ident => $answer:ident,)* }) => {
+/// Defines a client whose methods are the unary calls of a tonic client.
+macro_rules! client {
+    (
+        $name:ident, $gateway:ident, $client:path;
+        $($(#[$doc:meta])* $variant:ident $method:ident($request:ident) -> $answer:ident;)*
+    ) => {
         #[derive(Debug)]
         struct $name(Peer);
 
@@ -229,50 +232,21 @@ macro_rules! gateway_client {
     };
 }
 
-gateway_client!(DispatcherClient, DispatcherGateway, pb::dispatcher_client::DispatcherClient, {
-    submit_job: SubmitJobRequest => SubmitJobResponse,
-    tell_term_time: TermTimeRequest => TermTime,
-    cancel_job: CancelJobRequest => Ack,
-    stop_job: StopJobRequest => Ack,
-    list_jobs: ListJobsRequest => ListJobsResponse,
-    describe_job: DescribeJobRequest => JobDetails,
-    describe_cluster: DescribeClusterRequest => ClusterOverview,
-    list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse,
-    drain_task_manager: DrainTaskManagerRequest => Ack,
-    resolve_quarantine: ResolveQuarantineRequest => Ack,
-});
-
-gateway_client!(ResourceManagerClient, ResourceManagerGateway, pb::resource_manager_client::ResourceManagerClient, {
-    register_task_executor: RegisterTaskExecutorRequest => RegistrationResponse,
-    notify_slots_available: NotifySlotsAvailableRequest => Ack,
-    disconnect_task_executor: DisconnectTaskExecutorRequest => Ack,
-});
-
-gateway_client!(JobMasterClient, JobMasterGateway, pb::job_master_client::JobMasterClient, {
-    register_task_manager: RegisterTaskManagerRequest => RegisterTaskManagerResponse,
-    offer_slots: OfferSlotsRequest => OfferSlotsResponse,
-    update_task_execution_states: UpdateTaskExecutionStatesRequest => UpdateTaskExecutionStatesResponse,
-    fail_slot: FailSlotRequest => Ack,
-    ask_coordinator: AskCoordinatorRequest => AskCoordinatorResponse,
-    disconnect_task_manager: DisconnectTaskManagerRequest => Ack,
-});
-
-gateway_client!(JobMastersClient, JobMastersGateway, pb::job_master_client::JobMasterClient, {
-    register_task_managers: RegisterTaskManagersRequest => RegisterTaskManagersResponse,
-});
-
-gateway_client!(TaskExecutorClient, TaskExecutorGateway, pb::task_executor_client::TaskExecutorClient, {
-    request_slot: RequestSlotRequest => RequestSlotResponse,
-    free_slots: FreeSlotsRequest => Ack,
-    submit_tasks: SubmitTasksRequest => SubmitTasksResponse,
-    cancel_tasks: CancelTasksRequest => Ack,
-    acknowledge_executions: AcknowledgeExecutionsRequest => Ack,
-    heartbeat_from_resource_manager: HeartbeatFromResourceManagerRequest => HeartbeatFromResourceManagerResponse,
-    heartbeat_from_job_master: HeartbeatFromJobMasterRequest => HeartbeatFromJobMasterResponse,
-    disconnect_job_master: DisconnectJobMasterRequest => Ack,
-    disconnect_resource_manager: DisconnectResourceManagerRequest => Ack,
-    announce_leader: AnnounceLeaderRequest => AnnounceLeaderResponse,
-});
+tanist_proto::dispatcher_methods! { client! {
+    DispatcherClient, DispatcherGateway, pb::dispatcher_client::DispatcherClient;
+} }
+tanist_proto::resource_manager_methods! { client! {
+    ResourceManagerClient, ResourceManagerGateway, pb::resource_manager_client::ResourceManagerClient;
+} }
+tanist_proto::job_master_methods! { client! {
+    JobMasterClient, JobMasterGateway, pb::job_master_client::JobMasterClient;
+} }
+tanist_proto::job_masters_methods! { client! {
+    JobMastersClient, JobMastersGateway, pb::job_masters_client::JobMastersClient;
+} }
+tanist_proto::task_executor_methods! { client! {
+    TaskExecutorClient, TaskExecutorGateway, pb::task_executor_client::TaskExecutorClient;
+} }
 
 #[cfg(test)]
 mod tests {

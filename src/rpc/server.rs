@@ -11,7 +11,7 @@ use tanist_gateway::{
 };
 use tanist_net::http::{self, Protocol};
 use tanist_net::{BodyShare, Listener};
-use tanist_proto::v1 as pb;
+use tanist_proto::{JobMessage, v1 as pb};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
@@ -85,6 +85,7 @@ impl Services {
     fn routes(self, limit: usize) -> Routes {
         use pb::dispatcher_server::DispatcherServer;
         use pb::job_master_server::JobMasterServer;
+        use pb::job_masters_server::JobMastersServer;
         use pb::resource_manager_server::ResourceManagerServer;
         use pb::task_executor_server::TaskExecutorServer;
         match self {
@@ -101,7 +102,12 @@ impl Services {
                         .max_encoding_message_size(limit),
                 )
                 .add_service(
-                    JobMasterServer::from_arc(service)
+                    JobMasterServer::from_arc(service.clone())
+                        .max_decoding_message_size(limit)
+                        .max_encoding_message_size(limit),
+                )
+                .add_service(
+                    JobMastersServer::from_arc(service)
                         .max_decoding_message_size(limit)
                         .max_encoding_message_size(limit),
                 )
@@ -122,22 +128,21 @@ struct Forward<T>(T);
 /// Returns the JobMaster of the job that a message names.
 async fn job_master_of(
     components: &Arc<dyn Components>,
-    job_id: &str,
+    message: &impl JobMessage,
 ) -> GatewayResult<Arc<dyn JobMasterGateway>> {
-    let job = job_id
+    let job = message
+        .job_id()
         .parse()
         .map_err(|error| GatewayError::Invalid(format!("{error}")))?;
     components.job_master(job).await
 }
 
-/// Returns the id of a message's job; empty if it names none.
-fn job_in(scope: Option<&pb::JobScope>) -> &str {
-    scope.map_or("", |scope| scope.job_id.as_str())
-}
-
 /// Defines a tonic service whose methods forward to the gateway that `$find` returns for the message.
 macro_rules! forward {
-    ($service:path, $own:ty, |$components:ident, $message:ident| { $($method:ident: $request:ident => $answer:ident, $find:expr;)* }) => {
+    (
+        $service:path, $own:ty, |$components:ident, $message:ident| $find:expr;
+        $($(#[$doc:meta])* $variant:ident $method:ident($request:ident) -> $answer:ident;)*
+    ) => {
         #[async_trait]
         impl $service for Forward<$own> {
             $(
@@ -145,10 +150,10 @@ macro_rules! forward {
                     &self,
                     request: Request<pb::$request>,
                 ) -> Result<Response<pb::$answer>, Status> {
-                    let $message = request.into_inner();
-                    let $components = &self.0;
+                    let message = request.into_inner();
+                    let ($components, $message) = (&self.0, &message);
                     let gateway = $find.map_err(to_status)?;
-                    gateway.$method($message).await.map(Response::new).map_err(to_status)
+                    gateway.$method(message).await.map(Response::new).map_err(to_status)
                 }
             )*
         }
@@ -157,53 +162,22 @@ macro_rules! forward {
 
 type Shared = Arc<dyn Components>;
 
-forward!(pb::dispatcher_server::Dispatcher, Shared, |components, message| {
-    submit_job: SubmitJobRequest => SubmitJobResponse, components.dispatcher();
-    tell_term_time: TermTimeRequest => TermTime, components.dispatcher();
-    cancel_job: CancelJobRequest => Ack, components.dispatcher();
-    stop_job: StopJobRequest => Ack, components.dispatcher();
-    list_jobs: ListJobsRequest => ListJobsResponse, components.dispatcher();
-    describe_job: DescribeJobRequest => JobDetails, components.dispatcher();
-    describe_cluster: DescribeClusterRequest => ClusterOverview, components.dispatcher();
-    list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse, components.dispatcher();
-    drain_task_manager: DrainTaskManagerRequest => Ack, components.dispatcher();
-    resolve_quarantine: ResolveQuarantineRequest => Ack, components.dispatcher();
-});
-
-forward!(pb::resource_manager_server::ResourceManager, Shared, |components, message| {
-    register_task_executor: RegisterTaskExecutorRequest => RegistrationResponse, components.resource_manager();
-    notify_slots_available: NotifySlotsAvailableRequest => Ack, components.resource_manager();
-    disconnect_task_executor: DisconnectTaskExecutorRequest => Ack, components.resource_manager();
-});
-
-forward!(pb::job_master_server::JobMaster, Shared, |components, message| {
-    register_task_manager: RegisterTaskManagerRequest => RegisterTaskManagerResponse,
-        job_master_of(components, &message.job_id).await;
-    register_task_managers: RegisterTaskManagersRequest => RegisterTaskManagersResponse,
-        Ok::<_, GatewayError>(JobMastersOf(components.clone()));
-    offer_slots: OfferSlotsRequest => OfferSlotsResponse,
-        job_master_of(components, job_in(message.job.as_ref())).await;
-    update_task_execution_states: UpdateTaskExecutionStatesRequest => UpdateTaskExecutionStatesResponse,
-        job_master_of(components, job_in(message.job.as_ref())).await;
-    fail_slot: FailSlotRequest => Ack,
-        job_master_of(components, job_in(message.job.as_ref())).await;
-    ask_coordinator: AskCoordinatorRequest => AskCoordinatorResponse,
-        job_master_of(components, job_in(message.job.as_ref())).await;
-    disconnect_task_manager: DisconnectTaskManagerRequest => Ack,
-        job_master_of(components, job_in(message.job.as_ref())).await;
-});
-
-forward!(pb::task_executor_server::TaskExecutor, Arc<dyn TaskExecutorGateway>, |gateway, message| {
-    request_slot: RequestSlotRequest => RequestSlotResponse, GatewayResult::Ok(gateway);
-    free_slots: FreeSlotsRequest => Ack, GatewayResult::Ok(gateway);
-    submit_tasks: SubmitTasksRequest => SubmitTasksResponse, GatewayResult::Ok(gateway);
-    cancel_tasks: CancelTasksRequest => Ack, GatewayResult::Ok(gateway);
-    acknowledge_executions: AcknowledgeExecutionsRequest => Ack, GatewayResult::Ok(gateway);
-    heartbeat_from_resource_manager: HeartbeatFromResourceManagerRequest => HeartbeatFromResourceManagerResponse,
-        GatewayResult::Ok(gateway);
-    heartbeat_from_job_master: HeartbeatFromJobMasterRequest => HeartbeatFromJobMasterResponse,
-        GatewayResult::Ok(gateway);
-    disconnect_job_master: DisconnectJobMasterRequest => Ack, GatewayResult::Ok(gateway);
-    disconnect_resource_manager: DisconnectResourceManagerRequest => Ack, GatewayResult::Ok(gateway);
-    announce_leader: AnnounceLeaderRequest => AnnounceLeaderResponse, GatewayResult::Ok(gateway);
-});
+tanist_proto::dispatcher_methods! { forward! {
+    pb::dispatcher_server::Dispatcher, Shared, |components, _message| components.dispatcher();
+} }
+tanist_proto::resource_manager_methods! { forward! {
+    pb::resource_manager_server::ResourceManager, Shared,
+    |components, _message| components.resource_manager();
+} }
+tanist_proto::job_master_methods! { forward! {
+    pb::job_master_server::JobMaster, Shared,
+    |components, message| job_master_of(components, message).await;
+} }
+tanist_proto::job_masters_methods! { forward! {
+    pb::job_masters_server::JobMasters, Shared,
+    |components, _message| GatewayResult::Ok(JobMastersOf(components.clone()));
+} }
+tanist_proto::task_executor_methods! { forward! {
+    pb::task_executor_server::TaskExecutor, Arc<dyn TaskExecutorGateway>,
+    |gateway, _message| GatewayResult::Ok(gateway);
+} }

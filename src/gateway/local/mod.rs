@@ -1,8 +1,8 @@
 //! A [`Connector`] within one process: addresses lead to handles registered here, with faults that can be switched on.
 //!
-//! Used for a whole cluster in one process and for tests. Nothing is encoded. `way.rs` has the delivery of a call.
+//! Used for a whole cluster in one process and for tests. Nothing is encoded. `client.rs` has the delivery of a call.
 
-mod way;
+mod client;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tanist_proto::id::JobId;
 
-use self::way::{Way, WayToJob};
+use self::client::LocalClient;
 use super::blobs::BlobGateway;
 use super::{
     Components, Connector, DispatcherGateway, JobMasterGateway, JobMastersGateway,
@@ -164,39 +164,34 @@ impl LocalConnector {
         )
     }
 
-    fn way(&self, address: &str) -> Arc<Way> {
-        Arc::new(Way {
-            connector: self.clone(),
-            address: address.to_owned(),
-        })
+    fn client(&self, address: &str) -> Arc<LocalClient> {
+        Arc::new(LocalClient::new(self.clone(), address))
     }
 }
 
 #[async_trait]
 impl Connector for LocalConnector {
     fn dispatcher(&self, address: &str) -> Arc<dyn DispatcherGateway> {
-        self.way(address)
+        self.client(address)
     }
 
     fn resource_manager(&self, address: &str) -> Arc<dyn ResourceManagerGateway> {
-        self.way(address)
+        self.client(address)
     }
 
-    fn job_master(&self, address: &str, job: JobId) -> Arc<dyn JobMasterGateway> {
-        Arc::new(WayToJob {
-            way: self.way(address),
-            job,
-        })
+    fn job_master(&self, address: &str, _job: JobId) -> Arc<dyn JobMasterGateway> {
+        // Each message names its job.
+        self.client(address)
     }
 
     fn job_masters(&self, address: &str) -> Option<Arc<dyn JobMastersGateway>> {
         let is_there = |host: &Host| host.components.is_some();
         let is_there = self.network.lock().hosts.get(address).is_some_and(is_there);
-        is_there.then(|| self.way(address) as Arc<dyn JobMastersGateway>)
+        is_there.then(|| self.client(address) as Arc<dyn JobMastersGateway>)
     }
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
-        self.way(address)
+        self.client(address)
     }
 
     /// An address is abandoned once everything at it was removed. A connection that is cut proves nothing.
@@ -205,6 +200,6 @@ impl Connector for LocalConnector {
     }
 
     fn blobs(&self, address: &str) -> Arc<dyn BlobGateway> {
-        self.way(address)
+        self.client(address)
     }
 }

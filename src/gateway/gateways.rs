@@ -1,0 +1,52 @@
+//! The gateways whose requests cross processes. Their methods are those of the services in
+//! `proto/tanist/v1/rpc.proto`, and nothing else lists them: a method that is added there is in the gateway, in the
+//! client and the server over the wire, and in the connection within one process.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use tanist_proto::v1 as pb;
+
+use super::GatewayResult;
+
+/// Defines a gateway with the methods of a service.
+macro_rules! gateway {
+    (
+        $(#[$doc:meta])* $gateway:ident;
+        $($(#[$method_doc:meta])* $variant:ident $method:ident($request:ident) -> $answer:ident;)*
+    ) => {
+        $(#[$doc])*
+        #[async_trait]
+        pub trait $gateway: Send + Sync + fmt::Debug + 'static {
+            $(
+                $(#[$method_doc])*
+                async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer>;
+            )*
+        }
+    };
+}
+
+tanist_proto::dispatcher_methods! { gateway! {
+    /// Requests of clients and REST to the leading JobManager.
+    DispatcherGateway;
+} }
+
+tanist_proto::resource_manager_methods! { gateway! {
+    /// Requests of TaskExecutors to the leading ResourceManager.
+    ResourceManagerGateway;
+} }
+
+tanist_proto::job_master_methods! { gateway! {
+    /// Requests of TaskExecutors to the JobMaster of one job.
+    JobMasterGateway;
+} }
+
+tanist_proto::job_masters_methods! { gateway! {
+    /// Requests of TaskExecutors to several JobMasters of one process at once.
+    JobMastersGateway;
+} }
+
+tanist_proto::task_executor_methods! { gateway! {
+    /// Requests of the leading JobManager to a TaskExecutor.
+    TaskExecutorGateway;
+} }
