@@ -27,8 +27,8 @@
 //! not place again starts Waiting under the generation after that. Reported executions that are not the record's are
 //! cancelled.
 //!
-//! `core` decides (owners of state, handlers, one order: `core/mod.rs`), `actor.rs` feeds it events and runs its effects,
-//! `handle.rs` is what the Dispatcher and TaskManagers call.
+//! `core` decides (owners of state, handlers, one order: `core/mod.rs`), `actor.rs` feeds it events and runs its
+//! effects, `handle.rs` is what the Dispatcher and TaskManagers call.
 
 mod actor;
 mod admission;

@@ -7,8 +7,8 @@
 //!
 //! Pure: directories are read outside ([`crate::coordinator_preparation`]). A coordinator's decision is a change of
 //! [`pb::CoordinatorState`], which is part of the job's record. `preparation.rs` records the prepared states with the
-//! placement, `requests.rs` decides on requests and answers them from the durable record. Invariants: the answer to a request's number never changes within a generation, and only the
-//! next number makes a new one.
+//! placement, `requests.rs` decides on requests and answers them from the durable record. Invariants: the answer to a
+//! request's number never changes within a generation, and only the next number makes a new one.
 //!
 //! To add another operator's coordinator, add a [`Kind`], a case of the state, and a case of the answer.
 
