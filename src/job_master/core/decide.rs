@@ -20,7 +20,7 @@ impl JobMasterCore {
             // Once more, for the failures that timeouts are: no other event may come.
             self.decide_failures(now_ms);
         }
-        // Before the requests: a cancellation waits for a commit until that counts as failed.
+        // Before the requests: a cancellation is refused while a first commit runs, until that counts as failed.
         self.end.check_commit_timeout(now_ms, &mut self.out);
         // Before regions stop, so that they do so in the same step. A job that has ended answers late requests, too.
         self.decide_requests(now_ms);
@@ -31,6 +31,7 @@ impl JobMasterCore {
         // After all decisions to give regions up, and before the scheduler: what restarts waits for slots from now on.
         let mut restart = self.region_restart(now_ms);
         restart.stop_regions();
+        // After that: executions that were never deployed end there, and a region restarts when all of its own have.
         restart.restart_regions(has_written);
         // Before the write, which has the placements. The heads of the queues are what is left after all placements.
         let mut scheduler = self.scheduler(now_ms);
@@ -41,6 +42,8 @@ impl JobMasterCore {
         if !self.end.has_ended() {
             // Before the write, which has the ends of executions and the answers of coordinators.
             self.terminal_states().record_ends();
+            // After the ends: requests of an execution that has ended are refused. Before `act`, which answers them and
+            // forgets what was not decided.
             let coordinators = &mut self.coordinators;
             coordinators.decide_requests(&mut self.record, &self.graph, &mut self.out);
             // After all decisions, so that one write has them all.
@@ -119,7 +122,7 @@ impl JobMasterCore {
             .write(has_answers, have_all_finished, now_ms, &mut self.out);
     }
 
-    /// Acts on the durable record. The steps concern different executions; none depends on another one.
+    /// Acts on the durable record. No step depends on another one.
     fn act(&mut self, now_ms: u64) {
         let (has_written, coordinators) = (self.dirty.has_written(), &mut self.coordinators);
         coordinators.answer_requests(has_written, &self.record, &self.graph, &mut self.out);

@@ -71,7 +71,12 @@ impl OrphanExecutions {
 
     /// Removes an orphan that has ended.
     pub(super) fn remove(&mut self, task_manager: &ResourceId, key: OrphanKey) {
-        self.retain(task_manager, |other, _| *other != key);
+        if let Some(there) = self.by_task_manager.get_mut(task_manager) {
+            there.remove(&key);
+            if there.is_empty() {
+                self.by_task_manager.remove(task_manager);
+            }
+        }
     }
 
     /// Removes the orphans of a TaskManager that is gone.

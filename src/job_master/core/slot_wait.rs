@@ -1,11 +1,12 @@
 //! The wait of regions for slots: since when it counts, which regions have timed out, and the two queues of waiting
 //! regions (`docs/adr/0022`).
 //!
-//! Both queues are FIFO in topological order. One has the regions that are *short* of slots, i.e. need slots which the
-//! job does not have, the other the regions that *wait* for slots which the job has. Plain FIFO would let a head that
-//! fits nowhere block all regions behind it; taking whatever fits would let a sequence of small regions starve a large
-//! one. So time is divided into *rounds*: in every other round the slots are reserved for the head of the queue, and
-//! in the rounds between, the regions behind it are backfilled. The rounds of a head begin when it becomes the head.
+//! Both queues are in topological order: the head is the region with the lowest number. One has the regions that are
+//! *short* of slots, i.e. need slots which the job does not have, the other the regions that *wait* for slots which the
+//! job has. Serving only the head would let one that fits nowhere block all regions behind it; taking whatever fits
+//! would let a sequence of small regions starve a large one. So time is divided into *rounds*: in every other round the
+//! slots are reserved for the head of the queue, and in the rounds between, the regions behind it are backfilled. The
+//! rounds of a head begin when it becomes the head.
 
 use tanist_compact::SmallSet;
 

@@ -120,11 +120,13 @@ impl ExecutionGraph {
             }
         }
         let kinds = Kinds::new(&profiles, slot_offsets(&vertices));
+        let is_bounded = regions.iter().all(|region| region.is_bounded);
         let mut built = ExecutionGraph {
             vertices,
             edges,
             tasks,
             regions,
+            is_bounded,
             profiles,
             by_id,
             kinds,

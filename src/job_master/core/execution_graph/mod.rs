@@ -138,7 +138,7 @@ pub struct Region {
     pub slots: Vec<SlotKey>,
     /// Whether it ends by itself, as all of its inputs are bounded.
     pub is_bounded: bool,
-    /// Its phase. Only [`ExecutionGraph::set_phase`] changes it.
+    /// Its phase. Only [`ExecutionGraph::set_phase`] changes it, and `restore_phase` in a recovery.
     pub phase: RegionPhase,
     /// The number of the preparation of its coordinators; `None`: it has no coordinators.
     pub look: Option<usize>,
@@ -177,6 +177,7 @@ pub struct ExecutionGraph {
     tasks: Vec<Task>,
     /// Sorted topologically: each after those that it reads over blocking edges.
     regions: Vec<Region>,
+    is_bounded: bool,
     /// The slot profile of each slot sharing group, by its index.
     profiles: Vec<ResourceProfile>,
     by_id: ById,
@@ -289,7 +290,7 @@ impl ExecutionGraph {
 
     /// Whether all regions end by themselves.
     pub fn is_bounded(&self) -> bool {
-        self.regions.iter().all(|region| region.is_bounded)
+        self.is_bounded
     }
 
     /// Number of executions in a state.

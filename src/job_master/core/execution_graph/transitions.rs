@@ -19,7 +19,7 @@ use crate::core::slot_pool::SlotKey;
 use crate::core::status::illegal;
 
 impl ExecutionGraph {
-    /// Computes all indexes again, after changes that were not made here.
+    /// Computes all indexes again, after a recovery has restored executions and phases.
     pub fn recount(&mut self) {
         self.indexes = Indexes::of(self);
         self.news = News::of(self);
