@@ -1,5 +1,8 @@
 //! Tests of the core, without loop and tasks: time is a number that the test passes in.
 
+mod budget_tests;
+mod connection_tests;
 mod core_tests;
 mod core_world;
+mod leaderless_timer_tests;
 mod slot_table_tests;
