@@ -121,7 +121,7 @@ impl Actor {
             Effect::Fatal(cause) => {
                 match &cause {
                     Fatal::Drained => tracing::info!("drained: the task executor ends"),
-                    Fatal::Refused(_) | Fatal::Stuck(_) | Fatal::Broken(_) => {
+                    Fatal::Refused(_) | Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => {
                         tracing::error!(%cause, "the task executor can't continue, its process ends");
                     }
                 }

@@ -105,8 +105,8 @@ pub enum Fatal {
     Refused(String),
     /// It was drained: its last slot is free, and no consumer will read from it any more. Not an error.
     Drained,
-    /// A task does not end: only the end of the process ends it.
-    Stuck(String),
+    /// A cancelled task did not end within the timeout: only the end of the process ends it.
+    CancellationTimedOut(String),
     /// It ended unexpectedly.
     Broken(String),
 }
@@ -115,7 +115,7 @@ impl fmt::Display for Fatal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fatal::Drained => f.write_str("it was drained"),
-            Fatal::Refused(cause) | Fatal::Stuck(cause) | Fatal::Broken(cause) => {
+            Fatal::Refused(cause) | Fatal::CancellationTimedOut(cause) | Fatal::Broken(cause) => {
                 f.write_str(cause)
             }
         }

@@ -43,7 +43,7 @@ struct Canceling {
     since: Uptime,
     /// `None`: it was reported as overdue.
     deadline: Option<Uptime>,
-    told_next: Uptime,
+    repeat_at: Uptime,
     interval: Duration,
 }
 
@@ -235,7 +235,7 @@ impl Executions {
     }
 
     /// Whether this one was cancelled, in whichever state it ended.
-    pub fn was_told_to_end(&self, key: &ExecutionKey) -> bool {
+    pub fn is_cancelled(&self, key: &ExecutionKey) -> bool {
         self.executions
             .get(key)
             .is_some_and(|execution| execution.canceling.is_some())
@@ -256,7 +256,7 @@ impl Executions {
     }
 
     /// Whether an execution runs in the allocation that was not cancelled.
-    pub fn goes_on_in(&self, allocation: AllocationId) -> bool {
+    pub fn continues_in(&self, allocation: AllocationId) -> bool {
         let mut live = self.live();
         live.any(|(_, execution)| {
             execution.allocation == allocation && execution.canceling.is_none()
@@ -294,24 +294,24 @@ impl Executions {
         })
     }
 
-    /// This process stood still and tasks could not end: extends the deadlines of cancelled ones.
-    pub fn put_off(&mut self, by: Duration) {
-        let told = self.executions.values_mut();
-        for canceling in told.filter_map(|execution| execution.canceling.as_mut()) {
-            canceling.told_next += by;
+    /// Extends the deadlines of cancelled executions: this process stood still, and they could not end.
+    pub fn extend_deadlines(&mut self, by: Duration) {
+        let executions = self.executions.values_mut();
+        for canceling in executions.filter_map(|execution| execution.canceling.as_mut()) {
+            canceling.repeat_at += by;
             canceling.deadline = canceling.deadline.map(|deadline| deadline + by);
         }
     }
 
     /// Takes the executions whose cancellation must be repeated, each with the time of its first cancellation.
-    pub fn take_reminders(&mut self, now: Uptime) -> Vec<(ExecutionKey, Uptime)> {
+    pub fn take_due_cancellations(&mut self, now: Uptime) -> Vec<(ExecutionKey, Uptime)> {
         let mut due = Vec::new();
         for (key, execution) in &mut self.executions {
             if let Some(canceling) = &mut execution.canceling
-                && canceling.told_next <= now
+                && canceling.repeat_at <= now
                 && !execution.status.is_terminal()
             {
-                canceling.told_next = now + canceling.interval;
+                canceling.repeat_at = now + canceling.interval;
                 due.push((*key, canceling.since));
             }
         }
@@ -321,7 +321,7 @@ impl Executions {
     /// When the next execution is overdue, or its cancellation must be repeated.
     pub fn next_deadline(&self) -> Option<Uptime> {
         let canceling = self.live().filter_map(|(_, execution)| execution.canceling);
-        let times = canceling.flat_map(|it| it.deadline.into_iter().chain([it.told_next]));
+        let times = canceling.flat_map(|it| it.deadline.into_iter().chain([it.repeat_at]));
         times.min()
     }
 
@@ -379,7 +379,7 @@ impl Executions {
         timeouts: CancellationTimeouts,
         applies: impl Fn(&ExecutionKey, AllocationId) -> bool,
     ) -> Vec<ExecutionKey> {
-        let mut told = Vec::new();
+        let mut cancelled = Vec::new();
         for (key, execution) in &mut self.executions {
             if !applies(key, execution.allocation) || execution.status.is_terminal() {
                 continue;
@@ -393,14 +393,14 @@ impl Executions {
                     *none = Some(Canceling {
                         since: timeouts.from,
                         deadline: Some(timeouts.deadline),
-                        told_next: timeouts.from + timeouts.interval,
+                        repeat_at: timeouts.from + timeouts.interval,
                         interval: timeouts.interval,
                     });
-                    told.push(*key);
+                    cancelled.push(*key);
                 }
             }
         }
-        told
+        cancelled
     }
 }
 

@@ -210,15 +210,15 @@ impl Core {
         let regions = &known.regions;
         let stored_of =
             |key: &ExecutionKey| stored.get(regions.of(key.vertex, key.subtask)?).copied();
-        let told = known.executions.supersede(&stored_of, timeouts);
+        let cancelled = known.executions.supersede(&stored_of, timeouts);
         let runs = known.executions.runs_superseded(&stored_of);
-        if !told.is_empty() {
+        if !cancelled.is_empty() {
             self.log.push(LogLine::TasksSuperseded {
                 job,
-                tasks: told.len(),
+                tasks: cancelled.len(),
             });
             self.effects
-                .extend(told.into_iter().map(|key| cancel(job, key)));
+                .extend(cancelled.into_iter().map(|key| cancel(job, key)));
         }
         runs
     }

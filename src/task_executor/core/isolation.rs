@@ -4,7 +4,7 @@
 //! - A task of such a job starts only after the store has confirmed, in answer to a question that began after the
 //!   deployment arrived, that the deployment's generation is the job's.
 //! - Its tasks are cancelled when the last confirming question *began* longer ago than the job's timeout, and have
-//!   ended the job's cancellation time later; otherwise the process ends ([`crate::Fatal::Stuck`], and
+//!   ended the job's cancellation time later; otherwise the process ends ([`crate::Fatal::CancellationTimedOut`], and
 //!   [`crate::IsolationGuard`] if nothing in the process runs).
 //! - Only the store's answers count. A JobMaster that sends messages may have been deposed without knowing it.
 //! - Time is `CLOCK_BOOTTIME`, which continues while the process is stopped or its host suspended, and is read at
@@ -103,17 +103,17 @@ impl Core {
                 isolation.has_lapsed = true;
                 // The rest of the cancellation time, if this process or its host stood still.
                 let end = isolation.ended_by();
-                let told = known.executions.cancel_all(CancellationTimeouts {
+                let cancelled = known.executions.cancel_all(CancellationTimeouts {
                     deadline: now + end.since(at),
                     ..timeouts
                 });
                 self.log.push(LogLine::IsolationLapsed {
                     job,
-                    tasks: told.len(),
+                    tasks: cancelled.len(),
                     since: at.since(isolation.confirmed),
                 });
                 self.effects
-                    .extend(told.into_iter().map(|key| cancel(job, key)));
+                    .extend(cancelled.into_iter().map(|key| cancel(job, key)));
             }
             let end = isolation.ended_by();
             ended_by = ended_by.into_iter().chain([end]).min();

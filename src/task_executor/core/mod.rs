@@ -171,7 +171,7 @@ impl Core {
             return;
         };
         if job.executions.update(&task.execution, status, metrics, now) && is_final {
-            if job.executions.was_told_to_end(&task.execution) {
+            if job.executions.is_cancelled(&task.execution) {
                 self.effects.push(Effect::ReleaseTask(task));
             }
             self.settle(task.job);
@@ -203,7 +203,7 @@ impl Core {
         self.log.push(LogLine::StoodStill { late });
         let jobs = self.jobs.values_mut();
         jobs.filter(|job| job.isolation.is_none())
-            .for_each(|job| job.executions.put_off(late));
+            .for_each(|job| job.executions.extend_deadlines(late));
     }
 
     /// Handles everything that is due.
@@ -227,7 +227,7 @@ impl Core {
             let Some(known) = self.jobs.get_mut(&job) else {
                 continue;
             };
-            for (execution, since) in known.executions.take_reminders(now) {
+            for (execution, since) in known.executions.take_due_cancellations(now) {
                 let ExecutionKey {
                     vertex, subtask, ..
                 } = execution;
@@ -245,7 +245,7 @@ impl Core {
             }) = known.executions.take_overdue(now)
             {
                 let timeout = self.options.task_cancellation_timeout;
-                self.effects.push(Effect::Fatal(Fatal::Stuck(format!(
+                self.effects.push(Effect::Fatal(Fatal::CancellationTimedOut(format!(
                     "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after its \
                      cancellation"
                 ))));
@@ -345,9 +345,9 @@ impl Core {
         let timeouts = self.cancellation_timeouts(now);
         if let Some(known) = self.jobs.get_mut(&job) {
             known.to_offer.remove(&allocation);
-            let told = known.executions.cancel_in(allocation, timeouts);
+            let cancelled = known.executions.cancel_in(allocation, timeouts);
             self.effects
-                .extend(told.into_iter().map(|key| cancel(job, key)));
+                .extend(cancelled.into_iter().map(|key| cancel(job, key)));
         }
         self.settle(job);
     }
@@ -364,9 +364,9 @@ impl Core {
     fn cancel_tasks_of(&mut self, now: Uptime, job: JobId) {
         let timeouts = self.cancellation_timeouts(now);
         if let Some(known) = self.jobs.get_mut(&job) {
-            let told = known.executions.cancel_all(timeouts);
+            let cancelled = known.executions.cancel_all(timeouts);
             self.effects
-                .extend(told.into_iter().map(|key| cancel(job, key)));
+                .extend(cancelled.into_iter().map(|key| cancel(job, key)));
         }
     }
 

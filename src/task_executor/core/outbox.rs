@@ -42,7 +42,7 @@ impl Core {
                 for allocation in parse_all(&answer.rejected_allocation_ids) {
                     // A slot in which a task continues is offered again, until the task is cancelled or the slot
                     // accepted.
-                    if !self.goes_on_in(job, allocation) && unanswered.remove(&allocation) {
+                    if !self.continues_in(job, allocation) && unanswered.remove(&allocation) {
                         self.log.push(LogLine::SlotRejected { job, allocation });
                         self.release_slot(now, job, allocation);
                     }

@@ -85,7 +85,7 @@ impl Core {
                 continue;
             };
             let may_free = match from {
-                Target::JobMaster(of) => of == job && !self.goes_on_in(job, allocation),
+                Target::JobMaster(of) => of == job && !self.continues_in(job, allocation),
                 Target::ResourceManager => self.jobs.get(&job).is_none_or(|known| {
                     !known.connection.is_registered() && !known.executions.is_in_use(allocation)
                 }),
@@ -104,13 +104,13 @@ impl Core {
     }
 
     /// Whether a task of the job continues in a slot. Logs that, since the sender believes that the slot is idle.
-    pub(super) fn goes_on_in(&mut self, job: JobId, allocation: AllocationId) -> bool {
+    pub(super) fn continues_in(&mut self, job: JobId, allocation: AllocationId) -> bool {
         let known = self.jobs.get(&job);
-        let goes_on = known.is_some_and(|known| known.executions.goes_on_in(allocation));
-        if goes_on {
+        let continues = known.is_some_and(|known| known.executions.continues_in(allocation));
+        if continues {
             self.log.push(LogLine::SlotKept { job, allocation });
         }
-        goes_on
+        continues
     }
 
     /// A running registration at a JobMaster may name a slot that was freed for the ResourceManager meanwhile:
@@ -154,7 +154,7 @@ impl Core {
             let Some(known) = self.jobs.get_mut(&job) else {
                 continue;
             };
-            let told = known.executions.cancel_up_to(up_to, timeouts);
+            let cancelled = known.executions.cancel_up_to(up_to, timeouts);
             // The output of a running task is released after its end: without its output it would seem to have
             // failed.
             if !known.executions.is_running_up_to(up_to) {
@@ -164,7 +164,7 @@ impl Core {
                 }));
             }
             self.effects
-                .extend(told.into_iter().map(|key| cancel(job, key)));
+                .extend(cancelled.into_iter().map(|key| cancel(job, key)));
         }
         Ok(pb::Ack {})
     }

@@ -90,7 +90,7 @@ pub struct ScriptedLauncher {
     pub released_tasks: Mutex<Vec<(u32, u64)>>,
     pub is_slow_to_cancel: bool,
     /// Number of cancellations of tasks.
-    pub told: Arc<AtomicU32>,
+    pub cancellations: Arc<AtomicU32>,
     /// Number of outputs that consumers have not taken yet.
     pub kept_outputs: watch::Sender<usize>,
 }
@@ -99,7 +99,7 @@ pub struct ScriptedLauncher {
 struct ScriptedTask {
     status: watch::Sender<TaskStatus>,
     is_slow_to_cancel: bool,
-    told: Arc<AtomicU32>,
+    cancellations: Arc<AtomicU32>,
 }
 
 impl TaskLauncher for ScriptedLauncher {
@@ -115,7 +115,7 @@ impl TaskLauncher for ScriptedLauncher {
         Box::new(ScriptedTask {
             status,
             is_slow_to_cancel: self.is_slow_to_cancel,
-            told: self.told.clone(),
+            cancellations: self.cancellations.clone(),
         })
     }
 
@@ -140,7 +140,7 @@ impl TaskLauncher for ScriptedLauncher {
 
 impl RunningTask for ScriptedTask {
     fn cancel(&self) {
-        self.told.fetch_add(1, Ordering::Relaxed);
+        self.cancellations.fetch_add(1, Ordering::Relaxed);
         let is_slow = self.is_slow_to_cancel;
         let status = if is_slow {
             TaskStatus::Canceling
@@ -303,7 +303,7 @@ impl World {
             released_files: Mutex::new(Vec::new()),
             released_tasks: Mutex::new(Vec::new()),
             is_slow_to_cancel,
-            told: Arc::default(),
+            cancellations: Arc::default(),
             kept_outputs: watch::Sender::new(0),
         });
         let records = Arc::new(ScriptedRecords::default());

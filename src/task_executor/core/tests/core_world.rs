@@ -57,7 +57,7 @@ pub(super) struct World {
     /// The last registration of each connection, unless it was begun again or ended since.
     registrations: BTreeMap<Target, u64>,
     pub(super) running: Vec<(TaskKey, String)>,
-    told_to_end: BTreeSet<TaskKey>,
+    cancelled_tasks: BTreeSet<TaskKey>,
     asked: Option<Vec<JobId>>,
     /// Started executions since the job was last forgotten.
     started: BTreeSet<TaskKey>,
@@ -77,7 +77,7 @@ impl World {
             senders: Vec::new(),
             registrations: BTreeMap::new(),
             running: Vec::new(),
-            told_to_end: BTreeSet::new(),
+            cancelled_tasks: BTreeSet::new(),
             asked: None,
             started: BTreeSet::new(),
             cancelled: BTreeMap::new(),
@@ -149,7 +149,7 @@ impl World {
         });
         for (task, _) in superseded {
             prop_assert!(
-                self.told_to_end.contains(task),
+                self.cancelled_tasks.contains(task),
                 "{task:?} goes on superseded"
             );
         }
@@ -246,7 +246,7 @@ impl World {
                     self.asked = Some(jobs);
                 }
                 Effect::Cancel(task) => {
-                    self.told_to_end.insert(task);
+                    self.cancelled_tasks.insert(task);
                 }
                 Effect::Wake(_)
                 | Effect::NotifySlots { .. }

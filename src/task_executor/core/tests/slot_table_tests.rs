@@ -86,7 +86,7 @@ fn what_a_slot_takes_is_reserved_from_the_total_until_nothing_runs_in_it() {
     let late = table.request(1, holder(2, 9), &large);
     assert!(
         matches!(late, RequestAnswer::Refused(_)),
-        "it was told so: {late:?}"
+        "it was refused: {late:?}"
     );
 }
 
