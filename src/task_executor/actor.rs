@@ -1,5 +1,5 @@
-//! The loop of a TaskExecutor: feeds the core, holds the running tasks, and says goodbye. Decides nothing itself;
-//! the core's effects are run in [`super::effects`].
+//! The loop of a TaskExecutor: feeds the core, holds the running tasks, and disconnects when it stops. Decides nothing
+//! itself; the core's effects are run in [`super::effects`].
 //!
 //! Calls run in tasks that end with the actor. Each registration attempt asks the actor for its message, so that
 //! number and report are of that moment.
@@ -23,7 +23,7 @@ use tracing::warn;
 
 use super::batch_registration::{BatchOutcome, metrics_of};
 use super::confirmations::Unconfirmed;
-use super::core::{Core, Goodbyes, GraphKey, LeaderlessTimer, Target, TaskKey};
+use super::core::{Core, DisconnectMessages, GraphKey, LeaderlessTimer, Target, TaskKey};
 use super::effects::Registering;
 use super::graph_fetches::GraphFetches;
 use super::launcher::{CoordinatorRequest, RunningTask, TaskStatus};
@@ -53,8 +53,8 @@ pub(super) enum Request {
         Reply<pb::HeartbeatFromJobMasterResponse>,
     ),
     AnnounceLeader(pb::AnnounceLeaderRequest, Reply<pb::AnnounceLeaderResponse>),
-    JobMasterGoodbye(pb::DisconnectJobMasterRequest, Reply<pb::Ack>),
-    ResourceManagerGoodbye(pb::DisconnectResourceManagerRequest, Reply<pb::Ack>),
+    DisconnectJobMaster(pb::DisconnectJobMasterRequest, Reply<pb::Ack>),
+    DisconnectResourceManager(pb::DisconnectResourceManagerRequest, Reply<pb::Ack>),
 }
 
 /// A message to the actor.
@@ -292,11 +292,11 @@ impl Actor {
                 let answer = core.announce_leader(now, &request);
                 self.answer(reply, answer);
             }
-            Request::JobMasterGoodbye(request, reply) => {
+            Request::DisconnectJobMaster(request, reply) => {
                 let answer = core.disconnect_job_master(now, &request);
                 self.answer(reply, answer);
             }
-            Request::ResourceManagerGoodbye(request, reply) => {
+            Request::DisconnectResourceManager(request, reply) => {
                 let answer = core.disconnect_resource_manager(now, &request);
                 self.answer(reply, answer);
             }
@@ -358,21 +358,22 @@ impl Actor {
             }
         }
         let connector = self.services.connector.clone();
-        let goodbyes = say_goodbye(connector, self.core.goodbyes(cause));
-        if timeout(self.options.stop_timeout, goodbyes).await.is_err() {
-            tracing::warn!("not all goodbyes were acknowledged in time");
+        let disconnected = disconnect(connector, self.core.disconnect_messages(cause));
+        let disconnected = timeout(self.options.stop_timeout, disconnected).await;
+        if disconnected.is_err() {
+            tracing::warn!("not all disconnect messages were acknowledged in time");
         }
     }
 }
 
-async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
+async fn disconnect(connector: Arc<dyn Connector>, messages: DisconnectMessages) {
     let resource_manager = async {
-        if let Some((address, request)) = goodbyes.resource_manager {
+        if let Some((address, request)) = messages.resource_manager {
             let gateway = connector.resource_manager(&address);
             note(gateway.disconnect_task_executor(request).await);
         }
     };
-    let job_masters = goodbyes
+    let job_masters = messages
         .job_masters
         .into_iter()
         .map(|(job, address, request)| {
@@ -384,7 +385,7 @@ async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
 
 fn note(answer: GatewayResult<pb::Ack>) {
     if let Err(error) = answer {
-        tracing::debug!(%error, "a goodbye failed");
+        tracing::debug!(%error, "a disconnect message failed");
     }
 }
 

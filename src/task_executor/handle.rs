@@ -63,8 +63,8 @@ ask! {
     heartbeat_from_job_master(HeartbeatFromJobMasterRequest)
         -> HeartbeatFromJobMasterResponse = JobMasterHeartbeat;
     announce_leader(AnnounceLeaderRequest) -> AnnounceLeaderResponse = AnnounceLeader if names_address;
-    disconnect_job_master(DisconnectJobMasterRequest) -> Ack = JobMasterGoodbye;
-    disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack = ResourceManagerGoodbye;
+    disconnect_job_master(DisconnectJobMasterRequest) -> Ack = DisconnectJobMaster;
+    disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack = DisconnectResourceManager;
 }
 
 /// A leader that can't be reached is not followed, in any term.

@@ -143,7 +143,7 @@ pub struct TaskExecutorServices {
     pub guard: IsolationGuard,
 }
 
-/// A TaskExecutor. Dropping it ends it without goodbye, as the end of its process would.
+/// A TaskExecutor. Dropping it ends it without disconnect messages, as the end of its process would.
 #[derive(Debug)]
 pub struct TaskExecutor {
     handle: TaskExecutorHandle,
@@ -209,7 +209,7 @@ impl TaskExecutor {
         cause.unwrap_or_else(|| Fatal::Broken("the task executor ended".to_owned()))
     }
 
-    /// Ends its tasks, says goodbye with the cause, so that they are rescheduled at once, and waits for its end.
+    /// Ends its tasks, disconnects with the cause, so that they are rescheduled at once, and waits for its end.
     pub async fn stop(self, cause: &str) {
         let message = |done| actor::Message::Stop(cause.to_owned(), done);
         let _it_ended_either_way = self.handle.tell(message).await;

@@ -72,7 +72,7 @@ pub enum LogLine {
     },
     /// The ResourceManager sent nothing for too long.
     ResourceManagerSilent,
-    /// The ResourceManager said goodbye.
+    /// The ResourceManager disconnected.
     ResourceManagerDisconnected {
         /// The reason.
         cause: String,
@@ -82,7 +82,7 @@ pub enum LogLine {
         /// The job.
         job: JobId,
     },
-    /// A JobMaster said goodbye, but its job goes on.
+    /// A JobMaster disconnected, but its job continues.
     JobMasterDisconnected {
         /// The job.
         job: JobId,

@@ -276,8 +276,8 @@ impl Core {
         !self.jobs.values().any(|job| job.executions.is_running())
     }
 
-    /// The goodbyes to send, by address.
-    pub fn goodbyes(&self, cause: &str) -> Goodbyes {
+    /// The messages with which it disconnects, by address.
+    pub fn disconnect_messages(&self, cause: &str) -> DisconnectMessages {
         let (resource_id, incarnation) = self.identity();
         let resource_manager = self.resource_manager.is_registered().then(|| {
             let request = pb::DisconnectTaskExecutorRequest {
@@ -305,7 +305,7 @@ impl Core {
                 (job, known.connection.address.clone(), request)
             })
             .collect();
-        Goodbyes {
+        DisconnectMessages {
             resource_manager,
             job_masters,
         }
@@ -403,9 +403,9 @@ impl Core {
     }
 }
 
-/// Goodbyes and their addresses.
-#[derive(Debug, Default)]
-pub struct Goodbyes {
+/// Messages with which a TaskExecutor disconnects, and their addresses.
+#[derive(Debug)]
+pub struct DisconnectMessages {
     /// To the ResourceManager.
     pub resource_manager: Option<(String, pb::DisconnectTaskExecutorRequest)>,
     /// To JobMasters.

@@ -260,7 +260,7 @@ impl Core {
         })
     }
 
-    /// Handles a JobMaster's goodbye: the job has ended, or the JobMaster gave this TaskExecutor up, which then
+    /// Handles the message with which a JobMaster disconnects: the job has ended, or the JobMaster gave this TaskExecutor up, which then
     /// registers again.
     pub fn disconnect_job_master(
         &mut self,
@@ -284,7 +284,7 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    /// Handles the ResourceManager's goodbye: registers again.
+    /// Handles the message with which the ResourceManager disconnects: registers again.
     pub fn disconnect_resource_manager(
         &mut self,
         now: Uptime,
