@@ -85,7 +85,7 @@ impl Core {
                 operator: waiting.operator.clone(),
                 number: waiting.number,
             };
-            self.effects.push(Effect::AskCoordinator {
+            self.output.effect(Effect::AskCoordinator {
                 job,
                 address: address.clone(),
                 run,
@@ -132,11 +132,11 @@ impl Core {
         let Some(known) = self.jobs.get_mut(&job) else {
             return;
         };
-        let effects = &mut self.effects;
+        let output = &mut self.output;
         known.coordinator_requests.retain(|request_id, waiting| {
             let is_its_own = waiting.execution == *execution;
             if is_its_own {
-                effects.push(Effect::AnswerCoordinatorRequest {
+                output.effect(Effect::AnswerCoordinatorRequest {
                     request_id: *request_id,
                     answer: Err("its task has ended".to_owned()),
                 });
@@ -146,7 +146,7 @@ impl Core {
     }
 
     fn answer_coordinator_request(&mut self, request_id: u64, answer: Result<Answer, String>) {
-        self.effects
-            .push(Effect::AnswerCoordinatorRequest { request_id, answer });
+        self.output
+            .effect(Effect::AnswerCoordinatorRequest { request_id, answer });
     }
 }

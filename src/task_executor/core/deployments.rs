@@ -22,7 +22,7 @@ use super::executions::ExecutionKey;
 use super::isolation::Confirmation;
 use super::requests::{execution_key, invalid, parse, unknown_job};
 use super::slot_table::SlotHolder;
-use super::{Core, Effect, LogLine, TaskKey, cancel};
+use super::{Core, Effect, LogLine, TaskKey};
 use crate::launcher::TaskStart;
 
 impl Core {
@@ -76,7 +76,7 @@ impl Core {
                 self.start_task(now, job, &sender, &graph, deployment, confirmation)
             {
                 let (subtask, generation) = (refusal.subtask, refusal.generation);
-                self.log.push(LogLine::TaskRefused {
+                self.output.log(LogLine::TaskRefused {
                     job,
                     vertex: refusal.vertex_id.clone(),
                     subtask,
@@ -152,15 +152,14 @@ impl Core {
             external_resources: share_of(graph, key.vertex, &self.slots.indices(allocation)),
             deployment,
         };
-        self.effects
-            .extend(superseded.into_iter().map(|key| cancel(job, key)));
+        self.output.cancel(job, superseded);
         let task = TaskKey {
             job,
             execution: key,
         };
-        self.effects.push(Effect::Start(task, Box::new(start)));
+        self.output.effect(Effect::Start(task, Box::new(start)));
         if is_stopped {
-            self.effects.push(Effect::Stop(task));
+            self.output.effect(Effect::Stop(task));
         }
         Ok(())
     }
@@ -171,10 +170,10 @@ impl Core {
             return;
         };
         if !std::mem::replace(&mut known.is_stopped, true) {
-            self.log.push(LogLine::JobStopped { job });
+            self.output.log(LogLine::JobStopped { job });
         }
         for execution in known.executions.running() {
-            self.effects.push(Effect::Stop(TaskKey { job, execution }));
+            self.output.effect(Effect::Stop(TaskKey { job, execution }));
         }
     }
 }

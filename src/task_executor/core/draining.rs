@@ -15,8 +15,8 @@ impl Core {
         self.is_releasing = is_releasing;
         self.may_leave |= !is_draining;
         match (was_draining, is_draining) {
-            (false, true) => self.log.push(LogLine::Draining),
-            (true, false) => self.log.push(LogLine::DrainingEnded),
+            (false, true) => self.output.log(LogLine::Draining),
+            (true, false) => self.output.log(LogLine::DrainingEnded),
             (true, true) | (false, false) => {}
         }
     }
@@ -54,7 +54,7 @@ impl Core {
             && !self.has_left;
         if may_leave && self.is_unused(untaken) {
             self.has_left = true;
-            self.effects.push(Effect::Fatal(Fatal::Drained));
+            self.output.effect(Effect::Fatal(Fatal::Drained));
         }
     }
 }

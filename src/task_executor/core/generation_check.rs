@@ -21,7 +21,7 @@ use tanist_proto::id::{Generation, JobId};
 
 use super::executions::{CancellationTimeouts, ExecutionKey};
 use super::job::Job;
-use super::{Core, Effect, LogLine, cancel};
+use super::{Core, Effect, LogLine};
 
 /// Delay between two questions, and between the beginning of doubt and the first question. A random delay is added.
 pub const PAUSE: Duration = Duration::from_millis(750);
@@ -68,8 +68,8 @@ impl Core {
                 let of_run = |job: JobId| Some((job, self.jobs.get(&job)?.connection.run));
                 let asked: BTreeMap<JobId, u64> =
                     self.doubted(now, at).filter_map(of_run).collect();
-                self.effects
-                    .push(Effect::AskStore(asked.keys().copied().collect()));
+                self.output
+                    .effect(Effect::AskStore(asked.keys().copied().collect()));
                 let heard = self.highest.asked();
                 let since = now;
                 self.asking = Asking::InFlight {
@@ -111,7 +111,7 @@ impl Core {
         let stored_jobs = match answer {
             Ok(stored_jobs) => stored_jobs,
             Err(reason) => {
-                self.log.push(LogLine::StoreSilent {
+                self.output.log(LogLine::StoreSilent {
                     reason,
                     jobs: asked.len(),
                 });
@@ -126,7 +126,7 @@ impl Core {
         let is_ours = self.highest.heard().incarnation.as_ref() == Some(&stored_jobs.incarnation);
         if !is_ours || stored_jobs.epoch < heard.proven() {
             if std::mem::replace(&mut self.is_store_believed, false) {
-                self.log.push(LogLine::StoreNotBelieved {
+                self.output.log(LogLine::StoreNotBelieved {
                     incarnation: stored_jobs.incarnation,
                     epoch: stored_jobs.epoch,
                 });
@@ -183,7 +183,7 @@ impl Core {
                 self.end_job(now, job, "it is gone from the store");
             }
             StoredGenerations::Unreadable(reason) => {
-                self.log.push(LogLine::StateUnreadable { job, reason });
+                self.output.log(LogLine::StateUnreadable { job, reason });
             }
             StoredGenerations::Ended | StoredGenerations::Absent => {}
         }
@@ -213,12 +213,11 @@ impl Core {
         let cancelled = known.executions.supersede(&stored_of, timeouts);
         let runs = known.executions.runs_superseded(&stored_of);
         if !cancelled.is_empty() {
-            self.log.push(LogLine::TasksSuperseded {
+            self.output.log(LogLine::TasksSuperseded {
                 job,
                 tasks: cancelled.len(),
             });
-            self.effects
-                .extend(cancelled.into_iter().map(|key| cancel(job, key)));
+            self.output.cancel(job, cancelled);
         }
         runs
     }

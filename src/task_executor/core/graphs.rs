@@ -76,7 +76,7 @@ impl Core {
         reason: &str,
     ) -> GatewayResult<pb::SubmitTasksResponse> {
         let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
-        self.log.push(LogLine::TasksRefused {
+        self.output.log(LogLine::TasksRefused {
             job,
             tasks: request.tasks.len(),
             reason: reason.to_owned(),

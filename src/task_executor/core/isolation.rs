@@ -19,7 +19,7 @@ use tanist_proto::v1 as pb;
 
 use super::executions::CancellationTimeouts;
 use super::job::Job;
-use super::{Core, Effect, LogLine, cancel};
+use super::{Core, Effect, LogLine};
 
 /// How often the clock is read while isolated tasks run: a timer would not count the time of a suspended host.
 const TICK: Duration = Duration::from_millis(100);
@@ -63,7 +63,8 @@ impl Core {
         let known = self.jobs.get_mut(&job);
         if let Some(isolation) = known.and_then(|known| known.isolation.as_mut()) {
             isolation.confirm(asked);
-            self.effects.push(Effect::Extend(job, isolation.ended_by()));
+            self.output
+                .effect(Effect::Extend(job, isolation.ended_by()));
         }
     }
 
@@ -107,13 +108,12 @@ impl Core {
                     deadline: now + end.since(at),
                     ..timeouts
                 });
-                self.log.push(LogLine::IsolationLapsed {
+                self.output.log(LogLine::IsolationLapsed {
                     job,
                     tasks: cancelled.len(),
                     since: at.since(isolation.confirmed),
                 });
-                self.effects
-                    .extend(cancelled.into_iter().map(|key| cancel(job, key)));
+                self.output.cancel(job, cancelled);
             }
             let end = isolation.ended_by();
             ended_by = ended_by.into_iter().chain([end]).min();
@@ -158,7 +158,8 @@ impl Core {
         isolation.cancellation = Duration::from_millis(bounds.cancellation_ms);
         if !outlived {
             isolation.confirm(confirmed);
-            self.effects.push(Effect::Extend(job, isolation.ended_by()));
+            self.output
+                .effect(Effect::Extend(job, isolation.ended_by()));
         }
     }
 

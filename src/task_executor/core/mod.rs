@@ -5,7 +5,7 @@
 //!
 //! Its other parts: [`registering`] (the leader it follows and its registrations), [`requests`]
 //! (requests of the leader), [`deployments`] (which tasks start), [`outbox`] (messages to the
-//! leader), [`generation_check`] (the stored state of its jobs). Output is collected as [`Effect`]s.
+//! leader), [`generation_check`] (the stored state of its jobs). Its [`output`] is collected.
 //!
 //! - A slot becomes free only when nothing runs in it.
 //! - It ends its jobs without leader only if no leader was heard of and the store did not answer for
@@ -25,6 +25,7 @@ mod job;
 mod leaderless_timer;
 mod log_line;
 mod outbox;
+mod output;
 mod regions;
 mod registering;
 mod requests;
@@ -50,6 +51,7 @@ pub use self::graphs::GraphKey;
 use self::job::Job;
 pub use self::leaderless_timer::LeaderlessTimer;
 pub use self::log_line::LogLine;
+use self::output::Output;
 use self::slot_table::{SlotHolder, SlotTable};
 use crate::launcher::TaskStatus;
 use crate::{Fatal, Options, TaskExecutorDescription};
@@ -91,8 +93,7 @@ pub struct Core {
     /// Whether it has been open for slots at some time, so that it leaves when it has drained.
     may_leave: bool,
     has_left: bool,
-    effects: Vec<Effect>,
-    log: Vec<LogLine>,
+    output: Output,
 }
 
 impl Core {
@@ -126,19 +127,18 @@ impl Core {
             is_releasing: false,
             may_leave: false,
             has_left: false,
-            effects: Vec::new(),
-            log: Vec::new(),
+            output: Output::default(),
         }
     }
 
     /// Takes the collected lines for the log, which precede the effects.
     pub fn take_log(&mut self) -> Vec<LogLine> {
-        std::mem::take(&mut self.log)
+        self.output.take_log()
     }
 
     /// Takes the collected effects.
     pub fn take_effects(&mut self) -> Vec<Effect> {
-        std::mem::take(&mut self.effects)
+        self.output.take_effects()
     }
 
     /// Handles a change of a task's status.
@@ -159,7 +159,7 @@ impl Core {
                 subtask,
                 generation,
             } = task.execution;
-            self.log.push(LogLine::TaskFailed {
+            self.output.log(LogLine::TaskFailed {
                 job: task.job,
                 vertex,
                 subtask,
@@ -172,7 +172,7 @@ impl Core {
         };
         if job.executions.update(&task.execution, status, metrics, now) && is_final {
             if job.executions.is_cancelled(&task.execution) {
-                self.effects.push(Effect::ReleaseTask(task));
+                self.output.effect(Effect::ReleaseTask(task));
             }
             self.settle(task.job);
         }
@@ -200,7 +200,7 @@ impl Core {
         if late < self.options.task_cancellation_interval {
             return;
         }
-        self.log.push(LogLine::StoodStill { late });
+        self.output.log(LogLine::StoodStill { late });
         let jobs = self.jobs.values_mut();
         jobs.filter(|job| job.isolation.is_none())
             .for_each(|job| job.executions.extend_deadlines(late));
@@ -215,12 +215,13 @@ impl Core {
             .deadline()
             .is_some_and(|deadline| deadline <= now)
         {
-            self.log.push(LogLine::ResourceManagerSilent);
+            self.output.log(LogLine::ResourceManagerSilent);
             self.connect(Target::ResourceManager);
         }
         for holder in self.slots.expired(now) {
             let SlotHolder { job, allocation } = holder;
-            self.log.push(LogLine::SlotNotAccepted { job, allocation });
+            self.output
+                .log(LogLine::SlotNotAccepted { job, allocation });
             self.release_slot(now, job, allocation);
         }
         for job in jobs {
@@ -232,20 +233,20 @@ impl Core {
                     vertex, subtask, ..
                 } = execution;
                 let ms = millis(now - since);
-                self.log.push(LogLine::TaskStillRuns {
+                self.output.log(LogLine::TaskStillRuns {
                     job,
                     vertex,
                     subtask,
                     ms,
                 });
-                self.effects.push(cancel(job, execution));
+                self.output.cancel(job, vec![execution]);
             }
             if let Some(ExecutionKey {
                 vertex, subtask, ..
             }) = known.executions.take_overdue(now)
             {
                 let timeout = self.options.task_cancellation_timeout;
-                self.effects.push(Effect::Fatal(Fatal::CancellationTimedOut(format!(
+                self.output.effect(Effect::Fatal(Fatal::CancellationTimedOut(format!(
                     "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after its \
                      cancellation"
                 ))));
@@ -255,7 +256,7 @@ impl Core {
                 .deadline()
                 .is_some_and(|deadline| deadline <= now)
             {
-                self.log.push(LogLine::JobMasterSilent { job });
+                self.output.log(LogLine::JobMasterSilent { job });
                 self.connect(Target::JobMaster(job));
             }
             self.flush(now, job);
@@ -316,15 +317,15 @@ impl Core {
         let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_ending) else {
             return;
         };
-        self.log.push(LogLine::JobEnds {
+        self.output.log(LogLine::JobEnds {
             job,
             cause: cause.to_owned(),
         });
         known.is_ending = true;
         known.disconnect();
         known.to_offer.clear();
-        self.effects
-            .push(Effect::StopRegistering(Target::JobMaster(job)));
+        self.output
+            .effect(Effect::StopRegistering(Target::JobMaster(job)));
         self.cancel_tasks_of(now, job);
         let held: Vec<SlotHolder> = self
             .slots
@@ -346,8 +347,7 @@ impl Core {
         if let Some(known) = self.jobs.get_mut(&job) {
             known.to_offer.remove(&allocation);
             let cancelled = known.executions.cancel_in(allocation, timeouts);
-            self.effects
-                .extend(cancelled.into_iter().map(|key| cancel(job, key)));
+            self.output.cancel(job, cancelled);
         }
         self.settle(job);
     }
@@ -365,8 +365,7 @@ impl Core {
         let timeouts = self.cancellation_timeouts(now);
         if let Some(known) = self.jobs.get_mut(&job) {
             let cancelled = known.executions.cancel_all(timeouts);
-            self.effects
-                .extend(cancelled.into_iter().map(|key| cancel(job, key)));
+            self.output.cancel(job, cancelled);
         }
     }
 
@@ -389,11 +388,11 @@ impl Core {
             return;
         }
         if std::mem::take(&mut known.has_files) {
-            self.effects.push(Effect::ReleaseFiles(job));
+            self.output.effect(Effect::ReleaseFiles(job));
         }
         if known.is_ending && !known.executions.is_running() {
             self.jobs.remove(&job);
-            self.effects.push(Effect::Release(job));
+            self.output.effect(Effect::Release(job));
         }
     }
 
@@ -410,10 +409,6 @@ pub struct DisconnectMessages {
     pub resource_manager: Option<(String, pb::DisconnectTaskExecutorRequest)>,
     /// To JobMasters.
     pub job_masters: Vec<(JobId, String, pb::DisconnectTaskManagerRequest)>,
-}
-
-fn cancel(job: JobId, execution: ExecutionKey) -> Effect {
-    Effect::Cancel(TaskKey { job, execution })
 }
 
 fn scope(job: JobId, known: &Job) -> pb::JobScope {

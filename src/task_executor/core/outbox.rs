@@ -43,7 +43,7 @@ impl Core {
                     // A slot in which a task continues is offered again, until the task is cancelled or the slot
                     // accepted.
                     if !self.continues_in(job, allocation) && unanswered.remove(&allocation) {
-                        self.log.push(LogLine::SlotRejected { job, allocation });
+                        self.output.log(LogLine::SlotRejected { job, allocation });
                         self.release_slot(now, job, allocation);
                     }
                 }
@@ -95,7 +95,7 @@ impl Core {
             && let Err(error @ (GatewayError::Outdated { .. } | GatewayError::NotFound(_))) = answer
         {
             let error = error.to_string();
-            self.log.push(LogLine::RegistrationUnknown { error });
+            self.output.log(LogLine::RegistrationUnknown { error });
             self.connect(Target::ResourceManager);
         }
     }
@@ -130,7 +130,7 @@ impl Core {
                 };
                 known.offer = Delivery::InFlight(offered);
                 let address = address.clone();
-                self.effects.push(Effect::Offer {
+                self.output.effect(Effect::Offer {
                     job,
                     address,
                     run,
@@ -148,7 +148,7 @@ impl Core {
                 executions,
             };
             known.update = Delivery::InFlight(keys);
-            self.effects.push(Effect::Update {
+            self.output.effect(Effect::Update {
                 job,
                 address,
                 run,
@@ -176,7 +176,7 @@ impl Core {
         };
         let address = self.resource_manager.address.clone();
         let run = self.resource_manager.run;
-        self.effects.push(Effect::NotifySlots {
+        self.output.effect(Effect::NotifySlots {
             address,
             run,
             request,
@@ -185,7 +185,7 @@ impl Core {
 
     /// Handles a failed call to a JobMaster: if it does not know this registration, begins another one.
     pub(super) fn call_failed(&mut self, job: JobId, error: &GatewayError) {
-        self.log.push(LogLine::CallFailed {
+        self.output.log(LogLine::CallFailed {
             job,
             error: error.to_string(),
         });

@@ -30,7 +30,7 @@ impl Core {
         let refusal = self.highest.follow(&view).err();
         if let Some(refusal) = &refusal {
             let refusal = refusal.to_string();
-            self.log.push(LogLine::LeaderRefused { refusal });
+            self.output.log(LogLine::LeaderRefused { refusal });
             self.check_incarnation(&view);
         }
         let Some(information) = view.leader.filter(|_| refusal.is_none()) else {
@@ -43,7 +43,7 @@ impl Core {
         };
         let Some(address) = information.addresses.get("rpc").cloned() else {
             let leader = information.process;
-            self.log.push(LogLine::LeaderWithoutAddress { leader });
+            self.output.log(LogLine::LeaderWithoutAddress { leader });
             return;
         };
         let leader = Leader {
@@ -60,7 +60,7 @@ impl Core {
         request: &pb::AnnounceLeaderRequest,
     ) -> GatewayResult<pb::AnnounceLeaderResponse> {
         let epoch = self.highest.admit(request.sender.as_ref())?;
-        self.log.push(LogLine::LeaderAnnounced {
+        self.output.log(LogLine::LeaderAnnounced {
             epoch,
             process: request.process.clone(),
         });
@@ -78,7 +78,7 @@ impl Core {
     pub fn term_changed(&mut self, proof: &Proof) -> bool {
         if let Some(shown) = proof.went_back() {
             let proven = proof.proven();
-            self.effects.push(Effect::Fatal(Fatal::Refused(format!(
+            self.output.effect(Effect::Fatal(Fatal::Refused(format!(
                 "the store went back from epoch {proven} to epoch {shown}: it was restored from a backup; the tasks of this \
                  TaskManager are younger than its records; bring the former store back first, or start this process again: it \
                  joins the cluster as it is"
@@ -93,19 +93,19 @@ impl Core {
         let Some(leader) = self.leader.take_if(|leader| is_followed(leader)) else {
             return false;
         };
-        self.log.push(LogLine::LeaderDropped {
+        self.output.log(LogLine::LeaderDropped {
             epoch: leader.epoch,
             address: leader.address,
         });
         self.is_led = false;
         self.slots.stop_all_timers();
         self.resource_manager.end();
-        self.effects
-            .push(Effect::StopRegistering(Target::ResourceManager));
+        self.output
+            .effect(Effect::StopRegistering(Target::ResourceManager));
         for (&job, known) in &mut self.jobs {
             known.disconnect();
-            self.effects
-                .push(Effect::StopRegistering(Target::JobMaster(job)));
+            self.output
+                .effect(Effect::StopRegistering(Target::JobMaster(job)));
         }
         true
     }
@@ -116,7 +116,7 @@ impl Core {
         if let (Some(ours), Some(theirs), Some(leader)) = (ours, &view.incarnation, &view.leader)
             && ours != *theirs
         {
-            self.effects.push(Effect::Fatal(Fatal::Refused(format!(
+            self.output.effect(Effect::Fatal(Fatal::Refused(format!(
                 "the store is another incarnation of the cluster: {theirs}, led by {}, and this \
                  TaskManager belongs to {ours}: it was wiped, or restored from a backup; if that is meant, start this process \
                  again: it joins the cluster as it is; else bring the former store back first",
@@ -136,7 +136,9 @@ impl Core {
             .chain(self.jobs.keys().map(|&job| Target::JobMaster(job)))
             .collect();
         if self.leader.as_ref() == Some(&leader) {
-            self.effects.extend(targets.into_iter().map(Effect::Wake));
+            for target in targets {
+                self.output.effect(Effect::Wake(target));
+            }
             if was_led {
                 return;
             }
@@ -147,7 +149,7 @@ impl Core {
             }
             return;
         }
-        self.log.push(LogLine::LeaderFollowed {
+        self.output.log(LogLine::LeaderFollowed {
             epoch: leader.epoch,
             address: leader.address.clone(),
         });
@@ -248,7 +250,7 @@ impl Core {
                 self.is_draining |= success.draining;
                 self.heard_of_leader = now;
                 self.resource_manager.succeed(now, self.silence(&success));
-                self.log.push(LogLine::AtResourceManager {
+                self.output.log(LogLine::AtResourceManager {
                     resource_manager: success.resource_id,
                     epoch: success.epoch,
                     address: self.resource_manager.address.clone(),
@@ -262,7 +264,7 @@ impl Core {
             }
             Registered::Rejected(reason) => {
                 self.resource_manager.end();
-                self.effects.push(Effect::Fatal(Fatal::Refused(format!(
+                self.output.effect(Effect::Fatal(Fatal::Refused(format!(
                     "the ResourceManager at {} rejected this TaskManager: {reason}",
                     self.resource_manager.address
                 ))));
@@ -292,7 +294,7 @@ impl Core {
         match result {
             Registered::Success((success, incarnation)) => {
                 let epoch = success.epoch;
-                self.log.push(LogLine::AtJobMaster { job, epoch });
+                self.output.log(LogLine::AtJobMaster { job, epoch });
                 self.heard_of_leader = now;
                 known.connection.succeed(now, silence);
                 known.incarnation = known.incarnation.max(incarnation);
@@ -309,7 +311,7 @@ impl Core {
             }
             Registered::Rejected(reason) => {
                 known.connection.end();
-                self.log.push(LogLine::JobMasterRejected { job, reason });
+                self.output.log(LogLine::JobMasterRejected { job, reason });
             }
         }
     }
@@ -332,7 +334,7 @@ impl Core {
                 known.connection.run
             }
         };
-        self.effects.push(Effect::Register {
+        self.output.effect(Effect::Register {
             target,
             address,
             run,
@@ -343,7 +345,7 @@ impl Core {
     pub(super) fn wake_all(&mut self) {
         let jobs = self.jobs.keys().map(|&job| Target::JobMaster(job));
         let targets = std::iter::once(Target::ResourceManager).chain(jobs);
-        self.effects.extend(targets.map(Effect::Wake));
+        targets.for_each(|target| self.output.effect(Effect::Wake(target)));
     }
 
     /// Records a message of a leader on a connection.

@@ -16,7 +16,7 @@ use tanist_proto::v1 as pb;
 use super::executions::{ExecutionKey, Metrics};
 use super::job::Job;
 use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message};
-use super::{Core, Effect, LogLine, Target, TaskKey, cancel};
+use super::{Core, Effect, LogLine, Target, TaskKey};
 
 impl Core {
     /// Handles a slot request of the ResourceManager for a job.
@@ -42,7 +42,7 @@ impl Core {
             match self.slots.request(request.slot, holder, &wanted) {
                 RequestAnswer::Allocated { is_new } => {
                     if is_new {
-                        self.log.push(LogLine::SlotAllocated {
+                        self.output.log(LogLine::SlotAllocated {
                             job,
                             allocation,
                             slot: request.slot,
@@ -91,7 +91,7 @@ impl Core {
                 }),
             };
             if may_free {
-                self.log.push(LogLine::SlotFreed {
+                self.output.log(LogLine::SlotFreed {
                     job,
                     allocation,
                     cause: request.cause.clone(),
@@ -108,7 +108,7 @@ impl Core {
         let known = self.jobs.get(&job);
         let continues = known.is_some_and(|known| known.executions.continues_in(allocation));
         if continues {
-            self.log.push(LogLine::SlotKept { job, allocation });
+            self.output.log(LogLine::SlotKept { job, allocation });
         }
         continues
     }
@@ -134,7 +134,7 @@ impl Core {
             let known = self.jobs.get_mut(&job);
             let older = known.filter(|it| !it.is_ending && it.incarnation < scope.job_incarnation);
             if let Some(known) = older {
-                self.log.push(LogLine::JobTakenOver { job });
+                self.output.log(LogLine::JobTakenOver { job });
                 known.incarnation = scope.job_incarnation;
                 self.connect(Target::JobMaster(job));
             }
@@ -158,13 +158,12 @@ impl Core {
             // The output of a running task is released after its end: without its output it would seem to have
             // failed.
             if !known.executions.is_running_up_to(up_to) {
-                self.effects.push(Effect::ReleaseTask(TaskKey {
+                self.output.effect(Effect::ReleaseTask(TaskKey {
                     job,
                     execution: up_to,
                 }));
             }
-            self.effects
-                .extend(cancelled.into_iter().map(|key| cancel(job, key)));
+            self.output.cancel(job, cancelled);
         }
         Ok(pb::Ack {})
     }
@@ -275,7 +274,7 @@ impl Core {
         if request.job_ended {
             self.end_job(now, job, &request.cause);
         } else {
-            self.log.push(LogLine::JobMasterDisconnected {
+            self.output.log(LogLine::JobMasterDisconnected {
                 job,
                 cause: request.cause.clone(),
             });
@@ -291,7 +290,7 @@ impl Core {
         request: &pb::DisconnectResourceManagerRequest,
     ) -> GatewayResult<pb::Ack> {
         self.admit_resource_manager(now, request.sender.as_ref())?;
-        self.log.push(LogLine::ResourceManagerDisconnected {
+        self.output.log(LogLine::ResourceManagerDisconnected {
             cause: request.cause.clone(),
         });
         self.connect(Target::ResourceManager);
