@@ -273,8 +273,8 @@ impl Actor {
                 self.answer(reply, answer);
             }
             Request::ResourceManagerHeartbeat(request, reply) => {
-                let untaken = *self.services.launcher.kept_outputs().borrow();
-                let answer = core.heartbeat_from_resource_manager(now, &request, untaken);
+                let unread = *self.services.launcher.kept_outputs().borrow();
+                let answer = core.heartbeat_from_resource_manager(now, &request, unread);
                 self.answer(reply, answer);
             }
             Request::JobMasterHeartbeat(request, reply) => {

@@ -62,7 +62,7 @@ impl Core {
         let Some(known) = self.jobs.get_mut(&job) else {
             return;
         };
-        if !known.connection.is_registered() || self.is_stopping {
+        if !known.connection.is_registered() || self.lifecycle.is_stopping() {
             return;
         }
         let (sender, scope) = (known.connection.sender(), scope(job, known));

@@ -100,7 +100,7 @@ impl Core {
         deployment: pb::TaskDeployment,
         confirmation: Option<&Confirmation>,
     ) -> Result<(), String> {
-        if self.is_stopping {
+        if self.lifecycle.is_stopping() {
             return Err("the TaskManager is shutting down".to_owned());
         }
         let text = |error: GatewayError| error.to_string();

@@ -237,7 +237,7 @@ impl Core {
         let alive = self
             .jobs
             .iter()
-            .filter(|(_, known)| !known.is_ending && !self.is_stopping);
+            .filter(|(_, known)| !known.is_ending && !self.lifecycle.is_stopping());
         alive
             .filter(move |(_, known)| is_doubted(known))
             .map(|(&job, _)| job)

@@ -15,7 +15,6 @@ mod budget;
 mod connection;
 mod coordinator_requests;
 mod deployments;
-mod draining;
 mod effect;
 mod executions;
 mod generation_check;
@@ -23,6 +22,7 @@ mod graphs;
 mod isolation;
 mod job;
 mod leaderless_timer;
+mod lifecycle;
 mod log_line;
 mod outbox;
 mod output;
@@ -50,11 +50,12 @@ pub use self::generation_check::PAUSE;
 pub use self::graphs::GraphKey;
 use self::job::Job;
 pub use self::leaderless_timer::LeaderlessTimer;
+use self::lifecycle::Lifecycle;
 pub use self::log_line::LogLine;
 use self::output::Output;
 use self::slot_table::{SlotHolder, SlotTable};
 use crate::launcher::TaskStatus;
-use crate::{Fatal, Options, TaskExecutorDescription};
+use crate::{Fatal, Options, Presence, TaskExecutorDescription};
 
 /// The leader that it follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,13 +87,7 @@ pub struct Core {
     /// Version of the slots that the last registration reported.
     reported_slots: u64,
     jobs: BTreeMap<JobId, Job>,
-    is_stopping: bool,
-    is_draining: bool,
-    /// Whether it must leave in any case once it is unused.
-    is_releasing: bool,
-    /// Whether it has been open for slots at some time, so that it leaves when it has drained.
-    may_leave: bool,
-    has_left: bool,
+    lifecycle: Lifecycle,
     output: Output,
 }
 
@@ -122,11 +117,7 @@ impl Core {
             slots,
             reported_slots: 0,
             jobs: BTreeMap::new(),
-            is_stopping: false,
-            is_draining: false,
-            is_releasing: false,
-            may_leave: false,
-            has_left: false,
+            lifecycle: Lifecycle::new(),
             output: Output::default(),
         }
     }
@@ -265,11 +256,42 @@ impl Core {
 
     /// Cancels all tasks, and accepts nothing more.
     pub fn begin_stop(&mut self, now: Uptime) {
-        self.is_stopping = true;
+        self.lifecycle.stop();
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         for job in jobs {
             self.cancel_tasks_of(now, job);
         }
+    }
+
+    /// Whether it accepts no more slots.
+    pub fn is_draining(&self) -> bool {
+        self.lifecycle.is_draining()
+    }
+
+    /// Number of outputs that may still be read here: `unread`, those that consumers have not read to their end,
+    /// known to the exchange, plus those of blocking edges, which stay until they are released.
+    fn kept_outputs(&self, unread: usize) -> usize {
+        let of_blocking = |known: &Job| known.executions.output_count();
+        unread + self.jobs.values().map(of_blocking).sum::<usize>()
+    }
+
+    fn is_unused(&self, unread: usize) -> bool {
+        let has_ended = |known: &Job| known.executions.is_empty();
+        self.kept_outputs(unread) == 0 && self.slots.is_free() && self.jobs.values().all(has_ended)
+    }
+
+    /// Whether it is registered, and whether it is in use.
+    pub fn presence(&self, unread: usize) -> Presence {
+        Presence {
+            is_registered: self.resource_manager.is_registered(),
+            is_unused: self.is_unused(unread),
+        }
+    }
+
+    /// Leaves if it drains, no job has a slot here, every terminal state is acknowledged, and no output is kept.
+    pub fn review_draining(&mut self, unread: usize) {
+        let is_unused = self.is_unused(unread);
+        self.lifecycle.leave_if_drained(is_unused, &mut self.output);
     }
 
     /// Whether no task runs.
@@ -301,7 +323,7 @@ impl Core {
                     resource_id: resource_id.clone(),
                     incarnation: incarnation.clone(),
                     cause: cause.to_owned(),
-                    nothing_runs: self.is_stopping && !known.executions.is_running(),
+                    nothing_runs: self.lifecycle.is_stopping() && !known.executions.is_running(),
                 };
                 (job, known.connection.address.clone(), request)
             })

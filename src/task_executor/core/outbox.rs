@@ -106,7 +106,7 @@ impl Core {
         let Some(known) = self.jobs.get_mut(&job) else {
             return;
         };
-        if !known.connection.is_registered() || self.is_stopping {
+        if !known.connection.is_registered() || self.lifecycle.is_stopping() {
             return;
         }
         let (address, run) = (known.connection.address.clone(), known.connection.run);
@@ -161,7 +161,7 @@ impl Core {
     /// Notifies the ResourceManager of all slots or some. Without a ResourceManager, the next registration reports
     /// them.
     pub(super) fn notify_slots(&mut self, slots: Vec<pb::SlotStatus>, are_all: bool) {
-        if !self.resource_manager.is_registered() || self.is_stopping {
+        if !self.resource_manager.is_registered() || self.lifecycle.is_stopping() {
             return;
         }
         let (resource_id, incarnation) = self.identity();

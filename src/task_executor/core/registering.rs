@@ -127,7 +127,7 @@ impl Core {
 
     fn follow(&mut self, now: Uptime, leader: Leader) {
         let known = self.leader.as_ref();
-        if known.is_some_and(|known| known.epoch > leader.epoch) || self.is_stopping {
+        if known.is_some_and(|known| known.epoch > leader.epoch) || self.lifecycle.is_stopping() {
             return;
         }
         self.heard_of_leader = now;
@@ -183,7 +183,7 @@ impl Core {
             protocol_version: of.protocol_version,
             cluster_id: of.cluster_id.clone(),
             memory_configuration: Some(of.memory_configuration),
-            draining: self.is_draining,
+            draining: self.lifecycle.is_draining(),
             worker_of: of.worker_of.clone(),
         })
     }
@@ -246,8 +246,7 @@ impl Core {
         }
         match result {
             Registered::Success(success) => {
-                self.may_leave |= !success.draining;
-                self.is_draining |= success.draining;
+                self.lifecycle.registered(success.draining);
                 self.heard_of_leader = now;
                 self.resource_manager.succeed(now, self.silence(&success));
                 self.output.log(LogLine::AtResourceManager {

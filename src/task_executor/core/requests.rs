@@ -31,10 +31,9 @@ impl Core {
         let allocation: AllocationId = parse(&request.allocation_id)?;
         let holder = SlotHolder { job, allocation };
         let refused = |reason: &str| Answer::Refused(reason.to_owned());
-        let answer = if self.is_stopping {
-            refused("the TaskManager is shutting down")
-        } else if self.is_draining && !self.slots.is_held(holder) {
-            refused("the TaskManager is being drained")
+        let is_held = self.slots.is_held(holder);
+        let answer = if let Some(reason) = self.lifecycle.slot_refusal(is_held) {
+            refused(reason)
         } else if self.jobs.get(&job).is_some_and(|known| known.is_ending) {
             refused("the job is ending on this TaskManager")
         } else {
@@ -184,20 +183,22 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    /// Handles a heartbeat of the ResourceManager. `untaken`: number of outputs that consumers have not read to
+    /// Handles a heartbeat of the ResourceManager. `unread`: number of outputs that consumers have not read to
     /// their end.
     pub fn heartbeat_from_resource_manager(
         &mut self,
         now: Uptime,
         request: &pb::HeartbeatFromResourceManagerRequest,
-        untaken: usize,
+        unread: usize,
     ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         self.admit_resource_manager(now, request.sender.as_ref())?;
-        self.drain(request.draining, request.releasing);
+        let (is_draining, is_releasing) = (request.draining, request.releasing);
+        self.lifecycle
+            .drain(is_draining, is_releasing, &mut self.output);
         let slot_report = Some(self.slot_report());
         Ok(pb::HeartbeatFromResourceManagerResponse {
             slot_report,
-            kept_outputs: u32::try_from(self.kept_outputs(untaken)).unwrap_or(u32::MAX),
+            kept_outputs: u32::try_from(self.kept_outputs(unread)).unwrap_or(u32::MAX),
         })
     }
 

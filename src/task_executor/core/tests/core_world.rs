@@ -292,7 +292,7 @@ impl World {
         }
         if let Some(deadline) = self.core.next_deadline(self.now, Moment::default()) {
             prop_assert!(
-                deadline >= self.now || self.core.is_stopping,
+                deadline >= self.now || self.core.lifecycle.is_stopping(),
                 "a deadline was missed"
             );
         }

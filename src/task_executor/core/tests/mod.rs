@@ -5,4 +5,5 @@ mod connection_tests;
 mod core_tests;
 mod core_world;
 mod leaderless_timer_tests;
+mod lifecycle_tests;
 mod slot_table_tests;
