@@ -66,7 +66,10 @@ impl Core {
             return;
         }
         let (sender, scope) = (known.connection.sender(), scope(job, known));
-        let (address, run) = (known.connection.address.clone(), known.connection.run);
+        let (address, run) = (
+            known.connection.address().to_owned(),
+            known.connection.run(),
+        );
         for (request_id, waiting) in &mut known.coordinator_requests {
             if !waiting.delivery.is_ready(now) {
                 continue;
@@ -106,7 +109,7 @@ impl Core {
     ) {
         let retry_at = now + self.options.retry_delay;
         let known = self.jobs.get_mut(&job);
-        let Some(known) = known.filter(|known| known.connection.run == run) else {
+        let Some(known) = known.filter(|known| known.connection.run() == run) else {
             return;
         };
         let Some(waiting) = known.coordinator_requests.get_mut(&request_id) else {

@@ -65,7 +65,7 @@ impl Core {
             }
             Asking::Waiting(_) if !self.is_in_doubt(now, at) => self.asking = Asking::Quiet,
             Asking::Waiting(due) if *due <= now => {
-                let of_run = |job: JobId| Some((job, self.jobs.get(&job)?.connection.run));
+                let of_run = |job: JobId| Some((job, self.jobs.get(&job)?.connection.run()));
                 let asked: BTreeMap<JobId, u64> =
                     self.doubted(now, at).filter_map(of_run).collect();
                 self.output
@@ -169,7 +169,7 @@ impl Core {
             return;
         };
         // If the job has registered meanwhile, its JobMaster decides; it may have started after the store was read.
-        let is_as_asked = known.connection.run == run;
+        let is_as_asked = known.connection.run() == run;
         match stored_generations {
             StoredGenerations::Present(regions) => {
                 if !self.stop_superseded(now, job, &regions) {

@@ -99,10 +99,11 @@ impl Job {
     }
 
     /// Begins to connect to another JobMaster, or again to the same one: messages in flight to the old one do not
-    /// count.
-    pub fn connect(&mut self, address: String) {
-        self.connection.begin(address);
+    /// count. Returns the run of attempts.
+    pub fn connect(&mut self, address: &str) -> u64 {
+        let run = self.connection.begin(address);
         self.forget_deliveries();
+        run
     }
 
     /// Ends the connection.
@@ -133,7 +134,7 @@ impl Job {
             .filter_map(Waiting::retry_at)
             .min();
         let times = [
-            self.connection.deadline(),
+            self.connection.lost_at(),
             self.executions.next_deadline(),
             offer,
             update,

@@ -176,7 +176,7 @@ impl Core {
             .values()
             .filter_map(Job::next_deadline)
             .chain(self.slots.next_deadline())
-            .chain(self.resource_manager.deadline())
+            .chain(self.resource_manager.lost_at())
             .chain(self.doubt_deadline())
             .chain(self.isolation_deadline(now, at))
             .min()
@@ -203,7 +203,7 @@ impl Core {
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         if self
             .resource_manager
-            .deadline()
+            .lost_at()
             .is_some_and(|deadline| deadline <= now)
         {
             self.output.log(LogLine::ResourceManagerSilent);
@@ -244,7 +244,7 @@ impl Core {
             }
             if known
                 .connection
-                .deadline()
+                .lost_at()
                 .is_some_and(|deadline| deadline <= now)
             {
                 self.output.log(LogLine::JobMasterSilent { job });
@@ -309,7 +309,7 @@ impl Core {
                 incarnation: incarnation.clone(),
                 cause: cause.to_owned(),
             };
-            (self.resource_manager.address.clone(), request)
+            (self.resource_manager.address().to_owned(), request)
         });
         let registered = self
             .jobs
@@ -325,7 +325,7 @@ impl Core {
                     cause: cause.to_owned(),
                     nothing_runs: self.lifecycle.is_stopping() && !known.executions.is_running(),
                 };
-                (job, known.connection.address.clone(), request)
+                (job, known.connection.address().to_owned(), request)
             })
             .collect();
         DisconnectMessages {

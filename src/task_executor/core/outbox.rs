@@ -27,7 +27,7 @@ impl Core {
         let Some(known) = self
             .jobs
             .get_mut(&job)
-            .filter(|known| known.connection.run == run)
+            .filter(|known| known.connection.run() == run)
         else {
             return;
         };
@@ -74,7 +74,7 @@ impl Core {
         let Some(known) = self
             .jobs
             .get_mut(&job)
-            .filter(|known| known.connection.run == run)
+            .filter(|known| known.connection.run() == run)
         else {
             return;
         };
@@ -91,7 +91,7 @@ impl Core {
 
     /// Handles the answer to a slot notification. If it failed, the next heartbeat reports the slots.
     pub fn notified(&mut self, run: u64, answer: &GatewayResult<pb::Ack>) {
-        if self.resource_manager.run == run
+        if self.resource_manager.run() == run
             && let Err(error @ (GatewayError::Outdated { .. } | GatewayError::NotFound(_))) = answer
         {
             let error = error.to_string();
@@ -109,7 +109,10 @@ impl Core {
         if !known.connection.is_registered() || self.lifecycle.is_stopping() {
             return;
         }
-        let (address, run) = (known.connection.address.clone(), known.connection.run);
+        let (address, run) = (
+            known.connection.address().to_owned(),
+            known.connection.run(),
+        );
         if known.offer.is_ready(now) && !known.to_offer.is_empty() {
             let offered = std::mem::take(&mut known.to_offer);
             let offer = |&allocation: &AllocationId| {
@@ -174,8 +177,8 @@ impl Core {
             are_all,
             slots_version: self.slots.version(),
         };
-        let address = self.resource_manager.address.clone();
-        let run = self.resource_manager.run;
+        let address = self.resource_manager.address().to_owned();
+        let run = self.resource_manager.run();
         self.output.effect(Effect::NotifySlots {
             address,
             run,

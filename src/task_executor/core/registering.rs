@@ -7,18 +7,15 @@
 //!   belong to another cluster. The store decides about jobs ([`super::generation_check`]), and it alone can name
 //!   another incarnation of the cluster.
 
-use std::time::Duration;
-
 use tanist_gateway::fencing::Proof;
 use tanist_gateway::registration::Registered;
 use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::Uptime;
-use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::connection::Silence;
+use super::connection::{Registration, SilenceTimeouts};
 use super::executions::Metrics;
 use super::slot_table::SlotState;
 use super::{Core, Effect, Leader, LogLine, Target};
@@ -164,11 +161,11 @@ impl Core {
         &mut self,
         run: u64,
     ) -> GatewayResult<pb::RegisterTaskExecutorRequest> {
-        if self.resource_manager.run != run {
+        if self.resource_manager.run() != run {
             return Err(superseded());
         }
-        let (incarnation, epoch, number) = self.number_registration()?;
-        let sender = self.resource_manager.send(incarnation, epoch, number);
+        let registration = self.next_registration()?;
+        let sender = self.resource_manager.send(registration);
         self.reported_slots = self.slots.version();
         let of = &self.description;
         Ok(pb::RegisterTaskExecutorRequest {
@@ -199,13 +196,13 @@ impl Core {
         if self
             .jobs
             .get(&job)
-            .is_none_or(|known| known.connection.run != run)
+            .is_none_or(|known| known.connection.run() != run)
         {
             return Err(superseded());
         }
-        let (incarnation, epoch, number) = self.number_registration()?;
+        let registration = self.next_registration()?;
         let known = self.jobs.get_mut(&job).ok_or_else(superseded)?;
-        let sender = known.connection.send(incarnation, epoch, number);
+        let sender = known.connection.send(registration);
         let held = self
             .slots
             .held_by(job)
@@ -226,7 +223,8 @@ impl Core {
     /// Whether this run of attempts at a JobMaster is active.
     pub fn is_registering(&self, job: JobId, run: u64) -> bool {
         let known = self.jobs.get(&job);
-        known.is_some_and(|known| known.connection.run == run && known.connection.is_registering())
+        known
+            .is_some_and(|known| known.connection.run() == run && known.connection.is_registering())
     }
 
     /// Makes later registrations use numbers above one that a leader has seen.
@@ -241,18 +239,19 @@ impl Core {
         run: u64,
         result: Registered<pb::RegistrationSuccess>,
     ) {
-        if self.resource_manager.run != run {
+        if self.resource_manager.run() != run {
             return;
         }
         match result {
             Registered::Success(success) => {
                 self.lifecycle.registered(success.draining);
                 self.heard_of_leader = now;
-                self.resource_manager.succeed(now, self.silence(&success));
+                let silence = SilenceTimeouts::new(&success, self.options.heartbeat_timeout);
+                self.resource_manager.succeed(now, silence);
                 self.output.log(LogLine::AtResourceManager {
                     resource_manager: success.resource_id,
                     epoch: success.epoch,
-                    address: self.resource_manager.address.clone(),
+                    address: self.resource_manager.address().to_owned(),
                 });
                 // The leader answers: JobMasters there can be tried again without delay.
                 self.wake_all();
@@ -265,7 +264,7 @@ impl Core {
                 self.resource_manager.end();
                 self.output.effect(Effect::Fatal(Fatal::Refused(format!(
                     "the ResourceManager at {} rejected this TaskManager: {reason}",
-                    self.resource_manager.address
+                    self.resource_manager.address()
                 ))));
             }
         }
@@ -279,14 +278,10 @@ impl Core {
         run: u64,
         result: Registered<(pb::RegistrationSuccess, u64)>,
     ) {
-        let silence = match &result {
-            Registered::Success((success, _)) => self.silence(success),
-            Registered::Rejected(_) => self.silence(&pb::RegistrationSuccess::default()),
-        };
         let Some(known) = self
             .jobs
             .get_mut(&job)
-            .filter(|known| known.connection.run == run)
+            .filter(|known| known.connection.run() == run)
         else {
             return;
         };
@@ -295,6 +290,7 @@ impl Core {
                 let epoch = success.epoch;
                 self.output.log(LogLine::AtJobMaster { job, epoch });
                 self.heard_of_leader = now;
+                let silence = SilenceTimeouts::new(&success, self.options.heartbeat_timeout);
                 known.connection.succeed(now, silence);
                 known.incarnation = known.incarnation.max(incarnation);
                 // Active slots were part of the registration: the JobMaster frees those it does not need, and those
@@ -320,17 +316,13 @@ impl Core {
         let Some(leader) = &self.leader else { return };
         let address = leader.address.clone();
         let run = match target {
-            Target::ResourceManager => {
-                self.resource_manager.begin(address.clone());
-                self.resource_manager.run
-            }
+            Target::ResourceManager => self.resource_manager.begin(&address),
             Target::JobMaster(job) => {
                 let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_ending) else {
                     return;
                 };
-                known.connect(address.clone());
                 self.slots.stop_timers(job);
-                known.connection.run
+                known.connect(&address)
             }
         };
         self.output.effect(Effect::Register {
@@ -351,16 +343,16 @@ impl Core {
     pub(super) fn heard(&mut self, now: Uptime, target: Target) {
         self.heard_of_leader = now;
         match target {
-            Target::ResourceManager => self.resource_manager.heard(now),
+            Target::ResourceManager => self.resource_manager.record_contact(now),
             Target::JobMaster(job) => {
                 if let Some(known) = self.jobs.get_mut(&job) {
-                    known.connection.heard(now);
+                    known.connection.record_contact(now);
                 }
             }
         }
     }
 
-    fn number_registration(&mut self) -> GatewayResult<(ClusterIncarnation, Epoch, u64)> {
+    fn next_registration(&mut self) -> GatewayResult<Registration> {
         let unknown = || GatewayError::NotYet("the cluster's incarnation is not known".to_owned());
         let leader = self.leader.as_ref().ok_or_else(superseded)?;
         let incarnation = self.highest.heard().incarnation.ok_or_else(unknown)?;
@@ -368,23 +360,8 @@ impl Core {
             return Err(superseded());
         }
         self.last_registration = self.last_registration.saturating_add(1);
-        Ok((incarnation, leader.epoch, self.last_registration))
-    }
-
-    fn silence(&self, success: &pb::RegistrationSuccess) -> Silence {
-        let lost_after = match success.heartbeat_timeout_ms {
-            0 => self.options.heartbeat_timeout,
-            millis => Duration::from_millis(millis),
-        };
-        // One heartbeat is overdue by half an interval. The leader counts several failures before it gives up.
-        let doubted_after = match success.heartbeat_interval_ms {
-            0 => lost_after / 3,
-            millis => Duration::from_millis(millis) * 3 / 2,
-        };
-        Silence {
-            doubted_after: doubted_after.min(lost_after),
-            lost_after,
-        }
+        let number = self.last_registration;
+        Ok(Registration::new(incarnation, leader.epoch, number))
     }
 }
 

@@ -353,13 +353,13 @@ impl Core {
     fn admit_any(&mut self, now: Uptime, sender: Option<&pb::Sender>) -> GatewayResult<Target> {
         self.highest.admit(sender)?;
         let registration = sender.map(|sender| sender.registration).unwrap_or_default();
-        let target = if self.resource_manager.is_of(registration) {
+        let target = if self.resource_manager.has_registration(registration) {
             Target::ResourceManager
         } else {
             let jobs = self.jobs.iter();
             let found = jobs
                 .filter(|(_, known)| !known.is_ending)
-                .find(|(_, known)| known.connection.is_of(registration));
+                .find(|(_, known)| known.connection.has_registration(registration));
             let Some((&job, _)) = found else {
                 // A leader that can call can also be registered at.
                 self.wake_all();

@@ -9,18 +9,19 @@ fn a_registration_is_over_when_another_run_of_attempts_begins_and_when_the_conne
 {
     let mut connection = Connection::idle();
     let send = |connection: &mut Connection, number| {
-        let sender = connection.send(ClusterIncarnation::new("c1"), Epoch::new(1), number);
+        let registration = Registration::new(ClusterIncarnation::new("c1"), Epoch::new(1), number);
+        let sender = connection.send(registration);
         assert_eq!(sender.registration, number);
-        assert!(connection.is_of(number));
+        assert!(connection.has_registration(number));
     };
-    connection.begin("jm1:1".to_owned());
+    connection.begin("jm1:1");
     send(&mut connection, 1);
     // Of several registrations in a run the last one counts.
     send(&mut connection, 2);
-    assert!(!connection.is_of(1));
-    connection.begin("jm1:1".to_owned());
-    assert!(!connection.is_of(2) && !connection.is_of(0));
+    assert!(!connection.has_registration(1));
+    connection.begin("jm1:1");
+    assert!(!connection.has_registration(2) && !connection.has_registration(0));
     send(&mut connection, 3);
     connection.end();
-    assert!(!connection.is_of(3) && !connection.is_of(0));
+    assert!(!connection.has_registration(3) && !connection.has_registration(0));
 }
