@@ -70,7 +70,7 @@ impl Core {
                     self.doubted(now, at).filter_map(of_run).collect();
                 self.output
                     .effect(Effect::AskStore(asked.keys().copied().collect()));
-                let heard = self.highest.asked();
+                let heard = self.terms.asked();
                 let since = now;
                 self.asking = Asking::InFlight {
                     asked,
@@ -121,9 +121,9 @@ impl Core {
         };
         // The store's term counts like its watch. It may be outdated since the question, which does no harm; but a
         // store that shows a lower epoch than it had shown then, or another cluster, says nothing about jobs.
-        self.highest
+        self.terms
             .answered(&stored_jobs.incarnation, stored_jobs.epoch, &heard);
-        let is_ours = self.highest.heard().incarnation.as_ref() == Some(&stored_jobs.incarnation);
+        let is_ours = self.terms.heard().incarnation.as_ref() == Some(&stored_jobs.incarnation);
         if !is_ours || stored_jobs.epoch < heard.proven() {
             if std::mem::replace(&mut self.is_store_believed, false) {
                 self.output.log(LogLine::StoreNotBelieved {
@@ -146,7 +146,7 @@ impl Core {
 
     /// Handles a question, begun at `since`, that had no valid answer.
     fn asked_without_answer(&mut self, now: Uptime, since: Uptime) {
-        let heard = self.heard_of_leader.max(self.heard_of_store);
+        let heard = self.leader.last_contact().max(self.heard_of_store);
         if since < heard + self.options.job_manager_failover_timeout {
             return;
         }
@@ -230,7 +230,7 @@ impl Core {
     fn doubted(&self, now: Uptime, at: Moment) -> impl Iterator<Item = JobId> {
         let is_doubted = move |known: &Job| {
             let doubted_at = known.connection.doubted_at();
-            !self.is_led
+            !self.leader.is_named()
                 || doubted_at.is_none_or(|at| at <= now)
                 || self.is_to_be_confirmed(at, known)
         };

@@ -171,7 +171,7 @@ impl Core {
         stored_jobs: StoredJobs,
     ) -> Result<Confirmation, String> {
         let observed = self
-            .highest
+            .leader
             .observe(&stored_jobs.incarnation, stored_jobs.epoch);
         if let Err(error) = observed {
             return Err(error.to_string());

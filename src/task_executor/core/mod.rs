@@ -21,6 +21,7 @@ mod generation_check;
 mod graphs;
 mod isolation;
 mod job;
+mod leader_tracker;
 mod leaderless_timer;
 mod lifecycle;
 mod log_line;
@@ -35,9 +36,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use tanist_gateway::fencing::{Contradicted, HighestEpoch};
+use tanist_gateway::fencing::HighestEpoch;
 use tanist_ha::clock::{Moment, Uptime, millis};
-use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, Generation, JobId};
 use tanist_proto::v1 as pb;
 
@@ -49,6 +49,7 @@ use self::generation_check::Asking;
 pub use self::generation_check::PAUSE;
 pub use self::graphs::GraphKey;
 use self::job::Job;
+use self::leader_tracker::LeaderTracker;
 pub use self::leaderless_timer::LeaderlessTimer;
 use self::lifecycle::Lifecycle;
 pub use self::log_line::LogLine;
@@ -57,27 +58,14 @@ use self::slot_table::{SlotHolder, SlotTable};
 use crate::launcher::TaskStatus;
 use crate::{Fatal, Options, Presence, TaskExecutorDescription};
 
-/// The leader that it follows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Leader {
-    epoch: Epoch,
-    address: String,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Core {
     options: Options,
     description: TaskExecutorDescription,
-    highest: HighestEpoch,
-    last_registration: u64,
-    leader: Option<Leader>,
-    /// The last epoch that was believed but that the store contradicted.
-    contradicted: Option<Contradicted>,
-    /// When a leader last sent a message or was last named.
-    heard_of_leader: Uptime,
-    /// Whether the store, or a leader itself, names a leader to follow.
-    is_led: bool,
+    /// The term that this process accepts.
+    terms: HighestEpoch,
+    leader: LeaderTracker,
     /// When the store last answered a question about jobs.
     heard_of_store: Uptime,
     asking: Asking,
@@ -97,19 +85,15 @@ impl Core {
         now: Uptime,
         options: Options,
         description: TaskExecutorDescription,
-        highest: HighestEpoch,
+        terms: HighestEpoch,
         first_registration: u64,
     ) -> Core {
         let slots = SlotTable::new(&description.worker);
         Core {
             options,
             description,
-            highest,
-            last_registration: first_registration,
-            leader: None,
-            contradicted: None,
-            heard_of_leader: now,
-            is_led: true,
+            leader: LeaderTracker::new(now, terms.clone(), first_registration),
+            terms,
             heard_of_store: now,
             asking: Asking::Quiet,
             is_store_believed: true,

@@ -1,53 +1,35 @@
 //! Which leader a TaskExecutor follows, and its registrations there. Pure, a part of [`super`].
 //!
 //! - Losing the ResourceManager or a JobMaster stops nothing: it registers again, with its slots and executions.
-//! - A leader is followed in a term that is proven, or that is believed while the store is silent:
-//!   [`tanist_gateway::fencing`].
 //! - A process at a leader's address that denies a job or rejects a registration ends nothing: the address may now
 //!   belong to another cluster. The store decides about jobs ([`super::generation_check`]), and it alone can name
 //!   another incarnation of the cluster.
 
+use tanist_gateway::GatewayResult;
 use tanist_gateway::fencing::Proof;
 use tanist_gateway::registration::Registered;
-use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::Uptime;
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::connection::{Registration, SilenceTimeouts};
+use super::connection::SilenceTimeouts;
 use super::executions::Metrics;
+use super::leader_tracker::{Followed, Leader, run_is_over};
 use super::slot_table::SlotState;
-use super::{Core, Effect, Leader, LogLine, Target};
+use super::{Core, Effect, LogLine, Target};
 use crate::Fatal;
 
 impl Core {
     /// Handles a leader, or none, named by the store. Its term counts like a message of the leader.
     pub fn leader_changed(&mut self, now: Uptime, view: LeaderView) {
-        let refusal = self.highest.follow(&view).err();
-        if let Some(refusal) = &refusal {
-            let refusal = refusal.to_string();
-            self.output.log(LogLine::LeaderRefused { refusal });
-            self.check_incarnation(&view);
-        }
-        let Some(information) = view.leader.filter(|_| refusal.is_none()) else {
-            // Present connections stay: that the store names no leader says nothing about them. But another process
-            // may take a slot or supersede running tasks: so the store is asked, and the slot timeouts are
-            // suspended.
-            self.is_led = false;
+        let leader = self.leader.record_view(view, &mut self.output);
+        if !self.leader.is_named() {
             self.slots.stop_all_timers();
-            return;
-        };
-        let Some(address) = information.addresses.get("rpc").cloned() else {
-            let leader = information.process;
-            self.output.log(LogLine::LeaderWithoutAddress { leader });
-            return;
-        };
-        let leader = Leader {
-            epoch: information.epoch,
-            address,
-        };
-        self.follow(now, leader);
+        }
+        if let Some(leader) = leader {
+            self.follow(now, leader);
+        }
     }
 
     /// Handles the announcement of a new leader, which arrives before the store shows it.
@@ -56,13 +38,13 @@ impl Core {
         now: Uptime,
         request: &pb::AnnounceLeaderRequest,
     ) -> GatewayResult<pb::AnnounceLeaderResponse> {
-        let epoch = self.highest.admit(request.sender.as_ref())?;
+        let epoch = self.leader.admit(request.sender.as_ref())?;
         self.output.log(LogLine::LeaderAnnounced {
             epoch,
             process: request.process.clone(),
         });
         let address = request.leader_rpc_address.clone();
-        self.follow(now, Leader { epoch, address });
+        self.follow(now, Leader::new(epoch, address));
         self.job_masters_changed(&request.jobs);
         let (resource_id, incarnation) = self.identity();
         Ok(pb::AnnounceLeaderResponse {
@@ -73,28 +55,9 @@ impl Core {
 
     /// Handles a change of the term that this process accepts. Returns whether the followed leader was dropped.
     pub fn term_changed(&mut self, proof: &Proof) -> bool {
-        if let Some(shown) = proof.went_back() {
-            let proven = proof.proven();
-            self.output.effect(Effect::Fatal(Fatal::Refused(format!(
-                "the store went back from epoch {proven} to epoch {shown}: it was restored from a backup; the tasks of this \
-                 TaskManager are younger than its records; bring the former store back first, or start this process again: it \
-                 joins the cluster as it is"
-            ))));
-        }
-        let contradicted = proof.contradicted();
-        if contradicted == self.contradicted {
+        if !self.leader.record_proof(proof, &mut self.output) {
             return false;
         }
-        self.contradicted = contradicted;
-        let is_followed = |leader: &Leader| contradicted.is_some_and(|it| it.epoch == leader.epoch);
-        let Some(leader) = self.leader.take_if(|leader| is_followed(leader)) else {
-            return false;
-        };
-        self.output.log(LogLine::LeaderDropped {
-            epoch: leader.epoch,
-            address: leader.address,
-        });
-        self.is_led = false;
         self.slots.stop_all_timers();
         self.resource_manager.end();
         self.output
@@ -107,52 +70,27 @@ impl Core {
         true
     }
 
-    /// If a leader of another incarnation of the cluster is in this store, this process is refused.
-    fn check_incarnation(&mut self, view: &LeaderView) {
-        let ours = self.highest.heard().incarnation;
-        if let (Some(ours), Some(theirs), Some(leader)) = (ours, &view.incarnation, &view.leader)
-            && ours != *theirs
-        {
-            self.output.effect(Effect::Fatal(Fatal::Refused(format!(
-                "the store is another incarnation of the cluster: {theirs}, led by {}, and this \
-                 TaskManager belongs to {ours}: it was wiped, or restored from a backup; if that is meant, start this process \
-                 again: it joins the cluster as it is; else bring the former store back first",
-                leader.process
-            ))));
-        }
-    }
-
     fn follow(&mut self, now: Uptime, leader: Leader) {
-        let known = self.leader.as_ref();
-        if known.is_some_and(|known| known.epoch > leader.epoch) || self.lifecycle.is_stopping() {
+        if self.lifecycle.is_stopping() {
             return;
         }
-        self.heard_of_leader = now;
-        let was_led = std::mem::replace(&mut self.is_led, true);
+        let was_named = self.leader.is_named();
         let targets: Vec<Target> = std::iter::once(Target::ResourceManager)
             .chain(self.jobs.keys().map(|&job| Target::JobMaster(job)))
             .collect();
-        if self.leader.as_ref() == Some(&leader) {
-            for target in targets {
-                self.output.effect(Effect::Wake(target));
+        match self.leader.follow(now, leader, &mut self.output) {
+            Followed::Older => {}
+            Followed::Other => targets.into_iter().for_each(|target| self.connect(target)),
+            Followed::Same => {
+                for target in targets {
+                    self.output.effect(Effect::Wake(target));
+                }
+                let connected = self.jobs.iter();
+                let connected = connected.filter(|(_, known)| known.connection.is_registered());
+                for (&job, _) in connected.filter(|_| !was_named) {
+                    self.slots.start_timers(job, now, self.options.slot_timeout);
+                }
             }
-            if was_led {
-                return;
-            }
-            let connected = self.jobs.iter();
-            let connected = connected.filter(|(_, known)| known.connection.is_registered());
-            for (&job, _) in connected {
-                self.slots.start_timers(job, now, self.options.slot_timeout);
-            }
-            return;
-        }
-        self.output.log(LogLine::LeaderFollowed {
-            epoch: leader.epoch,
-            address: leader.address.clone(),
-        });
-        self.leader = Some(leader);
-        for target in targets {
-            self.connect(target);
         }
     }
 
@@ -162,9 +100,9 @@ impl Core {
         run: u64,
     ) -> GatewayResult<pb::RegisterTaskExecutorRequest> {
         if self.resource_manager.run() != run {
-            return Err(superseded());
+            return Err(run_is_over());
         }
-        let registration = self.next_registration()?;
+        let registration = self.leader.next_registration()?;
         let sender = self.resource_manager.send(registration);
         self.reported_slots = self.slots.version();
         let of = &self.description;
@@ -198,10 +136,10 @@ impl Core {
             .get(&job)
             .is_none_or(|known| known.connection.run() != run)
         {
-            return Err(superseded());
+            return Err(run_is_over());
         }
-        let registration = self.next_registration()?;
-        let known = self.jobs.get_mut(&job).ok_or_else(superseded)?;
+        let registration = self.leader.next_registration()?;
+        let known = self.jobs.get_mut(&job).ok_or_else(run_is_over)?;
         let sender = known.connection.send(registration);
         let held = self
             .slots
@@ -229,7 +167,7 @@ impl Core {
 
     /// Makes later registrations use numbers above one that a leader has seen.
     pub fn raise_registration(&mut self, seen: u64) {
-        self.last_registration = self.last_registration.max(seen);
+        self.leader.raise_registration(seen);
     }
 
     /// Handles the result of a run of attempts at the ResourceManager.
@@ -245,7 +183,7 @@ impl Core {
         match result {
             Registered::Success(success) => {
                 self.lifecycle.registered(success.draining);
-                self.heard_of_leader = now;
+                self.leader.record_contact(now);
                 let silence = SilenceTimeouts::new(&success, self.options.heartbeat_timeout);
                 self.resource_manager.succeed(now, silence);
                 self.output.log(LogLine::AtResourceManager {
@@ -289,7 +227,7 @@ impl Core {
             Registered::Success((success, incarnation)) => {
                 let epoch = success.epoch;
                 self.output.log(LogLine::AtJobMaster { job, epoch });
-                self.heard_of_leader = now;
+                self.leader.record_contact(now);
                 let silence = SilenceTimeouts::new(&success, self.options.heartbeat_timeout);
                 known.connection.succeed(now, silence);
                 known.incarnation = known.incarnation.max(incarnation);
@@ -299,7 +237,7 @@ impl Core {
                 let new = held.filter(|(_, slot)| !matches!(slot, SlotState::Active(_)));
                 let holders = new.filter_map(|(_, slot)| slot.holder());
                 known.to_offer = holders.map(|holder| holder.allocation).collect();
-                if self.is_led {
+                if self.leader.is_named() {
                     self.slots.start_timers(job, now, self.options.slot_timeout);
                 }
                 self.flush(now, job);
@@ -313,8 +251,9 @@ impl Core {
 
     /// Connects again to the known leader.
     pub(super) fn connect(&mut self, target: Target) {
-        let Some(leader) = &self.leader else { return };
-        let address = leader.address.clone();
+        let Some(address) = self.leader.address().map(str::to_owned) else {
+            return;
+        };
         let run = match target {
             Target::ResourceManager => self.resource_manager.begin(&address),
             Target::JobMaster(job) => {
@@ -341,7 +280,7 @@ impl Core {
 
     /// Records a message of a leader on a connection.
     pub(super) fn heard(&mut self, now: Uptime, target: Target) {
-        self.heard_of_leader = now;
+        self.leader.record_contact(now);
         match target {
             Target::ResourceManager => self.resource_manager.record_contact(now),
             Target::JobMaster(job) => {
@@ -351,20 +290,4 @@ impl Core {
             }
         }
     }
-
-    fn next_registration(&mut self) -> GatewayResult<Registration> {
-        let unknown = || GatewayError::NotYet("the cluster's incarnation is not known".to_owned());
-        let leader = self.leader.as_ref().ok_or_else(superseded)?;
-        let incarnation = self.highest.heard().incarnation.ok_or_else(unknown)?;
-        if leader.epoch != self.highest.heard().epoch {
-            return Err(superseded());
-        }
-        self.last_registration = self.last_registration.saturating_add(1);
-        let number = self.last_registration;
-        Ok(Registration::new(incarnation, leader.epoch, number))
-    }
-}
-
-fn superseded() -> GatewayError {
-    GatewayError::NotYet("this run of registration attempts is over".to_owned())
 }

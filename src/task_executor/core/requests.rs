@@ -268,7 +268,7 @@ impl Core {
         request: &pb::DisconnectJobMasterRequest,
     ) -> GatewayResult<pb::Ack> {
         if request.job_ended && self.has_let_go(request.job.as_ref())? {
-            self.highest.admit(request.sender.as_ref())?;
+            self.leader.admit(request.sender.as_ref())?;
             return Ok(pb::Ack {});
         }
         let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
@@ -302,7 +302,7 @@ impl Core {
         let known = self.jobs.entry(holder.job).or_insert_with(Job::new);
         known.to_offer.insert(holder.allocation);
         if known.connection.is_registered() {
-            if self.is_led {
+            if self.leader.is_named() {
                 self.slots
                     .start_timer(holder.allocation, now, self.options.slot_timeout);
             }
@@ -325,7 +325,9 @@ impl Core {
     ) -> GatewayResult<()> {
         match self.admit_any(now, sender)? {
             Target::ResourceManager => Ok(()),
-            Target::JobMaster(_) => Err(self.outdated("this registration is one at a JobMaster")),
+            Target::JobMaster(_) => Err(self
+                .leader
+                .outdated("this registration is one at a JobMaster".to_owned())),
         }
     }
 
@@ -338,12 +340,14 @@ impl Core {
         let scope = scope.ok_or_else(|| invalid("the message names no job"))?;
         let job: JobId = parse(&scope.job_id)?;
         if self.admit_any(now, sender)? != Target::JobMaster(job) {
-            return Err(self.outdated("this registration is not one at the job's JobMaster"));
+            return Err(self
+                .leader
+                .outdated("this registration is not one at the job's JobMaster".to_owned()));
         }
         let known = self.jobs.get_mut(&job).ok_or_else(|| unknown_job(job))?;
         if scope.job_incarnation < known.incarnation {
             let reason = format!("another JobMaster took the job over: {}", known.incarnation);
-            return Err(self.outdated(&reason));
+            return Err(self.leader.outdated(reason));
         }
         known.incarnation = scope.job_incarnation;
         Ok(job)
@@ -351,7 +355,7 @@ impl Core {
 
     /// Finds the connection that a message belongs to, by its registration.
     fn admit_any(&mut self, now: Uptime, sender: Option<&pb::Sender>) -> GatewayResult<Target> {
-        self.highest.admit(sender)?;
+        self.leader.admit(sender)?;
         let registration = sender.map(|sender| sender.registration).unwrap_or_default();
         let target = if self.resource_manager.has_registration(registration) {
             Target::ResourceManager
@@ -363,7 +367,7 @@ impl Core {
             let Some((&job, _)) = found else {
                 // A leader that can call can also be registered at.
                 self.wake_all();
-                return Err(self.outdated(&format!(
+                return Err(self.leader.outdated(format!(
                     "registration {registration} is not the present one"
                 )));
             };
@@ -382,7 +386,7 @@ impl Core {
     ) -> GatewayError {
         let named = scope.and_then(|scope| scope.job_id.parse::<JobId>().ok());
         let known = named.and_then(|job| self.jobs.get(&job));
-        let own_epoch = self.highest.heard().epoch.get();
+        let own_epoch = self.leader.epoch().get();
         match error {
             GatewayError::Outdated { epoch, reason }
                 if epoch == own_epoch
@@ -391,14 +395,6 @@ impl Core {
                 GatewayError::NotYet(format!("registering again: {reason}"))
             }
             error => error,
-        }
-    }
-
-    fn outdated(&self, reason: &str) -> GatewayError {
-        let epoch = self.highest.heard().epoch.get();
-        GatewayError::Outdated {
-            epoch,
-            reason: reason.to_owned(),
         }
     }
 }

@@ -263,7 +263,7 @@ impl World {
         prop_assert!(ended_by.is_none(), "no job is isolated here");
         self.core.review_doubts(self.now, Moment::default());
         self.run_effects()?;
-        let heard = self.core.highest.heard().epoch.get();
+        let heard = self.terms.heard().epoch.get();
         prop_assert!(
             heard >= self.epoch,
             "the epoch went back from {} to {heard}",

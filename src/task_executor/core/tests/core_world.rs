@@ -51,6 +51,8 @@ pub(super) fn shown(epoch: u64) -> LeaderView {
 pub(super) struct World {
     pub(super) now: Uptime,
     pub(super) core: Core,
+    /// The term that the core accepts.
+    pub(super) terms: HighestEpoch,
     runs: BTreeMap<Target, u64>,
     /// Every sender that a registration named, the youngest first.
     senders: Vec<pb::Sender>,
@@ -67,12 +69,13 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> World {
-        let highest = HighestEpoch::default();
-        highest.follow(&shown(1)).expect("the first");
+        let terms = HighestEpoch::default();
+        terms.follow(&shown(1)).expect("the first");
         let now = Uptime::START;
         World {
             now,
-            core: Core::new(now, Options::default(), description(), highest, 100),
+            core: Core::new(now, Options::default(), description(), terms.clone(), 100),
+            terms,
             runs: BTreeMap::new(),
             senders: Vec::new(),
             registrations: BTreeMap::new(),
@@ -138,8 +141,8 @@ impl World {
         let answer = stored_jobs.ok_or_else(|| NoAnswer("a test says so".to_owned()));
         self.core.store_answered(self.now, answer);
         // The holder of the epoch is read before anything from it counts.
-        let youngest = self.core.highest.heard().epoch.get();
-        let followed = self.core.highest.follow(&shown(youngest));
+        let youngest = self.terms.heard().epoch.get();
+        let followed = self.terms.follow(&shown(youngest));
         prop_assert!(followed.is_ok(), "the store shows the youngest epoch");
         self.run_effects()?;
         let superseded = self.running.iter().filter(|(task, _)| {
