@@ -90,7 +90,7 @@ pub(super) enum Called {
         GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
     ),
     Asked(JobId, u64, u64, GatewayResult<pb::AskCoordinatorResponse>),
-    StoreAnswered(Result<StoredJobs, NoAnswer>),
+    GenerationsRead(Result<StoredJobs, NoAnswer>),
     Confirmed(Box<Unconfirmed>, Result<StoredJobs, NoAnswer>),
     Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
     Watched,
@@ -166,7 +166,7 @@ impl Actor {
             let (now, at) = (self.started.uptime(), self.services.guard.now());
             let ended_by = self.core.review_isolation(now, at);
             self.services.guard.set(ended_by);
-            self.core.review_doubts(now, at);
+            self.core.review_generations(now, at);
             let kept = *kept_outputs.borrow_and_update();
             self.core.review_draining(kept);
             let presence = self.core.presence(kept);
@@ -330,7 +330,7 @@ impl Actor {
             Ok(Called::Asked(job, run, request_id, answer)) => {
                 self.core.asked(now, job, run, request_id, answer);
             }
-            Ok(Called::StoreAnswered(answer)) => self.core.store_answered(now, answer),
+            Ok(Called::GenerationsRead(answer)) => self.core.generations_read(now, answer),
             Ok(Called::Confirmed(waiting, said)) => self.confirmed(now, *waiting, said),
             Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
             Ok(Called::Watched) => {}

@@ -98,7 +98,7 @@ impl Actor {
             Effect::AnswerCoordinatorRequest { request_id, answer } => {
                 self.answer_coordinator_request(request_id, answer)
             }
-            Effect::AskStore(jobs) => self.ask_store(jobs),
+            Effect::ReadGenerations(jobs) => self.read_generations(jobs),
             Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
             Effect::Start(task, start) => self.start(task, *start),
             Effect::Cancel(task) => {
@@ -184,16 +184,16 @@ impl Actor {
         }
     }
 
-    fn ask_store(&mut self, jobs: Vec<JobId>) {
+    fn read_generations(&mut self, jobs: Vec<JobId>) {
         let records = self.services.records.clone();
-        let bound = self.core.question_timeout();
+        let read_timeout = self.core.read_timeout();
         // Keeps many TaskExecutors that lost the same leader from asking at the same moment.
         let jitter = PAUSE.mul_f64(rand::rng().random_range(0.0..=1.0 / 3.0));
         self.calls.spawn(async move {
             tokio::time::sleep(jitter).await;
-            let late = |_| Err(NoAnswer(format!("none within {bound:?}")));
-            let answer = timeout(bound, records.stored_jobs(&jobs)).await;
-            Called::StoreAnswered(answer.unwrap_or_else(late))
+            let late = |_| Err(NoAnswer(format!("none within {read_timeout:?}")));
+            let answer = timeout(read_timeout, records.stored_jobs(&jobs)).await;
+            Called::GenerationsRead(answer.unwrap_or_else(late))
         });
     }
 

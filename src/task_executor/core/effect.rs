@@ -94,8 +94,8 @@ pub enum Effect {
         /// The answer, or why there is none.
         answer: Result<Answer, String>,
     },
-    /// Ask the store for the state of these jobs.
-    AskStore(Vec<JobId>),
+    /// Read the generations of these jobs from the store.
+    ReadGenerations(Vec<JobId>),
     /// Set the time at which tasks of an isolated job have ended unless it is extended again.
     Extend(JobId, Moment),
     /// Start a task.

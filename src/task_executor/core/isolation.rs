@@ -57,6 +57,15 @@ pub struct Confirmation {
     pub(super) regions: Vec<Generation>,
 }
 
+/// Whether the store must be asked about an isolated job although its JobMaster sends heartbeats.
+pub(super) fn is_to_be_confirmed(at: Moment, known: &Job) -> bool {
+    let Some(isolation) = &known.isolation else {
+        return false;
+    };
+    let asked_again_at = isolation.confirmed.after(isolation.timeout / 3);
+    known.executions.is_running() && at >= asked_again_at
+}
+
 impl Core {
     /// Extends the time of a job's tasks, after the store confirmed that their generations are the job's.
     pub(super) fn confirm_isolated(&mut self, job: JobId, asked: Moment) {
@@ -68,17 +77,8 @@ impl Core {
         }
     }
 
-    /// Whether the store must be asked about an isolated job although its JobMaster sends heartbeats.
-    pub(super) fn is_to_be_confirmed(&self, at: Moment, known: &Job) -> bool {
-        let Some(isolation) = &known.isolation else {
-            return false;
-        };
-        let asked_again_at = isolation.confirmed.after(isolation.timeout / 3);
-        known.executions.is_running() && at >= asked_again_at
-    }
-
-    /// Timeout of a question to the store. With isolated jobs it leaves time for a second question.
-    pub fn question_timeout(&self) -> Duration {
+    /// Timeout of a read of the store. With isolated jobs it leaves time for a second read.
+    pub fn read_timeout(&self) -> Duration {
         let isolations = self
             .jobs
             .values()

@@ -225,11 +225,11 @@ pub enum LogLine {
     Draining,
     /// Slots are accepted again.
     DrainingEnded,
-    /// The store did not answer a question about jobs.
+    /// The store did not answer a read of generations.
     StoreSilent {
         /// The reason.
         reason: NoAnswer,
-        /// Number of jobs in the question.
+        /// Number of jobs in the read.
         jobs: usize,
     },
     /// The store's answer about jobs is ignored.

@@ -45,7 +45,7 @@ use self::connection::Connection;
 pub use self::effect::{Effect, Target, TaskKey};
 use self::executions::CancellationTimeouts;
 pub use self::executions::ExecutionKey;
-use self::generation_check::Asking;
+use self::generation_check::GenerationCheck;
 pub use self::generation_check::PAUSE;
 pub use self::graphs::GraphKey;
 use self::job::Job;
@@ -63,13 +63,8 @@ use crate::{Fatal, Options, Presence, TaskExecutorDescription};
 pub struct Core {
     options: Options,
     description: TaskExecutorDescription,
-    /// The term that this process accepts.
-    terms: HighestEpoch,
     leader: LeaderTracker,
-    /// When the store last answered a question about jobs.
-    heard_of_store: Uptime,
-    asking: Asking,
-    is_store_believed: bool,
+    generation_check: GenerationCheck,
     resource_manager: Connection,
     slots: SlotTable,
     /// Version of the slots that the last registration reported.
@@ -93,10 +88,7 @@ impl Core {
             options,
             description,
             leader: LeaderTracker::new(now, terms.clone(), first_registration),
-            terms,
-            heard_of_store: now,
-            asking: Asking::Quiet,
-            is_store_believed: true,
+            generation_check: GenerationCheck::new(now, terms),
             resource_manager: Connection::idle(),
             slots,
             reported_slots: 0,
@@ -161,7 +153,7 @@ impl Core {
             .filter_map(Job::next_deadline)
             .chain(self.slots.next_deadline())
             .chain(self.resource_manager.lost_at())
-            .chain(self.doubt_deadline())
+            .chain(self.generation_check_deadline())
             .chain(self.isolation_deadline(now, at))
             .min()
     }

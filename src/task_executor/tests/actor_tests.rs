@@ -425,12 +425,8 @@ async fn without_any_leader_jobs_are_let_go_only_after_the_failover_timeout() {
         start.elapsed()
     );
     // After the pause, with its own random delay and that of the one before.
-    let a_question = Duration::from_millis(1250);
-    assert!(
-        start.elapsed() <= timeout + a_question,
-        "{:?}",
-        start.elapsed()
-    );
+    let a_read = Duration::from_millis(1250);
+    assert!(start.elapsed() <= timeout + a_read, "{:?}", start.elapsed());
     drop(leader);
 }
 

@@ -119,10 +119,10 @@ async fn tasks_go_on_however_long_nobody_leads_while_the_store_answers() {
 #[tokio::test(start_paused = true)]
 async fn the_store_is_asked_rarely_while_the_job_master_is_heard() {
     let (world, leader, task) = running_isolated(false).await;
-    let before = world.records.asked();
+    let before = world.records.reads();
     heartbeats(&leader, Duration::from_secs(300)).await;
-    let asked = world.records.asked() - before;
-    assert!((20..=32).contains(&asked), "{asked} questions");
+    let reads = world.records.reads() - before;
+    assert!((20..=32).contains(&reads), "{reads} reads");
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
 }
 
@@ -144,7 +144,7 @@ async fn without_the_store_tasks_are_stopped_though_a_job_master_is_heard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_counts_is_when_a_question_began_not_when_it_was_answered() {
+async fn what_counts_is_when_a_read_began_not_when_it_was_answered() {
     let (world, _leader, task) = running_isolated(false).await;
     let start = Instant::now();
     // Each answer is outdated when it arrives.

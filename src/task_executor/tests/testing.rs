@@ -172,13 +172,13 @@ impl RunningTask for ScriptedTask {
 #[derive(Debug, Default)]
 pub struct ScriptedRecords {
     answer: Mutex<Option<(u64, StoredGenerations)>>,
-    /// Questions are received and never answered.
+    /// Reads begin and are never answered.
     is_silent: Mutex<bool>,
     /// How long an answer takes.
     latency: Mutex<Duration>,
-    /// When the last answered question began.
+    /// When the last answered read began.
     answered: Mutex<Option<Instant>>,
-    pub questions: Mutex<Vec<Instant>>,
+    pub reads: Mutex<Vec<Instant>>,
 }
 
 impl ScriptedRecords {
@@ -198,7 +198,7 @@ impl ScriptedRecords {
         *self.latency.lock() = latency;
     }
 
-    /// When the last answered question began.
+    /// When the last answered read began.
     pub fn last_answered(&self) -> Instant {
         let answered = *self.answered.lock();
         answered.expect("one was answered")
@@ -210,15 +210,15 @@ impl ScriptedRecords {
         self.say(Some((epoch, StoredGenerations::Present(regions))));
     }
 
-    pub fn asked(&self) -> usize {
-        self.questions.lock().len()
+    pub fn reads(&self) -> usize {
+        self.reads.lock().len()
     }
 }
 
 #[async_trait]
 impl JobRecords for ScriptedRecords {
     async fn stored_jobs(&self, jobs: &[JobId]) -> Result<StoredJobs, NoAnswer> {
-        self.questions.lock().push(Instant::now());
+        self.reads.lock().push(Instant::now());
         if *self.is_silent.lock() {
             std::future::pending::<()>().await;
         }

@@ -261,7 +261,7 @@ impl World {
         }
         let ended_by = self.core.review_isolation(self.now, Moment::default());
         prop_assert!(ended_by.is_none(), "no job is isolated here");
-        self.core.review_doubts(self.now, Moment::default());
+        self.core.review_generations(self.now, Moment::default());
         self.run_effects()?;
         let heard = self.terms.heard().epoch.get();
         prop_assert!(

@@ -60,7 +60,7 @@ pub(super) struct World {
     registrations: BTreeMap<Target, u64>,
     pub(super) running: Vec<(TaskKey, String)>,
     cancelled_tasks: BTreeSet<TaskKey>,
-    asked: Option<Vec<JobId>>,
+    read: Option<Vec<JobId>>,
     /// Started executions since the job was last forgotten.
     started: BTreeSet<TaskKey>,
     pub(super) cancelled: BTreeMap<(JobId, u32), u64>,
@@ -81,7 +81,7 @@ impl World {
             registrations: BTreeMap::new(),
             running: Vec::new(),
             cancelled_tasks: BTreeSet::new(),
-            asked: None,
+            read: None,
             started: BTreeSet::new(),
             cancelled: BTreeMap::new(),
             epoch: 1,
@@ -122,7 +122,7 @@ impl World {
         generation: Option<u64>,
         ended: bool,
     ) -> Result<(), TestCaseError> {
-        let Some(jobs) = self.asked.take() else {
+        let Some(jobs) = self.read.take() else {
             return Ok(());
         };
         let stored_generations = |generation| match ended {
@@ -139,7 +139,7 @@ impl World {
         });
         let is_believed = epoch >= self.epoch && !ended;
         let answer = stored_jobs.ok_or_else(|| NoAnswer("a test says so".to_owned()));
-        self.core.store_answered(self.now, answer);
+        self.core.generations_read(self.now, answer);
         // The holder of the epoch is read before anything from it counts.
         let youngest = self.terms.heard().epoch.get();
         let followed = self.terms.follow(&shown(youngest));
@@ -244,9 +244,9 @@ impl World {
                 }
                 // No job is stopped here.
                 Effect::Stop(_) => {}
-                Effect::AskStore(jobs) => {
-                    prop_assert!(self.asked.is_none(), "two questions at once");
-                    self.asked = Some(jobs);
+                Effect::ReadGenerations(jobs) => {
+                    prop_assert!(self.read.is_none(), "two reads at once");
+                    self.read = Some(jobs);
                 }
                 Effect::Cancel(task) => {
                     self.cancelled_tasks.insert(task);

@@ -4,6 +4,7 @@ mod budget_tests;
 mod connection_tests;
 mod core_tests;
 mod core_world;
+mod generation_check_tests;
 mod leader_tracker_tests;
 mod leaderless_timer_tests;
 mod lifecycle_tests;
