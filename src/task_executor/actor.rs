@@ -23,7 +23,7 @@ use tracing::warn;
 
 use super::batch_registration::{BatchOutcome, metrics_of};
 use super::confirmations::Unconfirmed;
-use super::core::{Core, DisconnectMessages, GraphKey, LeaderlessTimer, Target, TaskKey};
+use super::core::{Core, DisconnectMessages, GraphKey, LeaderlessTimer, Status, Target, TaskKey};
 use super::effects::Registering;
 use super::graph_fetches::GraphFetches;
 use super::launcher::{CoordinatorRequest, RunningTask, TaskStatus};
@@ -163,20 +163,17 @@ impl Actor {
         let mut coordinator_requests = self.services.launcher.coordinator_requests();
         let mut kept_outputs = self.services.launcher.kept_outputs();
         let stopped = loop {
-            let (now, at) = (self.started.uptime(), self.services.guard.now());
-            let ended_by = self.core.review_isolation(now, at);
-            self.services.guard.set(ended_by);
-            self.core.review_generations(now, at);
-            let kept = *kept_outputs.borrow_and_update();
-            self.core.review_draining(kept);
-            let presence = self.core.presence(kept);
-            if let Some(lasts) = leaderless_timer.review(now, presence.is_registered) {
+            let unread = *kept_outputs.borrow_and_update();
+            let status = self.after_event(unread);
+            self.services.guard.set(status.isolated_until);
+            let (now, is_registered) = (self.started.uptime(), status.presence.is_registered);
+            if let Some(lasts) = leaderless_timer.review(now, is_registered) {
                 warn!(
                     ?lasts,
                     "registered at no ResourceManager: there is no leader, or it can't be reached; tasks continue"
                 );
             }
-            presence.tell(&self.channels.presence);
+            status.presence.publish(&self.channels.presence);
             self.run_effects();
             let (now, at) = (self.started.uptime(), self.services.guard.now());
             let deadlines = [
@@ -223,6 +220,11 @@ impl Actor {
     fn follow_leader(&mut self, leaders: &mut watch::Receiver<LeaderView>) {
         let view = leaders.borrow_and_update().clone();
         self.core.leader_changed(self.started.uptime(), view);
+    }
+
+    fn after_event(&mut self, unread: usize) -> Status {
+        let (now, at) = (self.started.uptime(), self.services.guard.now());
+        self.core.after_event(now, at, unread)
     }
 
     fn handle(&mut self, message: Message) -> Option<(String, oneshot::Sender<()>)> {
@@ -342,18 +344,22 @@ impl Actor {
     async fn stop(&mut self, cause: &str) {
         tracing::info!(cause, "stopping");
         self.core.begin_stop(self.started.uptime());
-        self.run_effects();
-        let bound = self.started.uptime() + self.options.stop_timeout;
-        while !self.core.is_quiet() {
+        let stopped_by = self.started.uptime() + self.options.stop_timeout;
+        loop {
+            let unread = *self.services.launcher.kept_outputs().borrow();
+            self.after_event(unread);
+            self.run_effects();
+            if self.core.is_quiet() {
+                break;
+            }
             tokio::select! {
                 biased;
-                () = self.started.sleep_until(Some(bound)) => {
+                () = self.started.sleep_until(Some(stopped_by)) => {
                     tracing::warn!(tasks = self.running.len(), "tasks did not end in time");
                     break;
                 }
                 Some(message) = self.channels.messages.recv() => {
                     self.handle(message);
-                    self.run_effects();
                 }
             }
         }

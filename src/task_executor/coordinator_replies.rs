@@ -14,12 +14,8 @@ impl Actor {
         self.last_coordinator_request += 1;
         self.replies
             .insert(self.last_coordinator_request, request.reply);
-        self.core.ask(
-            self.started.uptime(),
-            self.last_coordinator_request,
-            request.asker,
-            request.number,
-        );
+        self.core
+            .ask(self.last_coordinator_request, request.asker, request.number);
     }
 
     pub(super) fn ask_coordinator(

@@ -93,8 +93,8 @@ pub struct Presence {
 }
 
 impl Presence {
-    fn tell(self, followers: &watch::Sender<Presence>) {
-        followers.send_if_modified(|known| std::mem::replace(known, self) != self);
+    fn publish(self, watchers: &watch::Sender<Presence>) {
+        watchers.send_if_modified(|known| std::mem::replace(known, self) != self);
     }
 }
 

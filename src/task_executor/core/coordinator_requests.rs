@@ -36,7 +36,7 @@ impl Waiting {
 
 impl Core {
     /// Handles a request of an operator.
-    pub fn ask(&mut self, now: Uptime, request_id: u64, asker: Asker, number: u64) {
+    pub fn ask(&mut self, request_id: u64, asker: Asker, number: u64) {
         let Some(known) = self.jobs.get_mut(&asker.job) else {
             let gone = "its job is no longer on this TaskManager".to_owned();
             self.answer_coordinator_request(request_id, Err(gone));
@@ -53,7 +53,6 @@ impl Core {
             delivery: Delivery::Ready(None),
         };
         known.coordinator_requests.insert(request_id, waiting);
-        self.send_coordinator_requests(now, asker.job);
     }
 
     /// Sends the requests that were not sent yet or failed.

@@ -87,7 +87,6 @@ impl Core {
                 refused.push(refusal);
             }
         }
-        self.flush(now, job);
         Ok(pb::SubmitTasksResponse { refused })
     }
 

@@ -67,8 +67,6 @@ pub struct Core {
     generation_check: GenerationCheck,
     resource_manager: Connection,
     slots: SlotTable,
-    /// Version of the slots that the last registration reported.
-    reported_slots: u64,
     jobs: BTreeMap<JobId, Job>,
     lifecycle: Lifecycle,
     output: Output,
@@ -91,7 +89,6 @@ impl Core {
             generation_check: GenerationCheck::new(now, terms),
             resource_manager: Connection::idle(),
             slots,
-            reported_slots: 0,
             jobs: BTreeMap::new(),
             lifecycle: Lifecycle::new(),
             output: Output::default(),
@@ -141,9 +138,7 @@ impl Core {
             if job.executions.is_cancelled(&task.execution) {
                 self.output.effect(Effect::ReleaseTask(task));
             }
-            self.settle(task.job);
         }
-        self.flush(now, task.job);
     }
 
     /// When [`Core::on_time`] must be called next.
@@ -226,7 +221,6 @@ impl Core {
                 self.output.log(LogLine::JobMasterSilent { job });
                 self.connect(Target::JobMaster(job));
             }
-            self.flush(now, job);
         }
     }
 
@@ -249,25 +243,6 @@ impl Core {
     fn kept_outputs(&self, unread: usize) -> usize {
         let of_blocking = |known: &Job| known.executions.output_count();
         unread + self.jobs.values().map(of_blocking).sum::<usize>()
-    }
-
-    fn is_unused(&self, unread: usize) -> bool {
-        let has_ended = |known: &Job| known.executions.is_empty();
-        self.kept_outputs(unread) == 0 && self.slots.is_free() && self.jobs.values().all(has_ended)
-    }
-
-    /// Whether it is registered, and whether it is in use.
-    pub fn presence(&self, unread: usize) -> Presence {
-        Presence {
-            is_registered: self.resource_manager.is_registered(),
-            is_unused: self.is_unused(unread),
-        }
-    }
-
-    /// Leaves if it drains, no job has a slot here, every terminal state is acknowledged, and no output is kept.
-    pub fn review_draining(&mut self, unread: usize) {
-        let is_unused = self.is_unused(unread);
-        self.lifecycle.leave_if_drained(is_unused, &mut self.output);
     }
 
     /// Whether no task runs.
@@ -325,15 +300,10 @@ impl Core {
         self.output
             .effect(Effect::StopRegistering(Target::JobMaster(job)));
         self.cancel_tasks_of(now, job);
-        let held: Vec<SlotHolder> = self
-            .slots
-            .held_by(job)
-            .filter_map(|(_, slot)| slot.holder())
-            .collect();
-        for holder in held {
-            self.slots.release(holder.allocation);
+        let held: Vec<AllocationId> = self.slots.held_by(job).collect();
+        for allocation in held {
+            self.slots.release(allocation);
         }
-        self.settle(job);
     }
 
     /// Ends the tasks in a slot, then frees it.
@@ -347,7 +317,6 @@ impl Core {
             let cancelled = known.executions.cancel_in(allocation, timeouts);
             self.output.cancel(job, cancelled);
         }
-        self.settle(job);
     }
 
     /// Timeouts for tasks that are cancelled.
@@ -367,37 +336,101 @@ impl Core {
         }
     }
 
-    /// Frees the slots in which nothing runs any more, and forgets the job if it has ended.
-    fn settle(&mut self, job: JobId) {
+    /// Does what follows from the state after an event or a request. To be called after each, before the effects are
+    /// taken. `unread`: number of outputs that consumers have not read to their end.
+    pub fn after_event(&mut self, now: Uptime, at: Moment, unread: usize) -> Status {
+        // First: a job is forgotten, and a drained TaskExecutor leaves, only when its slots are free.
+        self.free_released();
+        // Before the steps that look at all jobs: a job that is over has no effects any more.
+        self.forget_ended_jobs();
+        // Here, not in each handler: it depends on the leader and the connection whether a slot can be accepted.
+        let (leader, jobs) = (&self.leader, &self.jobs);
+        let is_registered = |job| {
+            jobs.get(&job)
+                .is_some_and(|it| it.connection.is_registered())
+        };
+        let can_be_accepted = |job| leader.is_named() && is_registered(job);
+        let slot_timeout = self.options.slot_timeout;
+        self.slots
+            .review_timeouts(now, slot_timeout, can_be_accepted);
+        // After the event, whose answer of the store may have confirmed the generations.
+        let mut isolated_until = None;
+        if !self.lifecycle.is_stopping() {
+            isolated_until = self.review_isolation(now, at);
+        }
+        // After the event, which may have begun or ended the silence of a JobMaster.
+        self.review_generations(now, at);
+        // After slots were freed: the last one may have been in use until this event.
+        let has_ended = |known: &Job| known.executions.is_empty();
+        let is_unused = self.kept_outputs(unread) == 0
+            && self.slots.is_free()
+            && self.jobs.values().all(has_ended);
+        self.lifecycle.leave_if_drained(is_unused, &mut self.output);
+        // Last: messages report what the event and the steps above have changed.
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
+        for job in jobs {
+            self.send_messages(now, job);
+        }
+        Status {
+            isolated_until,
+            presence: Presence {
+                is_registered: self.resource_manager.is_registered(),
+                is_unused,
+            },
+        }
+    }
+
+    /// Frees slots that are being released and in which nothing runs any more, with the files of jobs that have no
+    /// other slot.
+    fn free_released(&mut self) {
         let jobs = &self.jobs;
         let is_in_use = |holder: SlotHolder| {
             let known = jobs.get(&holder.job);
             known.is_some_and(|known| known.executions.is_in_use(holder.allocation))
         };
         let freed = self.slots.free_released(is_in_use);
-        if !freed.is_empty() {
-            let statuses = self.slots.statuses(&freed);
-            self.notify_slots(statuses, false);
-        }
-        let Some(known) = self.jobs.get_mut(&job) else {
-            return;
-        };
-        if self.slots.is_used_by(job) {
+        if freed.is_empty() {
             return;
         }
-        if std::mem::take(&mut known.has_files) {
-            self.output.effect(Effect::ReleaseFiles(job));
+        for (_, holder) in &freed {
+            let job = holder.job;
+            let known = self.jobs.get_mut(&job);
+            if let Some(known) = known.filter(|_| !self.slots.is_used_by(job))
+                && std::mem::take(&mut known.has_files)
+            {
+                self.output.effect(Effect::ReleaseFiles(job));
+            }
         }
-        if known.is_ending && !known.executions.is_running() {
-            self.jobs.remove(&job);
-            self.output.effect(Effect::Release(job));
-        }
+        let numbers = freed.into_iter().map(|(number, _)| number);
+        let statuses = self.slots.statuses(numbers);
+        self.notify_slots(statuses, false);
+    }
+
+    /// Forgets jobs that have ended, whose tasks have ended, and that have no slot.
+    fn forget_ended_jobs(&mut self) {
+        self.jobs.retain(|&job, known| {
+            let is_running = known.executions.is_running();
+            let is_over = known.is_ending && !is_running && !self.slots.is_used_by(job);
+            if is_over {
+                self.output.effect(Effect::Release(job));
+            }
+            !is_over
+        });
     }
 
     fn identity(&self) -> (String, String) {
         let location = &self.description.location;
         (location.resource_id.clone(), location.incarnation.clone())
     }
+}
+
+/// State of a TaskExecutor after an event.
+#[derive(Debug)]
+pub struct Status {
+    /// Time by which isolated tasks must have ended, for the [`crate::IsolationGuard`].
+    pub isolated_until: Option<Moment>,
+    /// Whether it is registered, and whether it is in use.
+    pub presence: Presence,
 }
 
 /// Messages with which a TaskExecutor disconnects, and their addresses.

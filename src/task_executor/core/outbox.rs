@@ -59,7 +59,6 @@ impl Core {
                 self.call_failed(job, &error);
             }
         }
-        self.flush(now, job);
     }
 
     /// Handles the answer to a report.
@@ -86,7 +85,6 @@ impl Core {
             known.executions.put_back(keys);
             self.call_failed(job, &error);
         }
-        self.flush(now, job);
     }
 
     /// Handles the answer to a slot notification. If it failed, the next heartbeat reports the slots.
@@ -101,7 +99,7 @@ impl Core {
     }
 
     /// Sends what the JobMaster does not know yet.
-    pub(super) fn flush(&mut self, now: Uptime, job: JobId) {
+    pub(super) fn send_messages(&mut self, now: Uptime, job: JobId) {
         let (resource_id, incarnation) = self.identity();
         let Some(known) = self.jobs.get_mut(&job) else {
             return;
@@ -115,13 +113,7 @@ impl Core {
         );
         if known.offer.is_ready(now) && !known.to_offer.is_empty() {
             let offered = std::mem::take(&mut known.to_offer);
-            let offer = |&allocation: &AllocationId| {
-                let slot = self.slots.find(allocation)?;
-                let holder = SlotHolder { job, allocation };
-                self.slots
-                    .is_held(holder)
-                    .then(|| self.slots.offer(slot, allocation))
-            };
+            let offer = |&allocation: &_| self.slots.offer(SlotHolder { job, allocation });
             let offers: Vec<pb::SlotOffer> = offered.iter().filter_map(offer).collect();
             if !offers.is_empty() {
                 let request = pb::OfferSlotsRequest {

@@ -16,18 +16,13 @@ use tanist_proto::v1 as pb;
 use super::connection::SilenceTimeouts;
 use super::executions::Metrics;
 use super::leader_tracker::{Followed, Leader, run_is_over};
-use super::slot_table::SlotState;
 use super::{Core, Effect, LogLine, Target};
 use crate::Fatal;
 
 impl Core {
     /// Handles a leader, or none, named by the store. Its term counts like a message of the leader.
     pub fn leader_changed(&mut self, now: Uptime, view: LeaderView) {
-        let leader = self.leader.record_view(view, &mut self.output);
-        if !self.leader.is_named() {
-            self.slots.stop_all_timers();
-        }
-        if let Some(leader) = leader {
+        if let Some(leader) = self.leader.record_view(view, &mut self.output) {
             self.follow(now, leader);
         }
     }
@@ -58,7 +53,6 @@ impl Core {
         if !self.leader.record_proof(proof, &mut self.output) {
             return false;
         }
-        self.slots.stop_all_timers();
         self.resource_manager.end();
         self.output
             .effect(Effect::StopRegistering(Target::ResourceManager));
@@ -74,7 +68,6 @@ impl Core {
         if self.lifecycle.is_stopping() {
             return;
         }
-        let was_named = self.leader.is_named();
         let targets: Vec<Target> = std::iter::once(Target::ResourceManager)
             .chain(self.jobs.keys().map(|&job| Target::JobMaster(job)))
             .collect();
@@ -84,11 +77,6 @@ impl Core {
             Followed::Same => {
                 for target in targets {
                     self.output.effect(Effect::Wake(target));
-                }
-                let connected = self.jobs.iter();
-                let connected = connected.filter(|(_, known)| known.connection.is_registered());
-                for (&job, _) in connected.filter(|_| !was_named) {
-                    self.slots.start_timers(job, now, self.options.slot_timeout);
                 }
             }
         }
@@ -104,7 +92,7 @@ impl Core {
         }
         let registration = self.leader.next_registration()?;
         let sender = self.resource_manager.send(registration);
-        self.reported_slots = self.slots.version();
+        self.slots.record_report();
         let of = &self.description;
         Ok(pb::RegisterTaskExecutorRequest {
             sender: Some(sender),
@@ -141,19 +129,12 @@ impl Core {
         let registration = self.leader.next_registration()?;
         let known = self.jobs.get_mut(&job).ok_or_else(run_is_over)?;
         let sender = known.connection.send(registration);
-        let held = self
-            .slots
-            .held_by(job)
-            .filter_map(|(slot, state)| Some((slot, state.holder()?)));
-        let slots = held
-            .map(|(slot, of)| self.slots.offer(slot, of.allocation))
-            .collect();
         Ok(pb::RegisterTaskManagerRequest {
             sender: Some(sender),
             job_id: job.to_string(),
             location: Some(self.description.location.clone()),
             executions: known.executions.full_report(metrics, now),
-            slots,
+            slots: self.slots.offers(job),
             outputs: known.executions.outputs(),
         })
     }
@@ -193,8 +174,8 @@ impl Core {
                 });
                 // The leader answers: JobMasters there can be tried again without delay.
                 self.wake_all();
-                if self.slots.version() != self.reported_slots {
-                    let all = self.slots.report().slots;
+                if self.slots.has_changed_since_report() {
+                    let all = self.slots.report(|_| 0).slots;
                     self.notify_slots(all, true);
                 }
             }
@@ -233,14 +214,7 @@ impl Core {
                 known.incarnation = known.incarnation.max(incarnation);
                 // Active slots were part of the registration: the JobMaster frees those it does not need, and those
                 // missing in its heartbeats are offered again.
-                let held = self.slots.held_by(job);
-                let new = held.filter(|(_, slot)| !matches!(slot, SlotState::Active(_)));
-                let holders = new.filter_map(|(_, slot)| slot.holder());
-                known.to_offer = holders.map(|holder| holder.allocation).collect();
-                if self.leader.is_named() {
-                    self.slots.start_timers(job, now, self.options.slot_timeout);
-                }
-                self.flush(now, job);
+                known.to_offer = self.slots.not_accepted(job).collect();
             }
             Registered::Rejected(reason) => {
                 known.connection.end();
@@ -260,7 +234,6 @@ impl Core {
                 let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_ending) else {
                     return;
                 };
-                self.slots.stop_timers(job);
                 known.connect(&address)
             }
         };

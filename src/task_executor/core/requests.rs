@@ -15,7 +15,7 @@ use tanist_proto::v1 as pb;
 
 use super::executions::{ExecutionKey, Metrics};
 use super::job::Job;
-use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message};
+use super::slot_table::{RequestAnswer, SlotHolder, allocation_message};
 use super::{Core, Effect, LogLine, Target, TaskKey};
 
 impl Core {
@@ -47,7 +47,7 @@ impl Core {
                             slot: request.slot,
                             profile: wanted,
                         });
-                        self.offer_new(now, holder);
+                        self.offer_new(holder);
                     }
                     Answer::Allocated(pb::Ack {})
                 }
@@ -73,14 +73,7 @@ impl Core {
         let from = self.admit_any(now, request.sender.as_ref())?;
         for text in &request.allocation_ids {
             let allocation: AllocationId = parse(text)?;
-            let holders = self
-                .slots
-                .find(allocation)
-                .map(|slot| self.slots.statuses(&[slot]));
-            let Some(job) = holders.and_then(|statuses| {
-                let allocation = statuses.into_iter().next()?.allocation?;
-                allocation.job_id.parse::<JobId>().ok()
-            }) else {
+            let Some(job) = self.slots.job_of(allocation) else {
                 continue;
             };
             let may_free = match from {
@@ -205,18 +198,11 @@ impl Core {
     /// Every slot with the number of tasks that run in it.
     pub(super) fn slot_report(&self) -> pb::SlotReport {
         let mut tasks: BTreeMap<AllocationId, u32> = BTreeMap::new();
-        let in_use = self.jobs.values().flat_map(|job| job.executions.in_use());
-        for allocation in in_use {
+        for allocation in self.jobs.values().flat_map(|job| job.executions.in_use()) {
             *tasks.entry(allocation).or_default() += 1;
         }
-        let mut report = self.slots.report();
-        for slot in &mut report.slots {
-            let allocation = slot.allocation.as_ref();
-            let allocation = allocation.and_then(|it| it.allocation_id.parse().ok());
-            let tasks = allocation.and_then(|allocation| tasks.get(&allocation));
-            slot.tasks = tasks.copied().unwrap_or_default();
-        }
-        report
+        let tasks = |allocation| tasks.get(&allocation).copied();
+        self.slots.report(|of| tasks(of).unwrap_or_default())
     }
 
     /// Handles a heartbeat of a JobMaster. The answer reports everything of the job, including unacknowledged
@@ -229,19 +215,10 @@ impl Core {
     ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
         let admitted = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref());
         let job = admitted.map_err(|error| self.unless_registering(request.job.as_ref(), error))?;
-        let held: Vec<(AllocationId, bool)> = self
-            .slots
-            .held_by(job)
-            .filter_map(|(_, slot)| {
-                let is_active = matches!(slot, SlotState::Active(_));
-                Some((slot.holder()?.allocation, is_active))
-            })
-            .collect();
         let known = self.jobs.get_mut(&job).ok_or_else(|| unknown_job(job))?;
-        for (allocation, is_active) in &held {
-            let is_known = request.allocation_ids.contains(&allocation.to_string());
-            if *is_active && !is_known {
-                known.to_offer.insert(*allocation);
+        for allocation in self.slots.active(job) {
+            if !request.allocation_ids.contains(&allocation.to_string()) {
+                known.to_offer.insert(allocation);
             }
         }
         let executions = known.executions.report(metrics);
@@ -249,14 +226,10 @@ impl Core {
         if request.stopping {
             self.stop_sources(job);
         }
-        self.flush(now, job);
         Ok(pb::HeartbeatFromJobMasterResponse {
             executions,
             outputs,
-            allocation_ids: held
-                .iter()
-                .map(|(allocation, _)| allocation.to_string())
-                .collect(),
+            allocation_ids: self.slots.held_by(job).map(|it| it.to_string()).collect(),
         })
     }
 
@@ -298,16 +271,10 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    fn offer_new(&mut self, now: Uptime, holder: SlotHolder) {
+    fn offer_new(&mut self, holder: SlotHolder) {
         let known = self.jobs.entry(holder.job).or_insert_with(Job::new);
         known.to_offer.insert(holder.allocation);
-        if known.connection.is_registered() {
-            if self.leader.is_named() {
-                self.slots
-                    .start_timer(holder.allocation, now, self.options.slot_timeout);
-            }
-            self.flush(now, holder.job);
-        } else if known.connection.is_idle() {
+        if known.connection.is_idle() {
             self.connect(Target::JobMaster(holder.job));
         }
     }

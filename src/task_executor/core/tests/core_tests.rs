@@ -259,9 +259,8 @@ impl World {
                 self.core.on_time(self.now, Moment::default());
             }
         }
-        let ended_by = self.core.review_isolation(self.now, Moment::default());
-        prop_assert!(ended_by.is_none(), "no job is isolated here");
-        self.core.review_generations(self.now, Moment::default());
+        let status = self.core.after_event(self.now, Moment::default(), 0);
+        prop_assert!(status.isolated_until.is_none(), "no job is isolated here");
         self.run_effects()?;
         let heard = self.terms.heard().epoch.get();
         prop_assert!(

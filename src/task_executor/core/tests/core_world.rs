@@ -266,7 +266,7 @@ impl World {
     }
 
     pub(super) fn holders(&self) -> BTreeMap<u32, pb::SlotAllocation> {
-        let slots = self.core.slots.report().slots;
+        let slots = self.core.slots.report(|_| 0).slots;
         slots
             .into_iter()
             .filter_map(|slot| Some((slot.slot, slot.allocation?)))
