@@ -23,7 +23,9 @@ use tracing::warn;
 
 use super::batch_registration::{BatchOutcome, metrics_of};
 use super::confirmations::Unconfirmed;
-use super::core::{Core, DisconnectMessages, GraphKey, LeaderlessTimer, Status, Target, TaskKey};
+use super::core::{
+    DisconnectMessages, GraphKey, LeaderlessTimer, Status, Target, TaskExecutorCore, TaskKey,
+};
 use super::effects::Registering;
 use super::graph_fetches::GraphFetches;
 use super::launcher::{CoordinatorRequest, RunningTask, TaskStatus};
@@ -111,7 +113,7 @@ pub(super) struct Actor {
     /// Converts between tokio's clock and the time of the core.
     pub(super) started: Started,
     pub(super) services: TaskExecutorServices,
-    pub(super) core: Core,
+    pub(super) core: TaskExecutorCore,
     pub(super) channels: Channels,
     pub(super) calls: JoinSet<Called>,
     pub(super) registering: BTreeMap<Target, Registering>,
@@ -127,7 +129,7 @@ impl Actor {
     pub(super) fn new(
         options: Options,
         services: TaskExecutorServices,
-        core: Core,
+        core: TaskExecutorCore,
         channels: Channels,
         started: Started,
     ) -> Actor {
@@ -238,7 +240,7 @@ impl Actor {
             }
             Message::PrepareJobMaster { job, run, reply } => {
                 let metrics = |execution: &_| metrics_of(running, job, execution);
-                let prepared = self.core.prepare_job_master(job, run, &metrics, now);
+                let prepared = self.core.prepare_job_master(now, job, run, &metrics);
                 self.answer(reply, prepared);
             }
             Message::RegistrationSeen(number) => self.core.raise_registration(number),
@@ -349,7 +351,7 @@ impl Actor {
             let unread = *self.services.launcher.kept_outputs().borrow();
             self.after_event(unread);
             self.run_effects();
-            if self.core.is_quiet() {
+            if !self.core.is_running() {
                 break;
             }
             tokio::select! {

@@ -75,7 +75,7 @@ impl Actor {
             let running = &self.running;
             let metrics = |execution: &_| metrics_of(running, job, execution);
             let now = self.started.uptime();
-            match self.core.prepare_job_master(job, run, &metrics, now) {
+            match self.core.prepare_job_master(now, job, run, &metrics) {
                 Ok(registration) => {
                     let bytes = registration.encoded_len();
                     if batch.of.len() >= MOST || batch.bytes + bytes > MOST_BYTES {

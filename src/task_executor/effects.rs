@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::Fatal;
 use super::actor::{Actor, Called, Message};
 use super::attempts::Attempts;
-use super::core::{ALL_GENERATIONS, Effect, PAUSE, Target, TaskKey};
+use super::core::{ALL_GENERATIONS, Effect, JobMasterAddress, PAUSE, Target, TaskKey};
 use super::launcher::{TaskStart, TaskStatus};
 
 /// A run of attempts to register.
@@ -64,24 +64,16 @@ impl Actor {
                 let call = async move { gateway.notify_slots_available(request).await };
                 self.call(address, call, move |answer| Called::Notified(run, answer));
             }
-            Effect::Offer {
-                job,
-                address,
-                run,
-                request,
-            } => {
+            Effect::Offer { to, request } => {
+                let JobMasterAddress { job, address, run } = to;
                 let gateway = self.services.connector.job_master(&address, job);
                 let call = async move { gateway.offer_slots(request).await };
                 self.call(address, call, move |answer| {
                     Called::Offered(job, run, answer)
                 });
             }
-            Effect::Update {
-                job,
-                address,
-                run,
-                request,
-            } => {
+            Effect::Update { to, request } => {
+                let JobMasterAddress { job, address, run } = to;
                 let gateway = self.services.connector.job_master(&address, job);
                 let call = async move { gateway.update_task_execution_states(request).await };
                 self.call(address, call, move |answer| {
@@ -89,9 +81,7 @@ impl Actor {
                 });
             }
             Effect::AskCoordinator {
-                job,
-                address,
-                run,
+                to: JobMasterAddress { job, address, run },
                 request_id,
                 request,
             } => self.ask_coordinator(job, address, run, request_id, request),

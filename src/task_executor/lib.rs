@@ -163,7 +163,7 @@ impl TaskExecutor {
         let terms = services.highest_epoch.clone();
         terms.proven_by(services.store.clone());
         let started = clock::Started::now();
-        let core = core::Core::new(
+        let core = core::TaskExecutorCore::new(
             started.uptime(),
             options.clone(),
             services.description.clone(),

@@ -17,12 +17,11 @@ use std::time::Duration;
 use tanist_gateway::fencing::{Asked, HighestEpoch};
 use tanist_gateway::{NoAnswer, StoredGenerations, StoredJobs};
 use tanist_ha::clock::{Moment, Uptime};
-use tanist_proto::id::{Generation, JobId};
+use tanist_proto::id::JobId;
 
-use super::executions::{CancellationTimeouts, ExecutionKey};
-use super::isolation::is_to_be_confirmed;
+use super::effect::Effect;
+use super::log_line::LogLine;
 use super::output::Output;
-use super::{Core, Effect, LogLine};
 
 /// Delay between two reads, and between the beginning of doubt and the first read. A random delay is added.
 pub const PAUSE: Duration = Duration::from_millis(750);
@@ -191,114 +190,5 @@ impl GenerationCheck {
             });
         }
         None
-    }
-}
-
-impl Core {
-    /// Begins or ends asking the store. To be called after every event.
-    pub fn review_generations(&mut self, now: Uptime, at: Moment) {
-        let doubted = self.jobs.iter().filter(|(_, known)| {
-            let doubted_at = known.connection.doubted_at();
-            let is_silent = !self.leader.is_named() || doubted_at.is_none_or(|at| at <= now);
-            let is_active = !known.is_ending && !self.lifecycle.is_stopping();
-            is_active && (is_silent || is_to_be_confirmed(at, known))
-        });
-        let doubted = doubted.map(|(&job, known)| (job, known.connection.run()));
-        let check = &mut self.generation_check;
-        check.review(now, at, doubted, &mut self.output);
-    }
-
-    /// When the next read of the stored generations begins.
-    pub(super) fn generation_check_deadline(&self) -> Option<Uptime> {
-        let active = self.jobs.values().filter(|known| !known.is_ending);
-        let doubted_at = active.filter_map(|known| known.connection.doubted_at());
-        self.generation_check.next_deadline(doubted_at.min())
-    }
-
-    /// Handles the result of a read of the store.
-    pub fn generations_read(&mut self, now: Uptime, answer: Result<StoredJobs, NoAnswer>) {
-        let last_contact = self.leader.last_contact();
-        let timeout = self.options.job_manager_failover_timeout;
-        let check = &mut self.generation_check;
-        match check.finish(now, answer, last_contact, timeout, &mut self.output) {
-            None => {}
-            Some(Verdict::Stored(stored)) => {
-                for stored in stored {
-                    self.apply_stored(now, stored);
-                }
-            }
-            Some(Verdict::Unreachable) => {
-                let cause =
-                    "neither a leader nor the store was reached for job-manager-failover-timeout";
-                let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
-                for job in jobs {
-                    self.end_job(now, job, cause);
-                }
-            }
-        }
-    }
-
-    fn apply_stored(&mut self, now: Uptime, stored: StoredJob) {
-        let StoredJob {
-            job,
-            run,
-            asked_at,
-            generations,
-        } = stored;
-        let Some(known) = self.jobs.get(&job) else {
-            return;
-        };
-        // If the job has registered meanwhile, its JobMaster decides; it may have started after the store was read.
-        let is_as_asked = known.connection.run() == run;
-        match generations {
-            StoredGenerations::Present(regions) => {
-                if !self.stop_superseded(now, job, &regions) {
-                    self.confirm_isolated(job, asked_at);
-                }
-            }
-            StoredGenerations::Ended if is_as_asked => {
-                self.end_job(now, job, "the store has its result");
-            }
-            StoredGenerations::Absent if is_as_asked => {
-                self.end_job(now, job, "it is gone from the store");
-            }
-            StoredGenerations::Unreadable(reason) => {
-                self.output.log(LogLine::StateUnreadable { job, reason });
-            }
-            StoredGenerations::Ended | StoredGenerations::Absent => {}
-        }
-    }
-
-    /// Cancels tasks of which the store has a younger generation. Returns whether any such task still runs: then no
-    /// answer extends its time.
-    pub(super) fn stop_superseded(
-        &mut self,
-        now: Uptime,
-        job: JobId,
-        stored: &[Generation],
-    ) -> bool {
-        let timeouts = self.cancellation_timeouts(now);
-        let Some(known) = self.jobs.get_mut(&job) else {
-            return false;
-        };
-        let all = self.options.task_cancellation_timeout;
-        let isolation = known.isolation.as_ref();
-        let timeouts = CancellationTimeouts {
-            deadline: now + isolation.map_or(all, |of| of.cancellation.min(all)),
-            ..timeouts
-        };
-        let regions = &known.regions;
-        let stored_of =
-            |key: &ExecutionKey| stored.get(regions.of(key.vertex, key.subtask)?).copied();
-        let cancelled = known.executions.supersede(&stored_of, timeouts);
-        let runs = known.executions.runs_superseded(&stored_of);
-        if !cancelled.is_empty() {
-            self.output.log(LogLine::TasksSuperseded {
-                job,
-                tasks: cancelled.len(),
-            });
-            self.output.cancel(job, cancelled);
-        }
-        runs
     }
 }

@@ -195,7 +195,7 @@ impl World {
                     stopping: false,
                     stop_first: None,
                 };
-                let answer = self.core.submit(now, request, None);
+                let answer = self.core.submit(now, request);
                 self.check_heard(sender.as_ref(), &answer)?;
             }
             Step::Cancel {

@@ -21,7 +21,7 @@ use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 
 use crate::Options;
-use crate::core::{Core, Effect, Target, TaskKey};
+use crate::core::{Effect, Target, TaskExecutorCore, TaskKey};
 use crate::tests::testing::description;
 
 fn holder(epoch: u64) -> TermHolder {
@@ -50,7 +50,7 @@ pub(super) fn shown(epoch: u64) -> LeaderView {
 /// The core, and its observed outputs.
 pub(super) struct World {
     pub(super) now: Uptime,
-    pub(super) core: Core,
+    pub(super) core: TaskExecutorCore,
     /// The term that the core accepts.
     pub(super) terms: HighestEpoch,
     runs: BTreeMap<Target, u64>,
@@ -72,9 +72,10 @@ impl World {
         let terms = HighestEpoch::default();
         terms.follow(&shown(1)).expect("the first");
         let now = Uptime::START;
+        let options = Options::default();
         World {
             now,
-            core: Core::new(now, Options::default(), description(), terms.clone(), 100),
+            core: TaskExecutorCore::new(now, options, description(), terms.clone(), 100),
             terms,
             runs: BTreeMap::new(),
             senders: Vec::new(),
@@ -153,7 +154,7 @@ impl World {
         for (task, _) in superseded {
             prop_assert!(
                 self.cancelled_tasks.contains(task),
-                "{task:?} goes on superseded"
+                "{task:?} continues superseded"
             );
         }
         Ok(())
@@ -176,7 +177,7 @@ impl World {
                 .map(|request| request.sender),
             Some(job) => self
                 .core
-                .prepare_job_master(job, run, &|_| None, self.now)
+                .prepare_job_master(self.now, job, run, &|_| None)
                 .map(|request| request.sender),
         };
         let Ok(Some(sender)) = sender else {
