@@ -8,13 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tanist_gateway::blobs::BlobFetcher;
-use tanist_gateway::registration::Registered;
 use tanist_gateway::{Connector, GatewayResult, NoAnswer, StoredJobs};
 use tanist_ha::clock::{Started, Uptime};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -23,8 +21,9 @@ use tracing::warn;
 
 use super::batch_registration::{BatchOutcome, metrics_of};
 use super::confirmations::Unconfirmed;
+use super::coordinator_replies::CoordinatorReplies;
 use super::core::{
-    DisconnectMessages, GraphKey, LeaderlessTimer, Status, Target, TaskExecutorCore, TaskKey,
+    DisconnectMessages, Event, GraphKey, LeaderlessTimer, Status, Target, TaskExecutorCore, TaskKey,
 };
 use super::effects::Registering;
 use super::graph_fetches::GraphFetches;
@@ -81,21 +80,12 @@ pub(super) enum Message {
 /// The result of a call.
 #[derive(Debug)]
 pub(super) enum Called {
-    AtResourceManager(u64, Registered<pb::RegistrationSuccess>),
-    AtJobMaster(JobId, u64, Registered<(pb::RegistrationSuccess, u64)>),
+    Event(Event),
     AtJobMasters(Vec<BatchOutcome>),
-    Notified(u64, GatewayResult<pb::Ack>),
-    Offered(JobId, u64, GatewayResult<pb::OfferSlotsResponse>),
-    Updated(
-        JobId,
-        u64,
-        GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
-    ),
-    Asked(JobId, u64, u64, GatewayResult<pb::AskCoordinatorResponse>),
-    GenerationsRead(Result<StoredJobs, NoAnswer>),
     Confirmed(Box<Unconfirmed>, Result<StoredJobs, NoAnswer>),
     Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
-    Watched,
+    /// Nothing is to be done.
+    Done,
 }
 
 /// The actor's channels.
@@ -120,9 +110,7 @@ pub(super) struct Actor {
     pub(super) running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
     pub(super) fetches: GraphFetches,
     pub(super) fetcher: BlobFetcher,
-    /// Reply channels of open requests to coordinators, by number.
-    pub(super) replies: BTreeMap<u64, oneshot::Sender<Result<Answer, String>>>,
-    pub(super) last_coordinator_request: u64,
+    pub(super) replies: CoordinatorReplies,
 }
 
 impl Actor {
@@ -145,8 +133,7 @@ impl Actor {
             calls: JoinSet::new(),
             registering: BTreeMap::new(),
             running: BTreeMap::new(),
-            replies: BTreeMap::new(),
-            last_coordinator_request: 0,
+            replies: CoordinatorReplies::default(),
         }
     }
 
@@ -156,7 +143,7 @@ impl Actor {
         let highest = self.services.highest_epoch.clone();
         self.calls.spawn(async move {
             highest.recheck().await;
-            Called::Watched
+            Called::Done
         });
         self.follow_leader(&mut leaders);
         let mut is_followed = true;
@@ -201,10 +188,13 @@ impl Actor {
                 }
                 Some(called) = self.calls.join_next() => self.called(called),
                 () = due => {
-                    self.core.on_time(self.started.uptime(), self.services.guard.now());
+                    let reached = Event::DeadlineReached(self.services.guard.now());
+                    self.core.handle(self.started.uptime(), reached);
                 }
                 Ok(()) = kept_outputs.changed(), if self.core.is_draining() => {}
-                Some(request) = next_coordinator_request(&mut coordinator_requests) => self.take_coordinator_request(request),
+                Some(request) = next_coordinator_request(&mut coordinator_requests) => {
+                    self.coordinator_asked(request);
+                }
                 Some(message) = self.channels.messages.recv() => {
                     if let Some(stop) = self.handle(message) {
                         break Some(stop);
@@ -214,14 +204,15 @@ impl Actor {
         };
         if let Some((cause, done)) = stopped {
             self.stop(&cause).await;
-            let _nobody_waits = done.send(());
+            let _caller_is_gone = done.send(());
         }
         self.calls.shutdown().await;
     }
 
     fn follow_leader(&mut self, leaders: &mut watch::Receiver<LeaderView>) {
         let view = leaders.borrow_and_update().clone();
-        self.core.leader_changed(self.started.uptime(), view);
+        let shown = Event::LeaderShown(view);
+        self.core.handle(self.started.uptime(), shown);
     }
 
     fn after_event(&mut self, unread: usize) -> Status {
@@ -243,13 +234,20 @@ impl Actor {
                 let prepared = self.core.prepare_job_master(now, job, run, &metrics);
                 self.answer(reply, prepared);
             }
-            Message::RegistrationSeen(number) => self.core.raise_registration(number),
+            Message::RegistrationSeen(number) => {
+                self.core.handle(now, Event::RegistrationSeen(number));
+            }
             Message::Task(task, status) => {
                 let metrics = running.get(&task).map(|running| running.metrics());
                 if status.is_terminal() {
                     self.running.remove(&task);
                 }
-                self.core.task_changed(now, task, status, metrics);
+                let changed = Event::TaskChanged {
+                    task,
+                    status,
+                    metrics,
+                };
+                self.core.handle(now, changed);
             }
             Message::Stop(cause, done) => return Some((cause, done)),
         }
@@ -311,7 +309,7 @@ impl Actor {
     pub(super) fn answer<T>(&mut self, reply: Reply<T>, answer: GatewayResult<T>) {
         // First, so that the log has the reason when the caller has the answer.
         self.write_log();
-        let _nobody_waits = reply.send(answer);
+        let _caller_is_gone = reply.send(answer);
     }
 
     pub(super) fn write_log(&mut self) {
@@ -321,23 +319,11 @@ impl Actor {
     fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
         let now = self.started.uptime();
         match called {
-            Ok(Called::AtResourceManager(run, result)) => {
-                self.core.registered_at_resource_manager(now, run, result);
-            }
-            Ok(Called::AtJobMaster(job, run, result)) => {
-                self.core.registered_at_job_master(now, job, run, result);
-            }
+            Ok(Called::Event(event)) => self.core.handle(now, event),
             Ok(Called::AtJobMasters(outcomes)) => self.registered_in_batch(now, outcomes),
-            Ok(Called::Notified(run, answer)) => self.core.notified(run, &answer),
-            Ok(Called::Offered(job, run, answer)) => self.core.offered(now, job, run, answer),
-            Ok(Called::Updated(job, run, answer)) => self.core.updated(now, job, run, answer),
-            Ok(Called::Asked(job, run, request_id, answer)) => {
-                self.core.asked(now, job, run, request_id, answer);
-            }
-            Ok(Called::GenerationsRead(answer)) => self.core.generations_read(now, answer),
-            Ok(Called::Confirmed(waiting, said)) => self.confirmed(now, *waiting, said),
+            Ok(Called::Confirmed(waiting, answer)) => self.confirmed(now, *waiting, answer),
             Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
-            Ok(Called::Watched) => {}
+            Ok(Called::Done) => {}
             Err(error) if error.is_cancelled() => {}
             Err(error) => tracing::error!(%error, "a call ended without result"),
         }
@@ -345,7 +331,7 @@ impl Actor {
 
     async fn stop(&mut self, cause: &str) {
         tracing::info!(cause, "stopping");
-        self.core.begin_stop(self.started.uptime());
+        self.core.handle(self.started.uptime(), Event::Stopped);
         let stopped_by = self.started.uptime() + self.options.stop_timeout;
         loop {
             let unread = *self.services.launcher.kept_outputs().borrow();

@@ -17,7 +17,7 @@ use tanist_proto::v1 as pb;
 use tokio::time::timeout;
 
 use super::actor::{Actor, Called};
-use super::core::{ExecutionKey, Target, TaskKey};
+use super::core::{Event, ExecutionKey, Target, TaskKey};
 use super::launcher::RunningTask;
 
 /// Maximum number of registrations in a message, and of their bytes: far below the maximum message size.
@@ -132,13 +132,14 @@ impl Actor {
                 Some(Answer::Rejection(reason)) => Registered::Rejected(reason),
                 other => {
                     if let Some(Answer::TooLow { highest }) = other {
-                        self.core.raise_registration(highest);
+                        self.core.handle(now, Event::RegistrationSeen(highest));
                     }
                     self.register(Target::JobMaster(job), address, run);
                     continue;
                 }
             };
-            self.core.registered_at_job_master(now, job, run, result);
+            let registered = Event::RegisteredAtJobMaster { job, run, result };
+            self.core.handle(now, registered);
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::Fatal;
 use super::actor::{Actor, Called, Message};
 use super::attempts::Attempts;
-use super::core::{ALL_GENERATIONS, Effect, JobMasterAddress, PAUSE, Target, TaskKey};
+use super::core::{ALL_GENERATIONS, Effect, Event, JobMasterAddress, PAUSE, Target, TaskKey};
 use super::launcher::{TaskStart, TaskStatus};
 
 /// A run of attempts to register.
@@ -62,31 +62,48 @@ impl Actor {
             } => {
                 let gateway = self.services.connector.resource_manager(&address);
                 let call = async move { gateway.notify_slots_available(request).await };
-                self.call(address, call, move |answer| Called::Notified(run, answer));
+                self.call(address, call, move |answer| Event::SlotsNotified {
+                    run,
+                    answer,
+                });
             }
             Effect::Offer { to, request } => {
                 let JobMasterAddress { job, address, run } = to;
                 let gateway = self.services.connector.job_master(&address, job);
                 let call = async move { gateway.offer_slots(request).await };
-                self.call(address, call, move |answer| {
-                    Called::Offered(job, run, answer)
+                self.call(address, call, move |answer| Event::SlotsOffered {
+                    job,
+                    run,
+                    answer,
                 });
             }
             Effect::Update { to, request } => {
                 let JobMasterAddress { job, address, run } = to;
                 let gateway = self.services.connector.job_master(&address, job);
                 let call = async move { gateway.update_task_execution_states(request).await };
-                self.call(address, call, move |answer| {
-                    Called::Updated(job, run, answer)
+                self.call(address, call, move |answer| Event::ExecutionsReported {
+                    job,
+                    run,
+                    answer,
                 });
             }
             Effect::AskCoordinator {
-                to: JobMasterAddress { job, address, run },
+                to,
                 request_id,
                 request,
-            } => self.ask_coordinator(job, address, run, request_id, request),
+            } => {
+                let JobMasterAddress { job, address, run } = to;
+                let gateway = self.services.connector.job_master(&address, job);
+                let call = async move { gateway.ask_coordinator(request).await };
+                self.call(address, call, move |answer| Event::CoordinatorAnswered {
+                    job,
+                    run,
+                    request_id,
+                    answer,
+                });
+            }
             Effect::AnswerCoordinatorRequest { request_id, answer } => {
-                self.answer_coordinator_request(request_id, answer)
+                self.replies.answer(request_id, answer);
             }
             Effect::ReadGenerations(jobs) => self.read_generations(jobs),
             Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
@@ -125,21 +142,21 @@ impl Actor {
     }
 
     /// Makes a call. Its answer, or the timeout, comes back to the loop.
-    pub(super) fn call<T>(
+    fn call<T>(
         &mut self,
         address: String,
         call: impl Future<Output = GatewayResult<T>> + Send + 'static,
-        called: impl FnOnce(GatewayResult<T>) -> Called + Send + 'static,
+        answered: impl FnOnce(GatewayResult<T>) -> Event + Send + 'static,
     ) {
         let rpc_timeout = self.options.rpc_timeout;
         self.calls.spawn(async move {
             let answer = timeout(rpc_timeout, call).await;
-            called(answer.unwrap_or_else(|elapsed| {
+            Called::Event(answered(answer.unwrap_or_else(|elapsed| {
                 Err(GatewayError::NoAnswer {
                     target: address,
                     reason: elapsed.to_string(),
                 })
-            }))
+            })))
         });
     }
 
@@ -183,7 +200,7 @@ impl Actor {
             tokio::time::sleep(jitter).await;
             let late = |_| Err(NoAnswer(format!("none within {read_timeout:?}")));
             let answer = timeout(read_timeout, records.stored_jobs(&jobs)).await;
-            Called::GenerationsRead(answer.unwrap_or_else(late))
+            Called::Event(Event::GenerationsRead(answer.unwrap_or_else(late)))
         });
     }
 
@@ -197,13 +214,13 @@ impl Actor {
                 let present = status.borrow_and_update().clone();
                 let is_final = present.is_terminal();
                 if mailbox.send(Message::Task(task, present)).await.is_err() || is_final {
-                    return Called::Watched;
+                    return Called::Done;
                 }
                 if status.changed().await.is_err() && !status.borrow().is_terminal() {
                     let cause = "the task ended without a result".to_owned();
                     let failed = Message::Task(task, TaskStatus::failed(cause));
                     let _it_ended = mailbox.send(failed).await;
-                    return Called::Watched;
+                    return Called::Done;
                 }
             }
         });

@@ -9,9 +9,9 @@
 //!                                 ^  ^  another leader       | silence, "outdated", disconnected
 //!                                 |  +-----------------------+
 //! slot:        free --request_slot--> allocated --accepted--> active          (a dynamic slot exists only while held)
-//!                ^                        | rejected, not taken in time  | free_slots, job ended
+//!                ^                        | rejected, not accepted in time | free_slots, job ended
 //!                +---nothing runs in it-- releasing <--------------------+
-//! job:         (first slot) --> known --ended, unknown to leader or store, timeout--> ending --tasks gone--> forgotten
+//! job:         (first slot) --> known --ended, unknown to leader or store, timeout--> ending --tasks ended--> forgotten
 //! execution:   admitted once --> deploying .. running --> finished | canceled | failed --acknowledged--> forgotten
 //!              (its generation stays remembered until the job is forgotten)
 //! ```
@@ -212,7 +212,7 @@ impl TaskExecutor {
     /// Ends its tasks, disconnects with the cause, so that they are rescheduled at once, and waits for its end.
     pub async fn stop(self, cause: &str) {
         let message = |done| actor::Message::Stop(cause.to_owned(), done);
-        let _it_ended_either_way = self.handle.tell(message).await;
+        let _it_ended_either_way = self.handle.send(message).await;
         if let Err(error) = self.task.await {
             tracing::error!(%error, "the task executor did not end in order");
         }

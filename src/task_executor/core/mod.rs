@@ -17,7 +17,7 @@
 //! | [`lifecycle`] | whether it is drained, has left or stops |
 //! | [`output`] | effects and lines of the log |
 //!
-//! Handlers: [`connections`], [`slot_allocation`], [`deployments`]. Requests of the leader: [`requests`].
+//! Handlers: [`connections`], [`slot_allocation`], [`deployments`]. Inputs: [`event`] and [`requests`].
 //!
 //! It ends its jobs without leader only if no leader sent a message and the store did not answer for
 //! `job-manager-failover-timeout`, and a read of the store that began after that also failed.
@@ -27,6 +27,7 @@ mod connection;
 mod connections;
 mod deployments;
 mod effect;
+mod event;
 mod executions;
 mod generation_check;
 mod graphs;
@@ -48,19 +49,17 @@ mod slot_table;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_dataflow::Asker;
 use tanist_gateway::fencing::{HighestEpoch, Proof};
 use tanist_gateway::{GatewayError, GatewayResult, NoAnswer, StoredJobs};
 use tanist_ha::clock::{Moment, Uptime};
-use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 
 use self::connection::Connection;
 pub use self::effect::{Effect, JobMasterAddress, Target, TaskKey};
+pub use self::event::Event;
 use self::executions::CancellationTimeouts;
 pub use self::executions::ExecutionKey;
 pub use self::generation_check::PAUSE;
@@ -137,90 +136,80 @@ impl TaskExecutorCore {
         }
     }
 
-    /// Handles a leader, or none, named by the store.
-    pub fn leader_changed(&mut self, now: Uptime, view: LeaderView) {
-        if let Some(leader) = self.leader.record_view(view, &mut self.output) {
-            self.follow(now, leader);
-        }
-    }
-
-    /// Makes later registrations use numbers above one that a leader has seen.
-    pub fn raise_registration(&mut self, seen: u64) {
-        self.leader.raise_registration(seen);
-    }
-
-    /// Handles the answer to an offer.
-    pub fn offered(
-        &mut self,
-        now: Uptime,
-        job: JobId,
-        run: u64,
-        answer: GatewayResult<pb::OfferSlotsResponse>,
-    ) {
-        let retry_at = now + self.options.retry_delay;
-        let mut slots = self.slot_allocation(now);
-        let failure = slots.offer_answered(job, run, answer, retry_at);
-        self.call_ended(job, failure);
-    }
-
-    /// Handles the answer to a report.
-    pub fn updated(
-        &mut self,
-        now: Uptime,
-        job: JobId,
-        run: u64,
-        answer: GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
-    ) {
-        let failure = answer.err();
-        let retry_at = now + self.options.retry_delay;
-        if let Some(known) = self.jobs.in_run(job, run) {
-            known.finish_report(failure.is_some().then_some(retry_at));
-            self.call_ended(job, failure);
-        }
-    }
-
-    /// Handles a request of an operator to its coordinator.
-    pub fn ask(&mut self, request_id: u64, asker: Asker, number: u64) {
-        match self.jobs.get_mut(asker.job) {
-            Some(known) => known.ask_coordinator(request_id, asker, number),
-            None => {
-                let answer = Err("its job is no longer on this TaskManager".to_owned());
-                self.output
-                    .effect(Effect::AnswerCoordinatorRequest { request_id, answer });
+    /// Handles an event. [`TaskExecutorCore::after_event`] follows.
+    pub fn handle(&mut self, now: Uptime, event: Event) {
+        match event {
+            Event::LeaderShown(view) => {
+                if let Some(leader) = self.leader.record_view(view, &mut self.output) {
+                    self.follow(now, leader);
+                }
             }
-        }
-    }
-
-    /// Handles the answer to a request of an operator.
-    pub fn asked(
-        &mut self,
-        now: Uptime,
-        job: JobId,
-        run: u64,
-        request_id: u64,
-        answer: GatewayResult<pb::AskCoordinatorResponse>,
-    ) {
-        let retry_at = now + self.options.retry_delay;
-        if let Some(known) = self.jobs.in_run(job, run) {
-            let output = &mut self.output;
-            let failure = known.coordinator_answered(request_id, answer, retry_at, output);
-            self.call_ended(job, failure);
-        }
-    }
-
-    /// Keeps a fetched graph as long as its job.
-    pub fn graph_fetched(&mut self, key: GraphKey, graph: Arc<pb::JobGraph>) {
-        if let Some(known) = self.jobs.get_mut(key.job()) {
-            known.keep_graph(KnownGraph::new(key, graph));
-        }
-    }
-
-    /// Cancels all tasks, and accepts nothing more.
-    pub fn begin_stop(&mut self, now: Uptime) {
-        self.lifecycle.stop();
-        let timeouts = self.cancellation_timeouts(now);
-        for job in self.jobs.iter_mut() {
-            job.cancel_all(timeouts, &mut self.output);
+            Event::RegistrationSeen(number) => self.leader.raise_registration(number),
+            Event::RegisteredAtResourceManager { run, result } => {
+                self.registered_at_resource_manager(now, run, result);
+            }
+            Event::RegisteredAtJobMaster { job, run, result } => {
+                self.registered_at_job_master(now, job, run, result);
+            }
+            Event::SlotsNotified { run, answer } => self.slots_notified(run, &answer),
+            Event::SlotsOffered { job, run, answer } => {
+                let retry_at = now + self.options.retry_delay;
+                let mut slots = self.slot_allocation(now);
+                let failure = slots.offer_answered(job, run, answer, retry_at);
+                self.call_ended(job, failure);
+            }
+            Event::ExecutionsReported { job, run, answer } => {
+                let failure = answer.err();
+                let retry_at = now + self.options.retry_delay;
+                if let Some(known) = self.jobs.in_run(job, run) {
+                    known.finish_report(failure.is_some().then_some(retry_at));
+                    self.call_ended(job, failure);
+                }
+            }
+            Event::CoordinatorAsked {
+                request_id,
+                asker,
+                number,
+            } => match self.jobs.get_mut(asker.job) {
+                Some(known) => known.ask_coordinator(request_id, asker, number),
+                None => {
+                    let answer = Err("its job is no longer on this TaskManager".to_owned());
+                    self.output
+                        .effect(Effect::AnswerCoordinatorRequest { request_id, answer });
+                }
+            },
+            Event::CoordinatorAnswered {
+                job,
+                run,
+                request_id,
+                answer,
+            } => {
+                let retry_at = now + self.options.retry_delay;
+                if let Some(known) = self.jobs.in_run(job, run) {
+                    let output = &mut self.output;
+                    let failure = known.coordinator_answered(request_id, answer, retry_at, output);
+                    self.call_ended(job, failure);
+                }
+            }
+            Event::GenerationsRead(answer) => self.generations_read(now, answer),
+            Event::GraphFetched(key, graph) => {
+                if let Some(known) = self.jobs.get_mut(key.job()) {
+                    known.keep_graph(KnownGraph::new(key, graph));
+                }
+            }
+            Event::TaskChanged {
+                task,
+                status,
+                metrics,
+            } => self.task_changed(now, task, status, metrics),
+            Event::DeadlineReached(at) => self.deadline_reached(now, at),
+            Event::Stopped => {
+                self.lifecycle.stop();
+                let timeouts = self.cancellation_timeouts(now);
+                for job in self.jobs.iter_mut() {
+                    job.cancel_all(timeouts, &mut self.output);
+                }
+            }
         }
     }
 
@@ -287,7 +276,7 @@ impl TaskExecutorCore {
         }
     }
 
-    /// When [`TaskExecutorCore::on_time`] must be called next.
+    /// When [`Event::DeadlineReached`] is due next.
     pub fn next_deadline(&self, now: Uptime, at: Moment) -> Option<Uptime> {
         let doubted_at = self.jobs.active();
         let doubted_at = doubted_at.filter_map(|job| job.connection().doubted_at());
@@ -302,7 +291,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles everything that is due.
-    pub fn on_time(&mut self, now: Uptime, at: Moment) {
+    fn deadline_reached(&mut self, now: Uptime, at: Moment) {
         // First: the deadlines of cancelled tasks, which a standstill extends, are looked at below.
         self.extend_deadlines(now, at);
         // Before slots are freed: without registration, freed slots are in the report of the next one.
@@ -344,7 +333,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles the answer to a slot notification. If it failed, the next heartbeat reports the slots.
-    pub fn notified(&mut self, run: u64, answer: &GatewayResult<pb::Ack>) {
+    fn slots_notified(&mut self, run: u64, answer: &GatewayResult<pb::Ack>) {
         if self.resource_manager.run() == run
             && let Err(error @ (GatewayError::Outdated { .. } | GatewayError::NotFound(_))) = answer
         {
@@ -354,8 +343,7 @@ impl TaskExecutorCore {
         }
     }
 
-    /// Handles the result of a read of the store.
-    pub fn generations_read(&mut self, now: Uptime, answer: Result<StoredJobs, NoAnswer>) {
+    fn generations_read(&mut self, now: Uptime, answer: Result<StoredJobs, NoAnswer>) {
         let last_contact = self.leader.last_contact();
         let timeout = self.options.job_manager_failover_timeout;
         let check = &mut self.generation_check;
@@ -372,8 +360,7 @@ impl TaskExecutorCore {
         }
     }
 
-    /// Handles a change of a task's status.
-    pub fn task_changed(
+    fn task_changed(
         &mut self,
         now: Uptime,
         task: TaskKey,

@@ -70,7 +70,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles the result of a run of attempts at the ResourceManager.
-    pub fn registered_at_resource_manager(
+    pub(super) fn registered_at_resource_manager(
         &mut self,
         now: Uptime,
         run: u64,
@@ -108,7 +108,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles the result of a run of attempts at a JobMaster.
-    pub fn registered_at_job_master(
+    pub(super) fn registered_at_job_master(
         &mut self,
         now: Uptime,
         job: JobId,

@@ -29,7 +29,7 @@ enum Step {
     Announce {
         epoch: u64,
     },
-    /// The store answers the question in flight, if there is one: the job has ended, or has this generation;
+    /// The store answers the read in flight, if there is one: the job has ended, or has this generation;
     /// `None`: no answer.
     StoreSays {
         epoch: u64,
@@ -128,10 +128,13 @@ impl World {
                     leader: Some(leader),
                     ..shown(epoch)
                 };
-                self.core.leader_changed(now, view);
+                self.core.handle(now, Event::LeaderShown(view));
                 self.epoch = self.epoch.max(epoch);
             }
-            Step::NobodyLeads => self.core.leader_changed(now, LeaderView::default()),
+            Step::NobodyLeads => {
+                let shown = Event::LeaderShown(LeaderView::default());
+                self.core.handle(now, shown);
+            }
             Step::Announce { epoch } => {
                 let request = pb::AnnounceLeaderRequest {
                     sender: Some(leaders_sender(epoch)),
@@ -250,13 +253,18 @@ impl World {
             }
             Step::End { which } if which < self.running.len() => {
                 let (task, _) = self.running.remove(which);
-                self.core
-                    .task_changed(now, task, TaskStatus::Canceled, None);
+                let changed = Event::TaskChanged {
+                    task,
+                    status: TaskStatus::Canceled,
+                    metrics: None,
+                };
+                self.core.handle(now, changed);
             }
             Step::End { .. } => {}
             Step::Wait { seconds } => {
                 self.now += Duration::from_secs(seconds);
-                self.core.on_time(self.now, Moment::default());
+                let reached = Event::DeadlineReached(Moment::default());
+                self.core.handle(self.now, reached);
             }
         }
         let status = self.core.after_event(self.now, Moment::default(), 0);

@@ -21,7 +21,7 @@ use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 
 use crate::Options;
-use crate::core::{Effect, Target, TaskExecutorCore, TaskKey};
+use crate::core::{Effect, Event, Target, TaskExecutorCore, TaskKey};
 use crate::tests::testing::description;
 
 fn holder(epoch: u64) -> TermHolder {
@@ -140,7 +140,7 @@ impl World {
         });
         let is_believed = epoch >= self.epoch && !ended;
         let answer = stored_jobs.ok_or_else(|| NoAnswer("a test says so".to_owned()));
-        self.core.generations_read(self.now, answer);
+        self.core.handle(self.now, Event::GenerationsRead(answer));
         // The holder of the epoch is read before anything from it counts.
         let youngest = self.terms.heard().epoch.get();
         let followed = self.terms.follow(&shown(youngest));
@@ -195,13 +195,13 @@ impl World {
             match job {
                 None => {
                     let result = Registered::Success(success);
-                    self.core
-                        .registered_at_resource_manager(self.now, run, result);
+                    let registered = Event::RegisteredAtResourceManager { run, result };
+                    self.core.handle(self.now, registered);
                 }
                 Some(job) => {
                     let result = Registered::Success((success, 1));
-                    self.core
-                        .registered_at_job_master(self.now, job, run, result);
+                    let registered = Event::RegisteredAtJobMaster { job, run, result };
+                    self.core.handle(self.now, registered);
                 }
             }
             self.runs.remove(&target);
