@@ -226,28 +226,57 @@ impl TaskExecutorCore {
     /// Does what follows from the state after an event or a request. To be called after each, before the effects are
     /// taken. `unread`: number of outputs that consumers have not read to their end.
     pub fn after_event(&mut self, now: Uptime, at: Moment, unread: usize) -> Status {
-        let is_stopping = self.lifecycle.is_stopping();
-        let timeouts = self.cancellation_timeouts(now);
         // First: a job is forgotten, and a drained TaskExecutor leaves, only when its slots are free.
+        self.free_released_slots(now);
+        // Here, not in each handler: it depends on the leader and the connection whether a slot can be accepted.
+        self.review_slot_timeouts(now);
+        // After the event, whose answer of the store may have confirmed the generations.
+        let isolated_until = self.review_isolation(now, at);
+        // After the event, which may have begun or ended the silence of a JobMaster.
+        self.review_generations(now, at);
+        // After slots were freed: the last one may have been in use until this event.
+        let is_unused =
+            self.kept_outputs(unread) == 0 && self.slots.is_free() && self.jobs.are_acknowledged();
+        self.lifecycle.leave_if_drained(is_unused, &mut self.output);
+        // Last: messages report what the event and the steps above have changed.
+        self.send_messages(now);
+        Status {
+            isolated_until,
+            presence: Presence {
+                is_registered: self.resource_manager.is_registered(),
+                is_unused,
+            },
+        }
+    }
+
+    /// Frees released slots in which nothing runs any more, and forgets jobs that are over.
+    fn free_released_slots(&mut self, now: Uptime) {
         let freed = self.slot_allocation(now).free_released();
         if !freed.is_empty() {
             self.notify_slots(freed, false);
         }
-        // Before the steps that look at all jobs: a job that is over has no effects any more.
         self.slot_allocation(now).forget_ended_jobs();
-        // Here, not in each handler: it depends on the leader and the connection whether a slot can be accepted.
+    }
+
+    fn review_slot_timeouts(&mut self, now: Uptime) {
         let (leader, jobs) = (&self.leader, &self.jobs);
         let can_be_accepted = |job| leader.is_named() && jobs.is_registered(job);
-        let slot_timeout = self.options.slot_timeout;
-        self.slots
-            .review_timeouts(now, slot_timeout, can_be_accepted);
-        // After the event, whose answer of the store may have confirmed the generations.
-        let mut isolated_until = None;
-        if !is_stopping {
-            let (jobs, output) = (&mut self.jobs, &mut self.output);
-            isolated_until = self.isolated.review(at, timeouts, jobs, output);
+        let timeout = self.options.slot_timeout;
+        self.slots.review_timeouts(now, timeout, can_be_accepted);
+    }
+
+    fn review_isolation(&mut self, now: Uptime, at: Moment) -> Option<Moment> {
+        if self.lifecycle.is_stopping() {
+            return None;
         }
-        // After the event, which may have begun or ended the silence of a JobMaster.
+        let timeouts = self.cancellation_timeouts(now);
+        let (jobs, output) = (&mut self.jobs, &mut self.output);
+        self.isolated.review(at, timeouts, jobs, output)
+    }
+
+    /// Reads the stored generations of jobs whose JobMaster is silent, or may no longer lead.
+    fn review_generations(&mut self, now: Uptime, at: Moment) {
+        let is_stopping = self.lifecycle.is_stopping();
         let doubted = self.jobs.active().filter(|job| {
             let doubted_at = job.connection().doubted_at();
             let is_silent = !self.leader.is_named() || doubted_at.is_none_or(|at| at <= now);
@@ -256,23 +285,15 @@ impl TaskExecutorCore {
         let doubted = doubted.map(|job| (job.id(), job.connection().run()));
         let check = &mut self.generation_check;
         check.review(now, at, doubted, &mut self.output);
-        // After slots were freed: the last one may have been in use until this event.
-        let is_unused =
-            self.kept_outputs(unread) == 0 && self.slots.is_free() && self.jobs.are_acknowledged();
-        self.lifecycle.leave_if_drained(is_unused, &mut self.output);
-        // Last: messages report what the event and the steps above have changed.
-        if !is_stopping {
-            for job in self.jobs.iter_mut() {
-                let location = &self.description.location;
-                job.send(now, location, &self.slots, &mut self.output);
-            }
+    }
+
+    fn send_messages(&mut self, now: Uptime) {
+        if self.lifecycle.is_stopping() {
+            return;
         }
-        Status {
-            isolated_until,
-            presence: Presence {
-                is_registered: self.resource_manager.is_registered(),
-                is_unused,
-            },
+        let location = &self.description.location;
+        for job in self.jobs.iter_mut() {
+            job.send(now, location, &self.slots, &mut self.output);
         }
     }
 
