@@ -1,8 +1,15 @@
 //! The loop of a TaskExecutor: feeds the core, holds the running tasks, and disconnects when it stops. Decides nothing
-//! itself; the core's effects are run in [`super::effects`].
+//! itself; the core's effects are run in [`effects`].
 //!
 //! Calls run in tasks that end with the actor. Each registration attempt asks the actor for its message, so that
 //! number and report are of that moment.
+
+mod attempts;
+mod batch_registration;
+mod confirmations;
+mod coordinator_replies;
+mod effects;
+mod graph_fetches;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +26,14 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::batch_registration::{BatchOutcome, metrics_of};
-use super::confirmations::Unconfirmed;
-use super::coordinator_replies::CoordinatorReplies;
+use self::batch_registration::{BatchOutcome, metrics_of};
+use self::confirmations::Unconfirmed;
+use self::coordinator_replies::CoordinatorReplies;
+use self::effects::Registering;
+use self::graph_fetches::GraphFetches;
 use super::core::{
     DisconnectMessages, Event, GraphKey, LeaderlessTimer, Status, Target, TaskExecutorCore, TaskKey,
 };
-use super::effects::Registering;
-use super::graph_fetches::GraphFetches;
 use super::launcher::{CoordinatorRequest, RunningTask, TaskStatus};
 use super::{Fatal, Options, Presence, TaskExecutorServices, log};
 
@@ -79,7 +86,7 @@ pub(super) enum Message {
 
 /// The result of a call.
 #[derive(Debug)]
-pub(super) enum Called {
+enum Called {
     Event(Event),
     AtJobMasters(Vec<BatchOutcome>),
     Confirmed(Box<Unconfirmed>, Result<StoredJobs, NoAnswer>),
@@ -90,27 +97,46 @@ pub(super) enum Called {
 
 /// The actor's channels.
 pub(super) struct Channels {
-    pub(super) mailbox: mpsc::Sender<Message>,
-    pub(super) messages: mpsc::Receiver<Message>,
-    pub(super) fatal: watch::Sender<Option<Fatal>>,
-    pub(super) presence: watch::Sender<Presence>,
-    pub(super) cancel: CancellationToken,
+    mailbox: mpsc::Sender<Message>,
+    messages: mpsc::Receiver<Message>,
+    fatal: watch::Sender<Option<Fatal>>,
+    presence: watch::Sender<Presence>,
+    cancel: CancellationToken,
+}
+
+impl Channels {
+    /// The ends that the actor has.
+    pub(super) fn new(
+        mailbox: mpsc::Sender<Message>,
+        messages: mpsc::Receiver<Message>,
+        fatal: watch::Sender<Option<Fatal>>,
+        presence: watch::Sender<Presence>,
+        cancel: CancellationToken,
+    ) -> Channels {
+        Channels {
+            mailbox,
+            messages,
+            fatal,
+            presence,
+            cancel,
+        }
+    }
 }
 
 /// See the module.
 pub(super) struct Actor {
-    pub(super) options: Options,
+    options: Options,
     /// Converts between tokio's clock and the time of the core.
-    pub(super) started: Started,
-    pub(super) services: TaskExecutorServices,
-    pub(super) core: TaskExecutorCore,
-    pub(super) channels: Channels,
-    pub(super) calls: JoinSet<Called>,
-    pub(super) registering: BTreeMap<Target, Registering>,
-    pub(super) running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
-    pub(super) fetches: GraphFetches,
-    pub(super) fetcher: BlobFetcher,
-    pub(super) replies: CoordinatorReplies,
+    started: Started,
+    services: TaskExecutorServices,
+    core: TaskExecutorCore,
+    channels: Channels,
+    calls: JoinSet<Called>,
+    registering: BTreeMap<Target, Registering>,
+    running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
+    fetches: GraphFetches,
+    fetcher: BlobFetcher,
+    replies: CoordinatorReplies,
 }
 
 impl Actor {
@@ -306,13 +332,13 @@ impl Actor {
     }
 
     /// Answers a request. The caller may have gone: then the answer is dropped.
-    pub(super) fn answer<T>(&mut self, reply: Reply<T>, answer: GatewayResult<T>) {
+    fn answer<T>(&mut self, reply: Reply<T>, answer: GatewayResult<T>) {
         // First, so that the log has the reason when the caller has the answer.
         self.write_log();
         let _caller_is_gone = reply.send(answer);
     }
 
-    pub(super) fn write_log(&mut self) {
+    fn write_log(&mut self) {
         self.core.take_log().into_iter().for_each(log::write);
     }
 

@@ -28,14 +28,8 @@
 //! are refused here, and the heartbeat timeout ends it like any lost connection.
 
 mod actor;
-mod attempts;
-mod batch_registration;
-mod confirmations;
-mod coordinator_replies;
 mod core;
 mod dataflow_launcher;
-mod effects;
-mod graph_fetches;
 mod handle;
 mod isolation_guard;
 mod launcher;
@@ -170,13 +164,13 @@ impl TaskExecutor {
             services.highest_epoch.clone(),
             services.first_registration,
         );
-        let channels = actor::Channels {
-            mailbox: mailbox.clone(),
+        let channels = actor::Channels::new(
+            mailbox.clone(),
             messages,
-            fatal: fatal_sender,
-            presence: presence_sender,
-            cancel: cancel.clone(),
-        };
+            fatal_sender,
+            presence_sender,
+            cancel.clone(),
+        );
         let task =
             tokio::spawn(actor::Actor::new(options, services, core, channels, started).run());
         let handle = TaskExecutorHandle::new(mailbox, terms);

@@ -1,6 +1,6 @@
 //! Graphs that deployments only name: each TaskExecutor fetches a job's graph once and keeps it with the job.
 //!
-//! The actor fetches graphs ([`crate::graph_fetches`]). Once one has arrived, each deployment that waited for it is
+//! The actor fetches graphs ([`crate::actor`]). Once one has arrived, each deployment that waited for it is
 //! handled as if it had arrived at that moment: outdated ones are refused. Pure.
 
 use std::sync::Arc;

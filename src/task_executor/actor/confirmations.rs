@@ -1,11 +1,11 @@
 //! Reads the generation of an isolated job from the store before its tasks start. Decides nothing: the answer goes to
-//! [`super::core`].
+//! [`crate::core`].
 
 use tanist_gateway::{NoAnswer, StoredJobs};
 use tanist_ha::clock::{Moment, Uptime};
 use tanist_proto::v1 as pb;
 
-use super::actor::{Actor, Called, Reply};
+use super::{Actor, Called, Reply};
 
 /// A deployment whose generation is being read from the store.
 #[derive(Debug)]

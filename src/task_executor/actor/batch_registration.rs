@@ -16,9 +16,9 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::timeout;
 
-use super::actor::{Actor, Called};
-use super::core::{Event, ExecutionKey, Target, TaskKey};
-use super::launcher::RunningTask;
+use super::{Actor, Called};
+use crate::core::{Event, ExecutionKey, Target, TaskKey};
+use crate::launcher::RunningTask;
 
 /// Maximum number of registrations in a message, and of their bytes: far below the maximum message size.
 const MOST: usize = 256;

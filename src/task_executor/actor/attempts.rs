@@ -8,19 +8,36 @@ use tanist_ha::ask::ask;
 use tanist_proto::id::JobId;
 use tokio::sync::{Notify, mpsc};
 
-use super::actor::{Called, Message, Reply};
-use super::core::Event;
+use super::{Called, Message, Reply};
+use crate::core::Event;
 
 /// A run of attempts to register.
 pub(super) struct Attempts {
-    pub(super) options: RegistrationOptions,
-    pub(super) mailbox: mpsc::Sender<Message>,
-    pub(super) wake: Arc<Notify>,
-    pub(super) address: String,
-    pub(super) run: u64,
+    options: RegistrationOptions,
+    mailbox: mpsc::Sender<Message>,
+    wake: Arc<Notify>,
+    address: String,
+    run: u64,
 }
 
 impl Attempts {
+    /// A run at this address. `wake` ends a delay between two attempts.
+    pub(super) fn new(
+        options: RegistrationOptions,
+        mailbox: mpsc::Sender<Message>,
+        wake: Arc<Notify>,
+        address: String,
+        run: u64,
+    ) -> Attempts {
+        Attempts {
+            options,
+            mailbox,
+            wake,
+            address,
+            run,
+        }
+    }
+
     pub(super) async fn at_resource_manager(
         self,
         gateway: Arc<dyn ResourceManagerGateway>,

@@ -1,5 +1,5 @@
 //! Runs the effects of a TaskExecutor's core: registers, calls, starts and ends tasks. Decides nothing, and does
-//! not wait: long work runs in a task of the actor, and its result comes back to the loop in [`super::actor`].
+//! not wait: long work runs in a task of the actor, and its result comes back to the loop in [`super`].
 //!
 //! At most one run of attempts to register is active for a target: a new run ends the old one.
 
@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::Fatal;
-use super::actor::{Actor, Called, Message};
 use super::attempts::Attempts;
-use super::core::{ALL_GENERATIONS, Effect, Event, JobMasterAddress, PAUSE, Target, TaskKey};
-use super::launcher::{TaskStart, TaskStatus};
+use super::{Actor, Called, Message};
+use crate::Fatal;
+use crate::core::{ALL_GENERATIONS, Effect, Event, JobMasterAddress, PAUSE, Target, TaskKey};
+use crate::launcher::{TaskStart, TaskStatus};
 
 /// A run of attempts to register.
 #[derive(Debug)]
@@ -162,20 +162,17 @@ impl Actor {
 
     pub(super) fn register(&mut self, target: Target, address: String, run: u64) {
         let wake = Arc::new(Notify::new());
-        let attempts = Attempts {
-            options: self.options.registration.clone(),
-            mailbox: self.channels.mailbox.clone(),
-            wake: wake.clone(),
-            address,
-            run,
-        };
+        let options = self.options.registration.clone();
+        let mailbox = self.channels.mailbox.clone();
         let task = match target {
             Target::ResourceManager => {
-                let gateway = self.services.connector.resource_manager(&attempts.address);
+                let gateway = self.services.connector.resource_manager(&address);
+                let attempts = Attempts::new(options, mailbox, wake.clone(), address, run);
                 self.calls.spawn(attempts.at_resource_manager(gateway))
             }
             Target::JobMaster(job) => {
-                let gateway = self.services.connector.job_master(&attempts.address, job);
+                let gateway = self.services.connector.job_master(&address, job);
+                let attempts = Attempts::new(options, mailbox, wake.clone(), address, run);
                 self.calls.spawn(attempts.at_job_master(job, gateway))
             }
         };

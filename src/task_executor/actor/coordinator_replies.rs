@@ -1,4 +1,4 @@
-//! Reply channels of requests of operators to their coordinators. Decides nothing: [`super::core`] says when a request
+//! Reply channels of requests of operators to their coordinators. Decides nothing: [`crate::core`] says when a request
 //! is sent and when it ends.
 
 use std::collections::BTreeMap;
@@ -7,8 +7,8 @@ use tanist_dataflow::CoordinatorRequest;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::sync::oneshot;
 
-use super::actor::Actor;
-use super::core::Event;
+use super::Actor;
+use crate::core::Event;
 
 /// Reply channels of open requests, by number.
 #[derive(Debug, Default)]

@@ -11,8 +11,8 @@ use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::Uptime;
 use tanist_proto::v1 as pb;
 
-use super::actor::{Actor, Called, Reply};
-use super::core::{Event, GraphKey};
+use super::{Actor, Called, Reply};
+use crate::core::{Event, GraphKey};
 
 /// A deployment, and the channel for its answer.
 type Waiting = (pb::SubmitTasksRequest, Reply<pb::SubmitTasksResponse>);
