@@ -292,7 +292,7 @@ pub(super) fn exit_code(cause: &Fatal) -> ExitCode {
     match cause {
         Fatal::Drained => ExitCode::Ended,
         Fatal::Refused(_) => ExitCode::Refused,
-        Fatal::Stuck(_) | Fatal::Broken(_) => ExitCode::Fatal,
+        Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => ExitCode::Fatal,
     }
 }
 
@@ -323,7 +323,7 @@ pub(super) async fn until_it_ends(
         }
         // Waiting for the holder of a task that does not end would take forever; the end of the process says
         // goodbye.
-        Fatal::Stuck(_) | Fatal::Broken(_) => {}
+        Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => {}
     }
     Err(cause)
 }

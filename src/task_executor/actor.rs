@@ -1,31 +1,39 @@
-//! The loop of a TaskExecutor: feeds the core, holds the running tasks, and says goodbye. Decides nothing itself;
-//! the core's effects are run in [`super::effects`].
+//! The loop of a TaskExecutor: feeds the core, holds the running tasks, and disconnects when it stops. Decides nothing
+//! itself; the core's effects are run in [`effects`].
 //!
 //! Calls run in tasks that end with the actor. Each registration attempt asks the actor for its message, so that
 //! number and report are of that moment.
+
+mod attempts;
+mod batch_registration;
+mod confirmations;
+mod coordinator_replies;
+mod effects;
+mod graph_fetches;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tanist_gateway::blobs::BlobFetcher;
-use tanist_gateway::registration::Registered;
 use tanist_gateway::{Connector, GatewayResult, NoAnswer, StoredJobs};
 use tanist_ha::clock::{Started, Uptime};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::batch_registration::{BatchOutcome, metrics_of};
-use super::confirmations::Unconfirmed;
-use super::core::{Core, Goodbyes, GraphKey, LeaderlessTimer, Target, TaskKey};
-use super::effects::Registering;
-use super::graph_fetches::GraphFetches;
+use self::batch_registration::{BatchOutcome, metrics_of};
+use self::confirmations::Unconfirmed;
+use self::coordinator_replies::CoordinatorReplies;
+use self::effects::Registering;
+use self::graph_fetches::GraphFetches;
+use super::core::{
+    DisconnectMessages, Event, GraphKey, LeaderlessTimer, Status, Target, TaskExecutorCore, TaskKey,
+};
 use super::launcher::{CoordinatorRequest, RunningTask, TaskStatus};
 use super::{Fatal, Options, Presence, TaskExecutorServices, log};
 
@@ -53,8 +61,8 @@ pub(super) enum Request {
         Reply<pb::HeartbeatFromJobMasterResponse>,
     ),
     AnnounceLeader(pb::AnnounceLeaderRequest, Reply<pb::AnnounceLeaderResponse>),
-    JobMasterGoodbye(pb::DisconnectJobMasterRequest, Reply<pb::Ack>),
-    ResourceManagerGoodbye(pb::DisconnectResourceManagerRequest, Reply<pb::Ack>),
+    DisconnectJobMaster(pb::DisconnectJobMasterRequest, Reply<pb::Ack>),
+    DisconnectResourceManager(pb::DisconnectResourceManagerRequest, Reply<pb::Ack>),
 }
 
 /// A message to the actor.
@@ -78,56 +86,64 @@ pub(super) enum Message {
 
 /// The result of a call.
 #[derive(Debug)]
-pub(super) enum Called {
-    AtResourceManager(u64, Registered<pb::RegistrationSuccess>),
-    AtJobMaster(JobId, u64, Registered<(pb::RegistrationSuccess, u64)>),
+enum Called {
+    Event(Event),
     AtJobMasters(Vec<BatchOutcome>),
-    Notified(u64, GatewayResult<pb::Ack>),
-    Offered(JobId, u64, GatewayResult<pb::OfferSlotsResponse>),
-    Updated(
-        JobId,
-        u64,
-        GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
-    ),
-    Asked(JobId, u64, u64, GatewayResult<pb::AskCoordinatorResponse>),
-    StoreAnswered(Result<StoredJobs, NoAnswer>),
     Confirmed(Box<Unconfirmed>, Result<StoredJobs, NoAnswer>),
     Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
-    Watched,
+    /// Nothing is to be done.
+    Done,
 }
 
 /// The actor's channels.
 pub(super) struct Channels {
-    pub(super) mailbox: mpsc::Sender<Message>,
-    pub(super) messages: mpsc::Receiver<Message>,
-    pub(super) fatal: watch::Sender<Option<Fatal>>,
-    pub(super) presence: watch::Sender<Presence>,
-    pub(super) cancel: CancellationToken,
+    mailbox: mpsc::Sender<Message>,
+    messages: mpsc::Receiver<Message>,
+    fatal: watch::Sender<Option<Fatal>>,
+    presence: watch::Sender<Presence>,
+    cancel: CancellationToken,
+}
+
+impl Channels {
+    /// The ends that the actor has.
+    pub(super) fn new(
+        mailbox: mpsc::Sender<Message>,
+        messages: mpsc::Receiver<Message>,
+        fatal: watch::Sender<Option<Fatal>>,
+        presence: watch::Sender<Presence>,
+        cancel: CancellationToken,
+    ) -> Channels {
+        Channels {
+            mailbox,
+            messages,
+            fatal,
+            presence,
+            cancel,
+        }
+    }
 }
 
 /// See the module.
 pub(super) struct Actor {
-    pub(super) options: Options,
+    options: Options,
     /// Converts between tokio's clock and the time of the core.
-    pub(super) started: Started,
-    pub(super) services: TaskExecutorServices,
-    pub(super) core: Core,
-    pub(super) channels: Channels,
-    pub(super) calls: JoinSet<Called>,
-    pub(super) registering: BTreeMap<Target, Registering>,
-    pub(super) running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
-    pub(super) fetches: GraphFetches,
-    pub(super) fetcher: BlobFetcher,
-    /// Reply channels of open requests to coordinators, by number.
-    pub(super) replies: BTreeMap<u64, oneshot::Sender<Result<Answer, String>>>,
-    pub(super) last_coordinator_request: u64,
+    started: Started,
+    services: TaskExecutorServices,
+    core: TaskExecutorCore,
+    channels: Channels,
+    calls: JoinSet<Called>,
+    registering: BTreeMap<Target, Registering>,
+    running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
+    fetches: GraphFetches,
+    fetcher: BlobFetcher,
+    replies: CoordinatorReplies,
 }
 
 impl Actor {
     pub(super) fn new(
         options: Options,
         services: TaskExecutorServices,
-        core: Core,
+        core: TaskExecutorCore,
         channels: Channels,
         started: Started,
     ) -> Actor {
@@ -143,8 +159,7 @@ impl Actor {
             calls: JoinSet::new(),
             registering: BTreeMap::new(),
             running: BTreeMap::new(),
-            replies: BTreeMap::new(),
-            last_coordinator_request: 0,
+            replies: CoordinatorReplies::default(),
         }
     }
 
@@ -154,7 +169,7 @@ impl Actor {
         let highest = self.services.highest_epoch.clone();
         self.calls.spawn(async move {
             highest.recheck().await;
-            Called::Watched
+            Called::Done
         });
         self.follow_leader(&mut leaders);
         let mut is_followed = true;
@@ -163,20 +178,17 @@ impl Actor {
         let mut coordinator_requests = self.services.launcher.coordinator_requests();
         let mut kept_outputs = self.services.launcher.kept_outputs();
         let stopped = loop {
-            let (now, at) = (self.started.uptime(), self.services.guard.now());
-            let ended_by = self.core.review_isolation(now, at);
-            self.services.guard.set(ended_by);
-            self.core.review_doubts(now, at);
-            let kept = *kept_outputs.borrow_and_update();
-            self.core.review_draining(kept);
-            let presence = self.core.presence(kept);
-            if let Some(lasts) = leaderless_timer.review(now, presence.is_registered) {
+            let unread = *kept_outputs.borrow_and_update();
+            let status = self.after_event(unread);
+            self.services.guard.set(status.isolated_until);
+            let (now, is_registered) = (self.started.uptime(), status.presence.is_registered);
+            if let Some(lasts) = leaderless_timer.review(now, is_registered) {
                 warn!(
                     ?lasts,
                     "registered at no ResourceManager: there is no leader, or it can't be reached; tasks continue"
                 );
             }
-            presence.tell(&self.channels.presence);
+            status.presence.publish(&self.channels.presence);
             self.run_effects();
             let (now, at) = (self.started.uptime(), self.services.guard.now());
             let deadlines = [
@@ -202,10 +214,13 @@ impl Actor {
                 }
                 Some(called) = self.calls.join_next() => self.called(called),
                 () = due => {
-                    self.core.on_time(self.started.uptime(), self.services.guard.now());
+                    let reached = Event::DeadlineReached(self.services.guard.now());
+                    self.core.handle(self.started.uptime(), reached);
                 }
                 Ok(()) = kept_outputs.changed(), if self.core.is_draining() => {}
-                Some(request) = next_coordinator_request(&mut coordinator_requests) => self.take_coordinator_request(request),
+                Some(request) = next_coordinator_request(&mut coordinator_requests) => {
+                    self.coordinator_asked(request);
+                }
                 Some(message) = self.channels.messages.recv() => {
                     if let Some(stop) = self.handle(message) {
                         break Some(stop);
@@ -215,14 +230,20 @@ impl Actor {
         };
         if let Some((cause, done)) = stopped {
             self.stop(&cause).await;
-            let _nobody_waits = done.send(());
+            let _caller_is_gone = done.send(());
         }
         self.calls.shutdown().await;
     }
 
     fn follow_leader(&mut self, leaders: &mut watch::Receiver<LeaderView>) {
         let view = leaders.borrow_and_update().clone();
-        self.core.leader_changed(self.started.uptime(), view);
+        let shown = Event::LeaderShown(view);
+        self.core.handle(self.started.uptime(), shown);
+    }
+
+    fn after_event(&mut self, unread: usize) -> Status {
+        let (now, at) = (self.started.uptime(), self.services.guard.now());
+        self.core.after_event(now, at, unread)
     }
 
     fn handle(&mut self, message: Message) -> Option<(String, oneshot::Sender<()>)> {
@@ -236,16 +257,23 @@ impl Actor {
             }
             Message::PrepareJobMaster { job, run, reply } => {
                 let metrics = |execution: &_| metrics_of(running, job, execution);
-                let prepared = self.core.prepare_job_master(job, run, &metrics, now);
+                let prepared = self.core.prepare_job_master(now, job, run, &metrics);
                 self.answer(reply, prepared);
             }
-            Message::RegistrationSeen(number) => self.core.raise_registration(number),
+            Message::RegistrationSeen(number) => {
+                self.core.handle(now, Event::RegistrationSeen(number));
+            }
             Message::Task(task, status) => {
                 let metrics = running.get(&task).map(|running| running.metrics());
                 if status.is_terminal() {
                     self.running.remove(&task);
                 }
-                self.core.task_changed(now, task, status, metrics);
+                let changed = Event::TaskChanged {
+                    task,
+                    status,
+                    metrics,
+                };
+                self.core.handle(now, changed);
             }
             Message::Stop(cause, done) => return Some((cause, done)),
         }
@@ -273,8 +301,8 @@ impl Actor {
                 self.answer(reply, answer);
             }
             Request::ResourceManagerHeartbeat(request, reply) => {
-                let untaken = *self.services.launcher.kept_outputs().borrow();
-                let answer = core.heartbeat_from_resource_manager(now, &request, untaken);
+                let unread = *self.services.launcher.kept_outputs().borrow();
+                let answer = core.heartbeat_from_resource_manager(now, &request, unread);
                 self.answer(reply, answer);
             }
             Request::JobMasterHeartbeat(request, reply) => {
@@ -292,11 +320,11 @@ impl Actor {
                 let answer = core.announce_leader(now, &request);
                 self.answer(reply, answer);
             }
-            Request::JobMasterGoodbye(request, reply) => {
+            Request::DisconnectJobMaster(request, reply) => {
                 let answer = core.disconnect_job_master(now, &request);
                 self.answer(reply, answer);
             }
-            Request::ResourceManagerGoodbye(request, reply) => {
+            Request::DisconnectResourceManager(request, reply) => {
                 let answer = core.disconnect_resource_manager(now, &request);
                 self.answer(reply, answer);
             }
@@ -304,36 +332,24 @@ impl Actor {
     }
 
     /// Answers a request. The caller may have gone: then the answer is dropped.
-    pub(super) fn answer<T>(&mut self, reply: Reply<T>, answer: GatewayResult<T>) {
+    fn answer<T>(&mut self, reply: Reply<T>, answer: GatewayResult<T>) {
         // First, so that the log has the reason when the caller has the answer.
         self.write_log();
-        let _nobody_waits = reply.send(answer);
+        let _caller_is_gone = reply.send(answer);
     }
 
-    pub(super) fn write_log(&mut self) {
+    fn write_log(&mut self) {
         self.core.take_log().into_iter().for_each(log::write);
     }
 
     fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
         let now = self.started.uptime();
         match called {
-            Ok(Called::AtResourceManager(run, result)) => {
-                self.core.registered_at_resource_manager(now, run, result);
-            }
-            Ok(Called::AtJobMaster(job, run, result)) => {
-                self.core.registered_at_job_master(now, job, run, result);
-            }
+            Ok(Called::Event(event)) => self.core.handle(now, event),
             Ok(Called::AtJobMasters(outcomes)) => self.registered_in_batch(now, outcomes),
-            Ok(Called::Notified(run, answer)) => self.core.notified(run, &answer),
-            Ok(Called::Offered(job, run, answer)) => self.core.offered(now, job, run, answer),
-            Ok(Called::Updated(job, run, answer)) => self.core.updated(now, job, run, answer),
-            Ok(Called::Asked(job, run, request_id, answer)) => {
-                self.core.asked(now, job, run, request_id, answer);
-            }
-            Ok(Called::StoreAnswered(answer)) => self.core.store_answered(now, answer),
-            Ok(Called::Confirmed(waiting, said)) => self.confirmed(now, *waiting, said),
+            Ok(Called::Confirmed(waiting, answer)) => self.confirmed(now, *waiting, answer),
             Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
-            Ok(Called::Watched) => {}
+            Ok(Called::Done) => {}
             Err(error) if error.is_cancelled() => {}
             Err(error) => tracing::error!(%error, "a call ended without result"),
         }
@@ -341,38 +357,43 @@ impl Actor {
 
     async fn stop(&mut self, cause: &str) {
         tracing::info!(cause, "stopping");
-        self.core.begin_stop(self.started.uptime());
-        self.run_effects();
-        let bound = self.started.uptime() + self.options.stop_timeout;
-        while !self.core.is_quiet() {
+        self.core.handle(self.started.uptime(), Event::Stopped);
+        let stopped_by = self.started.uptime() + self.options.stop_timeout;
+        loop {
+            let unread = *self.services.launcher.kept_outputs().borrow();
+            self.after_event(unread);
+            self.run_effects();
+            if !self.core.is_running() {
+                break;
+            }
             tokio::select! {
                 biased;
-                () = self.started.sleep_until(Some(bound)) => {
+                () = self.started.sleep_until(Some(stopped_by)) => {
                     tracing::warn!(tasks = self.running.len(), "tasks did not end in time");
                     break;
                 }
                 Some(message) = self.channels.messages.recv() => {
                     self.handle(message);
-                    self.run_effects();
                 }
             }
         }
         let connector = self.services.connector.clone();
-        let goodbyes = say_goodbye(connector, self.core.goodbyes(cause));
-        if timeout(self.options.stop_timeout, goodbyes).await.is_err() {
-            tracing::warn!("not all goodbyes were acknowledged in time");
+        let disconnected = disconnect(connector, self.core.disconnect_messages(cause));
+        let disconnected = timeout(self.options.stop_timeout, disconnected).await;
+        if disconnected.is_err() {
+            tracing::warn!("not all disconnect messages were acknowledged in time");
         }
     }
 }
 
-async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
+async fn disconnect(connector: Arc<dyn Connector>, messages: DisconnectMessages) {
     let resource_manager = async {
-        if let Some((address, request)) = goodbyes.resource_manager {
+        if let Some((address, request)) = messages.resource_manager {
             let gateway = connector.resource_manager(&address);
             note(gateway.disconnect_task_executor(request).await);
         }
     };
-    let job_masters = goodbyes
+    let job_masters = messages
         .job_masters
         .into_iter()
         .map(|(job, address, request)| {
@@ -384,7 +405,7 @@ async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
 
 fn note(answer: GatewayResult<pb::Ack>) {
     if let Err(error) = answer {
-        tracing::debug!(%error, "a goodbye failed");
+        tracing::debug!(%error, "a disconnect message failed");
     }
 }
 

@@ -24,7 +24,7 @@ impl TaskExecutorHandle {
         TaskExecutorHandle { mailbox, terms }
     }
 
-    pub(super) async fn tell<T>(
+    pub(super) async fn send<T>(
         &self,
         message: impl FnOnce(oneshot::Sender<T>) -> Message,
     ) -> Result<T, Unanswered> {
@@ -33,7 +33,7 @@ impl TaskExecutorHandle {
 
     async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> GatewayResult<T> {
         let message = |reply| Message::Request(Box::new(request(reply)));
-        let answer = self.tell(message).await;
+        let answer = self.send(message).await;
         answer.map_err(|_| GatewayError::gone("TaskExecutor"))?
     }
 }
@@ -63,8 +63,8 @@ ask! {
     heartbeat_from_job_master(HeartbeatFromJobMasterRequest)
         -> HeartbeatFromJobMasterResponse = JobMasterHeartbeat;
     announce_leader(AnnounceLeaderRequest) -> AnnounceLeaderResponse = AnnounceLeader if names_address;
-    disconnect_job_master(DisconnectJobMasterRequest) -> Ack = JobMasterGoodbye;
-    disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack = ResourceManagerGoodbye;
+    disconnect_job_master(DisconnectJobMasterRequest) -> Ack = DisconnectJobMaster;
+    disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack = DisconnectResourceManager;
 }
 
 /// A leader that can't be reached is not followed, in any term.

@@ -9,9 +9,9 @@
 //!                                 ^  ^  another leader       | silence, "outdated", disconnected
 //!                                 |  +-----------------------+
 //! slot:        free --request_slot--> allocated --accepted--> active          (a dynamic slot exists only while held)
-//!                ^                        | rejected, not taken in time  | free_slots, job ended
+//!                ^                        | rejected, not accepted in time | free_slots, job ended
 //!                +---nothing runs in it-- releasing <--------------------+
-//! job:         (first slot) --> known --ended, unknown to leader or store, timeout--> ending --tasks gone--> forgotten
+//! job:         (first slot) --> known --ended, unknown to leader or store, timeout--> ending --tasks ended--> forgotten
 //! execution:   admitted once --> deploying .. running --> finished | canceled | failed --acknowledged--> forgotten
 //!              (its generation stays remembered until the job is forgotten)
 //! ```
@@ -28,14 +28,8 @@
 //! are refused here, and the heartbeat timeout ends it like any lost connection.
 
 mod actor;
-mod attempts;
-mod batch_registration;
-mod confirmations;
-mod coordinator_replies;
 mod core;
 mod dataflow_launcher;
-mod effects;
-mod graph_fetches;
 mod handle;
 mod isolation_guard;
 mod launcher;
@@ -93,8 +87,8 @@ pub struct Presence {
 }
 
 impl Presence {
-    fn tell(self, followers: &watch::Sender<Presence>) {
-        followers.send_if_modified(|known| std::mem::replace(known, self) != self);
+    fn publish(self, watchers: &watch::Sender<Presence>) {
+        watchers.send_if_modified(|known| std::mem::replace(known, self) != self);
     }
 }
 
@@ -105,8 +99,8 @@ pub enum Fatal {
     Refused(String),
     /// It was drained: its last slot is free, and no consumer will read from it any more. Not an error.
     Drained,
-    /// A task does not end: only the end of the process ends it.
-    Stuck(String),
+    /// A cancelled task did not end within the timeout: only the end of the process ends it.
+    CancellationTimedOut(String),
     /// It ended unexpectedly.
     Broken(String),
 }
@@ -115,7 +109,7 @@ impl fmt::Display for Fatal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fatal::Drained => f.write_str("it was drained"),
-            Fatal::Refused(cause) | Fatal::Stuck(cause) | Fatal::Broken(cause) => {
+            Fatal::Refused(cause) | Fatal::CancellationTimedOut(cause) | Fatal::Broken(cause) => {
                 f.write_str(cause)
             }
         }
@@ -143,7 +137,7 @@ pub struct TaskExecutorServices {
     pub guard: IsolationGuard,
 }
 
-/// A TaskExecutor. Dropping it ends it without goodbye, as the end of its process would.
+/// A TaskExecutor. Dropping it ends it without disconnect messages, as the end of its process would.
 #[derive(Debug)]
 pub struct TaskExecutor {
     handle: TaskExecutorHandle,
@@ -163,20 +157,20 @@ impl TaskExecutor {
         let terms = services.highest_epoch.clone();
         terms.proven_by(services.store.clone());
         let started = clock::Started::now();
-        let core = core::Core::new(
+        let core = core::TaskExecutorCore::new(
             started.uptime(),
             options.clone(),
             services.description.clone(),
             services.highest_epoch.clone(),
             services.first_registration,
         );
-        let channels = actor::Channels {
-            mailbox: mailbox.clone(),
+        let channels = actor::Channels::new(
+            mailbox.clone(),
             messages,
-            fatal: fatal_sender,
-            presence: presence_sender,
-            cancel: cancel.clone(),
-        };
+            fatal_sender,
+            presence_sender,
+            cancel.clone(),
+        );
         let task =
             tokio::spawn(actor::Actor::new(options, services, core, channels, started).run());
         let handle = TaskExecutorHandle::new(mailbox, terms);
@@ -209,10 +203,10 @@ impl TaskExecutor {
         cause.unwrap_or_else(|| Fatal::Broken("the task executor ended".to_owned()))
     }
 
-    /// Ends its tasks, says goodbye with the cause, so that they are rescheduled at once, and waits for its end.
+    /// Ends its tasks, disconnects with the cause, so that they are rescheduled at once, and waits for its end.
     pub async fn stop(self, cause: &str) {
         let message = |done| actor::Message::Stop(cause.to_owned(), done);
-        let _it_ended_either_way = self.handle.tell(message).await;
+        let _it_ended_either_way = self.handle.send(message).await;
         if let Err(error) = self.task.await {
             tracing::error!(%error, "the task executor did not end in order");
         }

@@ -26,7 +26,7 @@ pub struct Options {
     pub task_cancellation_timeout: Duration,
     /// `task.cancellation.interval`: interval at which the cancellation is repeated until then.
     pub task_cancellation_interval: Duration,
-    /// Timeout for tasks to end when the TaskExecutor stops, and for its goodbyes.
+    /// Timeout for tasks to end when the TaskExecutor stops, and for its disconnect messages.
     pub stop_timeout: Duration,
 }
 

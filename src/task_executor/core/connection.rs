@@ -9,9 +9,64 @@ use tanist_ha::clock::Uptime;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::v1 as pb;
 
-/// State of a connection.
+/// A registration, as its messages name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ConnectionState {
+pub struct Registration {
+    incarnation: ClusterIncarnation,
+    epoch: Epoch,
+    number: u64,
+}
+
+impl Registration {
+    /// The registration with this number, not 0, in the term of a leader.
+    pub fn new(incarnation: ClusterIncarnation, epoch: Epoch, number: u64) -> Registration {
+        Registration {
+            incarnation,
+            epoch,
+            number,
+        }
+    }
+
+    fn sender(&self) -> pb::Sender {
+        pb::Sender {
+            cluster_incarnation: self.incarnation.to_string(),
+            epoch: self.epoch.get(),
+            registration: self.number,
+            ..pb::Sender::default()
+        }
+    }
+}
+
+/// Timeouts for messages of the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SilenceTimeouts {
+    /// Silence after which it is uncertain whether the other side still exists and still leads.
+    doubted_after: Duration,
+    /// Silence after which the other side is lost.
+    lost_after: Duration,
+}
+
+impl SilenceTimeouts {
+    /// Timeouts after a registration. `default`: heartbeat timeout if the leader names none.
+    pub fn new(success: &pb::RegistrationSuccess, default: Duration) -> SilenceTimeouts {
+        let lost_after = match success.heartbeat_timeout_ms {
+            0 => default,
+            millis => Duration::from_millis(millis),
+        };
+        // One heartbeat is overdue by half an interval. The leader counts several failures before it gives up.
+        let doubted_after = match success.heartbeat_interval_ms {
+            0 => lost_after / 3,
+            millis => Duration::from_millis(millis) * 3 / 2,
+        };
+        SilenceTimeouts {
+            doubted_after: doubted_after.min(lost_after),
+            lost_after,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
     /// There is no known address to connect to.
     Idle,
     /// Attempts to register run.
@@ -19,172 +74,128 @@ pub enum ConnectionState {
     /// The last registration succeeded.
     Registered {
         /// When the last message of the other side arrived.
-        last_heard: Uptime,
-        /// How long the other side may be silent.
-        silence: Silence,
+        last_contact: Uptime,
+        silence: SilenceTimeouts,
     },
-}
-
-/// How long the other side may be silent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Silence {
-    /// Silence after which it is uncertain whether the other side still exists and still leads.
-    pub doubted_after: Duration,
-    /// Silence after which the other side is lost.
-    pub lost_after: Duration,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its state.
-    pub state: ConnectionState,
+    state: State,
     /// Address of the other side.
-    pub address: String,
+    address: String,
     /// Distinguishes a run of attempts from earlier ones.
-    pub run: u64,
-    /// Number of the last registration sent by the present run of attempts. 0: none was sent, or the run was ended.
-    registration: u64,
-    incarnation: Option<ClusterIncarnation>,
-    epoch: Epoch,
+    run: u64,
+    /// The last registration sent by the present run of attempts. `None`: none was sent, or the run was ended.
+    registration: Option<Registration>,
 }
 
 impl Connection {
     /// Without address.
     pub fn idle() -> Connection {
         Connection {
-            state: ConnectionState::Idle,
+            state: State::Idle,
             address: String::new(),
             run: 0,
-            registration: 0,
-            incarnation: None,
-            epoch: Epoch::ZERO,
+            registration: None,
         }
     }
 
-    /// Begins a run of attempts. The previous registration is over, even before the next one is sent: delayed
-    /// messages under it are refused.
-    pub fn begin(&mut self, address: String) {
-        self.run += 1;
-        self.registration = 0;
-        self.address = address;
-        self.state = ConnectionState::Registering;
+    /// Begins a run of attempts, and returns it. The previous registration is over, even before the next one is
+    /// sent: delayed messages under it are refused.
+    pub fn begin(&mut self, address: &str) -> u64 {
+        self.end();
+        self.address = address.to_owned();
+        self.state = State::Registering;
+        self.run
     }
 
     /// Ends the connection and its registration.
     pub fn end(&mut self) {
         self.run += 1;
-        self.registration = 0;
-        self.state = ConnectionState::Idle;
+        self.registration = None;
+        self.state = State::Idle;
     }
 
     /// Records that a registration is being sent. Returns its sender.
-    pub fn send(
-        &mut self,
-        incarnation: ClusterIncarnation,
-        epoch: Epoch,
-        registration: u64,
-    ) -> pb::Sender {
-        self.incarnation = Some(incarnation);
-        self.epoch = epoch;
-        self.registration = registration;
+    pub fn send(&mut self, registration: Registration) -> pb::Sender {
+        self.registration = Some(registration);
         self.sender()
     }
 
     /// Records that the last registration succeeded.
-    pub fn succeed(&mut self, now: Uptime, silence: Silence) {
-        self.state = ConnectionState::Registered {
-            last_heard: now,
+    pub fn succeed(&mut self, now: Uptime, silence: SilenceTimeouts) {
+        self.state = State::Registered {
+            last_contact: now,
             silence,
         };
     }
 
-    /// The sender of messages on this connection.
-    pub fn sender(&self) -> pb::Sender {
-        let incarnation = self.incarnation.as_ref();
-        pb::Sender {
-            cluster_incarnation: incarnation.map(ToString::to_string).unwrap_or_default(),
-            epoch: self.epoch.get(),
-            registration: self.registration,
-            ..pb::Sender::default()
+    /// Records that a message arrived.
+    pub fn record_contact(&mut self, now: Uptime) {
+        if let State::Registered { last_contact, .. } = &mut self.state {
+            *last_contact = now;
         }
     }
 
+    /// The sender of messages on this connection.
+    pub fn sender(&self) -> pb::Sender {
+        let registration = self.registration.as_ref();
+        registration.map(Registration::sender).unwrap_or_default()
+    }
+
+    /// Address of the other side.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The present run of attempts, also after it has succeeded.
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
     /// Whether a message that names this registration belongs to the connection.
-    pub fn is_of(&self, registration: u64) -> bool {
-        registration != 0 && self.registration == registration
+    pub fn has_registration(&self, number: u64) -> bool {
+        let registration = self.registration.as_ref();
+        registration.is_some_and(|present| present.number == number)
     }
 
     /// Whether there is no known address to connect to.
     pub fn is_idle(&self) -> bool {
-        self.state == ConnectionState::Idle
-    }
-
-    /// Records that a message arrived.
-    pub fn heard(&mut self, now: Uptime) {
-        if let ConnectionState::Registered { last_heard, .. } = &mut self.state {
-            *last_heard = now;
-        }
+        self.state == State::Idle
     }
 
     /// Whether attempts to register run.
     pub fn is_registering(&self) -> bool {
-        self.state == ConnectionState::Registering
+        self.state == State::Registering
     }
 
     /// Whether the last registration succeeded.
     pub fn is_registered(&self) -> bool {
         match self.state {
-            ConnectionState::Registered { .. } => true,
-            ConnectionState::Idle | ConnectionState::Registering => false,
+            State::Registered { .. } => true,
+            State::Idle | State::Registering => false,
         }
     }
 
     /// When the other side is lost.
-    pub fn deadline(&self) -> Option<Uptime> {
-        match self.state {
-            ConnectionState::Registered {
-                last_heard,
-                silence,
-            } => Some(last_heard + silence.lost_after),
-            ConnectionState::Idle | ConnectionState::Registering => None,
-        }
+    pub fn lost_at(&self) -> Option<Uptime> {
+        self.after_contact(|silence| silence.lost_after)
     }
 
     /// When doubt about the other side begins. `None`: it is in doubt already, since there is no connection.
     pub fn doubted_at(&self) -> Option<Uptime> {
-        match self.state {
-            ConnectionState::Registered {
-                last_heard,
-                silence,
-            } => Some(last_heard + silence.doubted_after),
-            ConnectionState::Idle | ConnectionState::Registering => None,
-        }
+        self.after_contact(|silence| silence.doubted_after)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_registration_is_over_when_another_run_of_attempts_begins_and_when_the_connection_is_given_up()
-     {
-        let mut connection = Connection::idle();
-        let send = |connection: &mut Connection, number| {
-            let sender = connection.send(ClusterIncarnation::new("c1"), Epoch::new(1), number);
-            assert_eq!(sender.registration, number);
-            assert!(connection.is_of(number));
-        };
-        connection.begin("jm1:1".to_owned());
-        send(&mut connection, 1);
-        // Of several registrations in a run the last one counts.
-        send(&mut connection, 2);
-        assert!(!connection.is_of(1));
-        connection.begin("jm1:1".to_owned());
-        assert!(!connection.is_of(2) && !connection.is_of(0));
-        send(&mut connection, 3);
-        connection.end();
-        assert!(!connection.is_of(3) && !connection.is_of(0));
+    fn after_contact(&self, timeout: impl Fn(&SilenceTimeouts) -> Duration) -> Option<Uptime> {
+        match &self.state {
+            State::Registered {
+                last_contact,
+                silence,
+            } => Some(*last_contact + timeout(silence)),
+            State::Idle | State::Registering => None,
+        }
     }
 }

@@ -1,182 +1,197 @@
-//! Handles deployments: which of their tasks start, which are refused and why, and which sources end because their
-//! job is being stopped. Pure, a part of [`super`]; the checks of every request are in [`super::requests`].
+//! Handler of a deployment: which of its tasks start, which are refused and why.
 //!
 //! - A task starts only in a slot that its job holds here, and no generation of it starts twice or after a younger
 //!   one.
 //! - A task of an isolated job starts only under the generation that the store has just named, and never beside an
 //!   earlier attempt.
 //! - Tasks are refused one by one: a refused task keeps no other from starting.
-//! - A job that is being stopped stays so: the sources of tasks that start later end, too.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tanist_gateway::{GatewayError, GatewayResult};
-use tanist_ha::clock::Uptime;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_model::resources::share_of;
-use tanist_proto::id::{AllocationId, Generation, JobId, JobVertexId};
+use tanist_proto::id::{AllocationId, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 
-use super::executions::ExecutionKey;
-use super::isolation::Confirmation;
-use super::requests::{execution_key, invalid, parse, unknown_job};
-use super::slot_table::SlotHolder;
-use super::{Core, Effect, LogLine, TaskKey, cancel};
+use super::TaskExecutorCore;
+use super::effect::{Effect, TaskKey};
+use super::executions::{CancellationTimeouts, ExecutionKey};
+use super::isolation::{Confirmation, IsolatedJobs};
+use super::job::Job;
+use super::jobs::Jobs;
+use super::lifecycle::Lifecycle;
+use super::log_line::LogLine;
+use super::messages::{execution_key, invalid, parse};
+use super::output::Output;
+use super::slot_table::{SlotHolder, SlotTable};
 use crate::launcher::TaskStart;
 
-impl Core {
-    /// The job of a deployment, if it is an isolated job.
-    pub fn deployed_job(
-        &mut self,
-        now: Uptime,
-        request: &pb::SubmitTasksRequest,
-    ) -> GatewayResult<Option<JobId>> {
-        if request.stop_first.is_none() {
-            return Ok(None);
-        }
-        self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())
-            .map(Some)
-    }
+/// A deployment to a job, which is known.
+#[derive(Debug)]
+pub struct Deployment<'a> {
+    /// The job.
+    pub job: JobId,
+    /// The sender of the deployment.
+    pub sender: pb::Sender,
+    /// The store's answer, if it is an isolated job.
+    pub confirmation: Option<&'a Confirmation>,
+    /// Timeouts of earlier attempts, which are cancelled.
+    pub timeouts: CancellationTimeouts,
+}
 
-    /// Handles a deployment. For an isolated job `confirmation` is the store's answer.
+/// See the module.
+#[derive(Debug)]
+pub struct Deployments<'a> {
+    slots: &'a mut SlotTable,
+    jobs: &'a mut Jobs,
+    isolated: &'a mut IsolatedJobs,
+    lifecycle: &'a Lifecycle,
+    output: &'a mut Output,
+}
+
+impl TaskExecutorCore {
+    pub(super) fn deployments(&mut self) -> Deployments<'_> {
+        Deployments {
+            slots: &mut self.slots,
+            jobs: &mut self.jobs,
+            isolated: &mut self.isolated,
+            lifecycle: &self.lifecycle,
+            output: &mut self.output,
+        }
+    }
+}
+
+impl Deployments<'_> {
+    /// Starts the tasks of a deployment.
     pub fn submit(
         &mut self,
-        now: Uptime,
+        deployment: &Deployment<'_>,
         request: pb::SubmitTasksRequest,
-        confirmation: Option<&Confirmation>,
     ) -> GatewayResult<pb::SubmitTasksResponse> {
-        let sender = request.sender.clone().unwrap_or_default();
-        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        let &Deployment { job, timeouts, .. } = deployment;
+        let known = self.jobs.requested(job)?;
         let graph = match (request.graph, &request.graph_reference) {
             (Some(graph), _) => Arc::new(graph),
-            (None, Some(reference)) => {
-                let known = self.jobs.get(&job).and_then(|known| known.graph.as_ref());
-                known
-                    .and_then(|known| known.if_is(reference))
-                    .ok_or_else(|| invalid("the deployment's graph was not fetched"))?
-            }
+            (None, Some(reference)) => known
+                .graph(reference)
+                .ok_or_else(|| invalid("the deployment's graph was not fetched"))?,
             (None, None) => return Err(invalid("the deployment has no graph")),
         };
-        if let Some(known) = self.jobs.get_mut(&job) {
-            known.regions.note(&request.tasks);
-            known.executions.keep_outputs_of(kept_vertices(&graph));
-        }
+        known.record_deployment(&request.tasks, kept_vertices(&graph));
         if request.stopping {
-            self.stop_sources(job);
+            known.stop_sources(self.output);
         }
-        if let (Some(bounds), Some(confirmation)) = (request.stop_first, confirmation) {
-            let outlived = self.stop_superseded(now, job, &confirmation.regions);
-            self.note_confirmation(job, bounds, confirmation, outlived);
+        if let (Some(bounds), Some(confirmation)) = (request.stop_first, deployment.confirmation) {
+            let timeouts = self.isolated.timeouts(job, timeouts);
+            let regions = confirmation.regions();
+            let is_superseded = known.cancel_superseded(regions, timeouts, self.output);
+            let asked_at = confirmation.asked_at();
+            self.isolated.deployed(job, bounds, asked_at);
+            // The confirmation of a younger generation does not extend the time of a superseded task.
+            if !is_superseded {
+                self.isolated.confirm(job, asked_at, self.output);
+            }
         }
         let mut refused = Vec::new();
-        for deployment in request.tasks {
-            let mut refusal = refusal(&deployment, String::new());
-            if let Err(reason) =
-                self.start_task(now, job, &sender, &graph, deployment, confirmation)
-            {
-                let (subtask, generation) = (refusal.subtask, refusal.generation);
-                self.log.push(LogLine::TaskRefused {
+        for task in request.tasks {
+            let mut refusal = refusal(&task, String::new());
+            if let Err(reason) = self.start(deployment, &graph, task) {
+                self.output.log(LogLine::TaskRefused {
                     job,
                     vertex: refusal.vertex_id.clone(),
-                    subtask,
-                    generation,
+                    subtask: refusal.subtask,
+                    generation: refusal.generation,
                     reason: reason.clone(),
                 });
                 refusal.reason = reason;
                 refused.push(refusal);
             }
         }
-        self.flush(now, job);
         Ok(pb::SubmitTasksResponse { refused })
     }
 
-    fn start_task(
+    fn start(
         &mut self,
-        now: Uptime,
-        job: JobId,
-        sender: &pb::Sender,
+        deployment: &Deployment<'_>,
         graph: &Arc<pb::JobGraph>,
-        deployment: pb::TaskDeployment,
-        confirmation: Option<&Confirmation>,
+        task: pb::TaskDeployment,
     ) -> Result<(), String> {
-        if self.is_stopping {
+        if self.lifecycle.is_stopping() {
             return Err("the TaskManager is shutting down".to_owned());
         }
         let text = |error: GatewayError| error.to_string();
-        let allocation: AllocationId = parse(&deployment.allocation_id).map_err(text)?;
-        let key = execution_key(
-            &deployment.vertex_id,
-            deployment.subtask,
-            deployment.generation,
-        )
-        .map_err(text)?;
+        let job = deployment.job;
+        let allocation: AllocationId = parse(&task.allocation_id).map_err(text)?;
+        let key = execution_key(&task.vertex_id, task.subtask, task.generation).map_err(text)?;
         if !self.slots.is_held(SlotHolder { job, allocation }) {
             return Err(format!(
                 "the job does not hold allocation {allocation} here"
             ));
         }
-        let timeouts = self.cancellation_timeouts(now);
-        let known = self
-            .jobs
-            .get_mut(&job)
-            .ok_or_else(|| unknown_job(job).to_string())?;
-        let below = Generation::new(key.generation.get().saturating_sub(1));
-        let older = ExecutionKey {
-            generation: below,
-            ..key
-        };
-        if let Some(confirmation) = confirmation {
-            let region = known.regions.of(key.vertex, key.subtask);
-            let stored = region.and_then(|region| confirmation.regions.get(region));
-            if stored != Some(&key.generation) {
-                return Err(format!("the store has another generation: {stored:?}"));
-            }
-            if known.executions.is_running_up_to(older) {
-                return Err("an earlier attempt still runs here".to_owned());
-            }
+        let known = self.jobs.requested(job).map_err(text)?;
+        if let Some(confirmation) = deployment.confirmation {
+            check_isolated(known, &key, confirmation)?;
         }
-        known.executions.admit(key, allocation, now)?;
-        // The job's record has a younger generation: older ones have no effect any more.
-        let superseded = known.executions.cancel_up_to(older, timeouts);
+        known.admit(key, allocation, deployment.timeouts, self.output)?;
         // A JobMaster that deploys into a slot has accepted it, even if its answer to the offer was lost.
         self.slots.activate(allocation);
-        let is_stopped = known.is_stopped;
-        known.has_files = true;
+        let sender = &deployment.sender;
         let start = TaskStart {
             job,
-            job_incarnation: known.incarnation,
+            job_incarnation: known.incarnation(),
             cluster_incarnation: ClusterIncarnation::new(sender.cluster_incarnation.as_str()),
             epoch: Epoch::new(sender.epoch),
             graph: graph.clone(),
             external_resources: share_of(graph, key.vertex, &self.slots.indices(allocation)),
-            deployment,
+            deployment: task,
         };
-        self.effects
-            .extend(superseded.into_iter().map(|key| cancel(job, key)));
         let task = TaskKey {
             job,
             execution: key,
         };
-        self.effects.push(Effect::Start(task, Box::new(start)));
-        if is_stopped {
-            self.effects.push(Effect::Stop(task));
+        self.output.effect(Effect::Start(task, Box::new(start)));
+        if known.is_stopped() {
+            self.output.effect(Effect::Stop(task));
         }
         Ok(())
     }
 
-    /// Ends the sources of a job that is being stopped, including those of tasks that start later.
-    pub(super) fn stop_sources(&mut self, job: JobId) {
-        let Some(known) = self.jobs.get_mut(&job) else {
-            return;
-        };
-        if !std::mem::replace(&mut known.is_stopped, true) {
-            self.log.push(LogLine::JobStopped { job });
-        }
-        for execution in known.executions.running() {
-            self.effects.push(Effect::Stop(TaskKey { job, execution }));
+    /// Refuses all tasks of a deployment.
+    pub fn refuse(
+        &mut self,
+        job: JobId,
+        request: &pb::SubmitTasksRequest,
+        reason: &str,
+    ) -> pb::SubmitTasksResponse {
+        self.output.log(LogLine::TasksRefused {
+            job,
+            tasks: request.tasks.len(),
+            reason: reason.to_owned(),
+        });
+        let tasks = request.tasks.iter();
+        let refused = tasks.map(|task| refusal(task, reason.to_owned()));
+        pb::SubmitTasksResponse {
+            refused: refused.collect(),
         }
     }
+}
+
+/// Why the store's answer does not allow a task of an isolated job to start.
+fn check_isolated(
+    job: &Job,
+    execution: &ExecutionKey,
+    confirmation: &Confirmation,
+) -> Result<(), String> {
+    let stored = job.stored_generation(execution, confirmation.regions());
+    if stored != Some(execution.generation) {
+        return Err(format!("the store has another generation: {stored:?}"));
+    }
+    if job.executions().is_running_up_to(execution.previous()) {
+        return Err("an earlier attempt still runs here".to_owned());
+    }
+    Ok(())
 }
 
 fn kept_vertices(graph: &pb::JobGraph) -> BTreeSet<JobVertexId> {
@@ -190,7 +205,7 @@ fn kept_vertices(graph: &pb::JobGraph) -> BTreeSet<JobVertexId> {
 }
 
 /// The refusal of a task.
-pub(super) fn refusal(task: &pb::TaskDeployment, reason: String) -> pb::TaskRefusal {
+fn refusal(task: &pb::TaskDeployment, reason: String) -> pb::TaskRefusal {
     pb::TaskRefusal {
         vertex_id: task.vertex_id.clone(),
         subtask: task.subtask,

@@ -18,6 +18,17 @@ pub enum Target {
     JobMaster(JobId),
 }
 
+/// The JobMaster that a message goes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobMasterAddress {
+    /// Its job.
+    pub job: JobId,
+    /// Its address.
+    pub address: String,
+    /// Run of the connection, to be named with the result.
+    pub run: u64,
+}
+
 /// A task of this TaskExecutor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskKey {
@@ -32,9 +43,7 @@ pub struct TaskKey {
 pub enum Effect {
     /// Start attempts to register, in place of those that run.
     Register {
-        /// The component.
         target: Target,
-        /// Its address.
         address: String,
         /// Run of attempts, to be named with the result.
         run: u64,
@@ -45,46 +54,29 @@ pub enum Effect {
     StopRegistering(Target),
     /// Notify the ResourceManager of slots.
     NotifySlots {
-        /// Its address.
         address: String,
         /// Run of the connection, to be named with the result.
         run: u64,
-        /// The notification.
         request: pb::NotifySlotsAvailableRequest,
     },
     /// Offer slots to a JobMaster.
     Offer {
-        /// The job.
-        job: JobId,
-        /// The JobMaster's address.
-        address: String,
-        /// Run of the connection, to be named with the result.
-        run: u64,
-        /// The offer.
+        /// The JobMaster.
+        to: JobMasterAddress,
         request: pb::OfferSlotsRequest,
     },
     /// Report executions to a JobMaster.
     Update {
-        /// The job.
-        job: JobId,
-        /// The JobMaster's address.
-        address: String,
-        /// Run of the connection, to be named with the result.
-        run: u64,
-        /// The report.
+        /// The JobMaster.
+        to: JobMasterAddress,
         request: pb::UpdateTaskExecutionStatesRequest,
     },
     /// Send an operator's request to its coordinator.
     AskCoordinator {
-        /// The job.
-        job: JobId,
-        /// The JobMaster's address.
-        address: String,
-        /// Run of the connection, to be named with the result.
-        run: u64,
+        /// The JobMaster.
+        to: JobMasterAddress,
         /// Number of the request, to be named with the result.
         request_id: u64,
-        /// The request.
         request: pb::AskCoordinatorRequest,
     },
     /// Answer an operator's request, or end it without answer.
@@ -94,8 +86,8 @@ pub enum Effect {
         /// The answer, or why there is none.
         answer: Result<Answer, String>,
     },
-    /// Ask the store for the state of these jobs.
-    AskStore(Vec<JobId>),
+    /// Read the generations of these jobs from the store.
+    ReadGenerations(Vec<JobId>),
     /// Set the time at which tasks of an isolated job have ended unless it is extended again.
     Extend(JobId, Moment),
     /// Start a task.

@@ -24,6 +24,32 @@ pub struct ExecutionKey {
     pub generation: Generation,
 }
 
+impl ExecutionKey {
+    /// The key as a message.
+    pub fn message(&self) -> pb::ExecutionId {
+        pb::ExecutionId {
+            vertex_id: self.vertex.to_string(),
+            subtask: self.subtask,
+            generation: self.generation.get(),
+        }
+    }
+
+    /// The generation before this one, of the same subtask.
+    pub fn previous(&self) -> ExecutionKey {
+        let generation = Generation::new(self.generation.get().saturating_sub(1));
+        ExecutionKey {
+            generation,
+            ..*self
+        }
+    }
+
+    /// Whether the other one is of the same subtask and not younger.
+    fn covers(&self, other: &ExecutionKey) -> bool {
+        (other.vertex, other.subtask) == (self.vertex, self.subtask)
+            && other.generation <= self.generation
+    }
+}
+
 /// Returns the metrics of a running execution.
 pub type Metrics<'a> = &'a dyn Fn(&ExecutionKey) -> Option<pb::TaskMetrics>;
 
@@ -32,8 +58,8 @@ pub type Metrics<'a> = &'a dyn Fn(&ExecutionKey) -> Option<pb::TaskMetrics>;
 pub struct CancellationTimeouts {
     /// When they were cancelled.
     pub from: Uptime,
-    /// When they must have ended.
-    pub deadline: Uptime,
+    /// Time in which they must end.
+    pub timeout: Duration,
     /// Interval at which the cancellation is repeated.
     pub interval: Duration,
 }
@@ -43,7 +69,7 @@ struct Canceling {
     since: Uptime,
     /// `None`: it was reported as overdue.
     deadline: Option<Uptime>,
-    told_next: Uptime,
+    repeat_at: Uptime,
     interval: Duration,
 }
 
@@ -79,12 +105,7 @@ impl Executions {
 
     /// The finished executions whose output is kept.
     pub fn outputs(&self) -> Vec<pb::ExecutionId> {
-        let id = |key: &ExecutionKey| pb::ExecutionId {
-            vertex_id: key.vertex.to_string(),
-            subtask: key.subtask,
-            generation: key.generation.get(),
-        };
-        self.outputs.iter().map(id).collect()
+        self.outputs.iter().map(ExecutionKey::message).collect()
     }
 
     /// Number of finished executions whose output is kept.
@@ -93,10 +114,7 @@ impl Executions {
     }
 
     fn release_outputs(&mut self, up_to: ExecutionKey) {
-        self.outputs.retain(|key| {
-            (key.vertex, key.subtask) != (up_to.vertex, up_to.subtask)
-                || key.generation > up_to.generation
-        });
+        self.outputs.retain(|key| !up_to.covers(key));
     }
 
     /// Admits a generation, or returns why it may not start.
@@ -116,7 +134,7 @@ impl Executions {
         }
         self.highest.insert(subtask, key.generation);
         self.release_outputs(key);
-        // The job's record has a younger generation: the ends of older ones are not needed.
+        // The job's record has a younger generation: the terminal states of older ones are not needed.
         let is_obsolete = |other: &ExecutionKey, execution: &Execution| {
             (other.vertex, other.subtask) == subtask && execution.status.is_terminal()
         };
@@ -149,10 +167,7 @@ impl Executions {
             .or_default();
         *highest = (*highest).max(up_to.generation);
         self.release_outputs(up_to);
-        self.cancel_where(timeouts, |key, _| {
-            (key.vertex, key.subtask) == (up_to.vertex, up_to.subtask)
-                && key.generation <= up_to.generation
-        })
+        self.cancel_where(timeouts, |key, _| up_to.covers(key))
     }
 
     /// Marks the executions in an allocation as cancelled. Returns those to cancel.
@@ -235,7 +250,7 @@ impl Executions {
     }
 
     /// Whether this one was cancelled, in whichever state it ended.
-    pub fn was_told_to_end(&self, key: &ExecutionKey) -> bool {
+    pub fn is_cancelled(&self, key: &ExecutionKey) -> bool {
         self.executions
             .get(key)
             .is_some_and(|execution| execution.canceling.is_some())
@@ -243,10 +258,7 @@ impl Executions {
 
     /// Whether a generation of the subtask up to this one runs.
     pub fn is_running_up_to(&self, up_to: ExecutionKey) -> bool {
-        self.live().any(|(key, _)| {
-            (key.vertex, key.subtask) == (up_to.vertex, up_to.subtask)
-                && key.generation <= up_to.generation
-        })
+        self.live().any(|(key, _)| up_to.covers(key))
     }
 
     /// Whether an execution runs in the allocation.
@@ -256,7 +268,7 @@ impl Executions {
     }
 
     /// Whether an execution runs in the allocation that was not cancelled.
-    pub fn goes_on_in(&self, allocation: AllocationId) -> bool {
+    pub fn continues_in(&self, allocation: AllocationId) -> bool {
         let mut live = self.live();
         live.any(|(_, execution)| {
             execution.allocation == allocation && execution.canceling.is_none()
@@ -268,7 +280,7 @@ impl Executions {
         self.live().map(|(_, execution)| execution.allocation)
     }
 
-    /// Whether nothing runs, every end is acknowledged, and no output is kept.
+    /// Whether nothing runs, every terminal state is acknowledged, and no output is kept.
     pub fn is_empty(&self) -> bool {
         self.executions.is_empty() && self.outputs.is_empty()
     }
@@ -294,24 +306,24 @@ impl Executions {
         })
     }
 
-    /// This process stood still and tasks could not end: extends the deadlines of cancelled ones.
-    pub fn put_off(&mut self, by: Duration) {
-        let told = self.executions.values_mut();
-        for canceling in told.filter_map(|execution| execution.canceling.as_mut()) {
-            canceling.told_next += by;
+    /// Extends the deadlines of cancelled executions: this process stood still, and they could not end.
+    pub fn extend_deadlines(&mut self, by: Duration) {
+        let executions = self.executions.values_mut();
+        for canceling in executions.filter_map(|execution| execution.canceling.as_mut()) {
+            canceling.repeat_at += by;
             canceling.deadline = canceling.deadline.map(|deadline| deadline + by);
         }
     }
 
     /// Takes the executions whose cancellation must be repeated, each with the time of its first cancellation.
-    pub fn take_reminders(&mut self, now: Uptime) -> Vec<(ExecutionKey, Uptime)> {
+    pub fn take_due_cancellations(&mut self, now: Uptime) -> Vec<(ExecutionKey, Uptime)> {
         let mut due = Vec::new();
         for (key, execution) in &mut self.executions {
             if let Some(canceling) = &mut execution.canceling
-                && canceling.told_next <= now
+                && canceling.repeat_at <= now
                 && !execution.status.is_terminal()
             {
-                canceling.told_next = now + canceling.interval;
+                canceling.repeat_at = now + canceling.interval;
                 due.push((*key, canceling.since));
             }
         }
@@ -321,7 +333,7 @@ impl Executions {
     /// When the next execution is overdue, or its cancellation must be repeated.
     pub fn next_deadline(&self) -> Option<Uptime> {
         let canceling = self.live().filter_map(|(_, execution)| execution.canceling);
-        let times = canceling.flat_map(|it| it.deadline.into_iter().chain([it.told_next]));
+        let times = canceling.flat_map(|it| it.deadline.into_iter().chain([it.repeat_at]));
         times.min()
     }
 
@@ -379,28 +391,28 @@ impl Executions {
         timeouts: CancellationTimeouts,
         applies: impl Fn(&ExecutionKey, AllocationId) -> bool,
     ) -> Vec<ExecutionKey> {
-        let mut told = Vec::new();
+        let mut cancelled = Vec::new();
+        let deadline = timeouts.from + timeouts.timeout;
         for (key, execution) in &mut self.executions {
             if !applies(key, execution.allocation) || execution.status.is_terminal() {
                 continue;
             }
             match &mut execution.canceling {
                 Some(earlier) => {
-                    let of_both = |it: &mut Uptime| *it = timeouts.deadline.min(*it);
-                    earlier.deadline.iter_mut().for_each(of_both);
+                    earlier.deadline = earlier.deadline.map(|it| it.min(deadline));
                 }
                 none @ None => {
                     *none = Some(Canceling {
                         since: timeouts.from,
-                        deadline: Some(timeouts.deadline),
-                        told_next: timeouts.from + timeouts.interval,
+                        deadline: Some(deadline),
+                        repeat_at: timeouts.from + timeouts.interval,
                         interval: timeouts.interval,
                     });
-                    told.push(*key);
+                    cancelled.push(*key);
                 }
             }
         }
-        told
+        cancelled
     }
 }
 

@@ -1,247 +1,194 @@
-//! Handles jobs whose JobMaster is silent: asks the store whether another process superseded their tasks. Pure, a
-//! part of [`super`].
+//! Asks the store whether another process superseded the tasks of jobs whose JobMaster is silent. Pure except for the
+//! accepted term, which it shares with its process.
 //!
 //! - While a region's stored generation is that of its tasks, they run nowhere else, and they continue, however
 //!   long there is no leader.
-//! - Tasks that a younger generation supersedes stop at once. Their slot stays: the next leader may have placed
-//!   that generation in it, and otherwise frees it.
+//! - Tasks that a younger generation supersedes are cancelled at once. Their slot stays: the next leader may have
+//!   placed that generation in it, and otherwise frees it.
 //! - A job that has ended, or is gone from the store, is ended here and loses its slots.
-//! - Only answers of the store count. A question without answer changes nothing, unless it began after
+//! - Only answers of the store count. A read without answer changes nothing, unless it began after
 //!   `job-manager-failover-timeout` without any leader and any answer: then the jobs are ended. So a process that
 //!   itself stood still for that long asks once more before it gives up.
-//! - One question is in flight at a time, for all jobs together, and the next one begins [`PAUSE`] after its end.
+//! - One read is in flight at a time, for all jobs together, and the next one begins [`PAUSE`] after its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tanist_gateway::fencing::ReadBaseline;
+use tanist_gateway::fencing::{HighestEpoch, ReadBaseline};
 use tanist_gateway::{NoAnswer, StoredGenerations, StoredJobs};
 use tanist_ha::clock::{Moment, Uptime};
-use tanist_proto::id::{Generation, JobId};
+use tanist_proto::id::JobId;
 
-use super::executions::{CancellationTimeouts, ExecutionKey};
-use super::job::Job;
-use super::{Core, Effect, LogLine, cancel};
+use super::effect::Effect;
+use super::log_line::LogLine;
+use super::output::Output;
 
-/// Delay between two questions, and between the beginning of doubt and the first question. A random delay is added.
+/// Delay between two reads, and between the beginning of doubt and the first read. A random delay is added.
 pub const PAUSE: Duration = Duration::from_millis(750);
 
-/// State of asking the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asking {
-    /// There is no doubt.
-    Quiet,
-    /// The next question begins then.
+/// A read of the store.
+#[derive(Debug)]
+struct Read {
+    /// The jobs, each with the run of its connection when the read began.
+    jobs: BTreeMap<JobId, u64>,
+    /// Epochs that were known then.
+    known: ReadBaseline,
+    since: Uptime,
+    /// The same by the clock of isolated jobs.
+    asked_at: Moment,
+}
+
+#[derive(Debug)]
+enum State {
+    /// No job is in doubt.
+    Idle,
+    /// The next read begins then.
     Waiting(Uptime),
-    /// A question is in flight.
-    InFlight {
-        /// The jobs, each with the run of its connection at that time.
-        asked: BTreeMap<JobId, u64>,
-        /// Epochs known at that time.
-        heard: ReadBaseline,
-        /// When the question began.
-        since: Uptime,
-        /// The same by the clock of isolated jobs.
-        asked_at: Moment,
-    },
+    InFlight(Read),
 }
 
-impl Asking {
-    /// When the next question begins.
-    pub fn deadline(&self) -> Option<Uptime> {
-        match self {
-            Asking::Waiting(at) => Some(*at),
-            Asking::Quiet | Asking::InFlight { .. } => None,
-        }
-    }
+/// What the store says about a job.
+#[derive(Debug)]
+pub struct StoredJob {
+    /// The job.
+    pub job: JobId,
+    /// The run of its connection when the read began.
+    pub run: u64,
+    /// When the read began.
+    pub asked_at: Moment,
+    /// Its generations.
+    pub generations: StoredGenerations,
 }
 
-impl Core {
-    /// Begins or ends asking. To be called after every event.
-    pub fn review_doubts(&mut self, now: Uptime, at: Moment) {
-        match &self.asking {
-            Asking::Quiet if self.is_in_doubt(now, at) => {
-                self.asking = Asking::Waiting(now + PAUSE)
-            }
-            Asking::Waiting(_) if !self.is_in_doubt(now, at) => self.asking = Asking::Quiet,
-            Asking::Waiting(due) if *due <= now => {
-                let of_run = |job: JobId| Some((job, self.jobs.get(&job)?.connection.run));
-                let asked: BTreeMap<JobId, u64> =
-                    self.doubted(now, at).filter_map(of_run).collect();
-                self.effects
-                    .push(Effect::AskStore(asked.keys().copied().collect()));
-                let heard = self.highest.read_baseline();
-                let since = now;
-                self.asking = Asking::InFlight {
-                    asked,
-                    heard,
-                    since,
-                    asked_at: at,
-                };
-            }
-            Asking::Quiet | Asking::Waiting(_) | Asking::InFlight { .. } => {}
+/// Consequence of a read.
+#[derive(Debug)]
+pub enum Verdict {
+    /// The store says this.
+    Stored(Vec<StoredJob>),
+    /// Neither a leader nor the store was reached within the timeout, and then the store was not reached once more.
+    Unreachable,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct GenerationCheck {
+    terms: HighestEpoch,
+    state: State,
+    /// When the store last gave a valid answer.
+    last_answer: Uptime,
+    /// Whether the last answer was valid.
+    is_store_believed: bool,
+}
+
+impl GenerationCheck {
+    /// No job is in doubt.
+    pub fn new(now: Uptime, terms: HighestEpoch) -> GenerationCheck {
+        GenerationCheck {
+            terms,
+            state: State::Idle,
+            last_answer: now,
+            is_store_believed: true,
         }
     }
 
-    /// When doubt about the next job begins, or the next question is due.
-    pub(super) fn doubt_deadline(&self) -> Option<Uptime> {
-        match self.asking {
-            Asking::Quiet => {
-                let doubtable = self.jobs.values().filter(|known| !known.is_ending);
-                doubtable
-                    .filter_map(|known| known.connection.doubted_at())
-                    .min()
-            }
-            Asking::Waiting(_) | Asking::InFlight { .. } => self.asking.deadline(),
-        }
-    }
-
-    /// Handles the answer to a question.
-    pub fn store_answered(&mut self, now: Uptime, answer: Result<StoredJobs, NoAnswer>) {
-        let before = std::mem::replace(&mut self.asking, Asking::Waiting(now + PAUSE));
-        let Asking::InFlight {
-            asked,
-            heard,
-            since,
-            asked_at,
-        } = before
-        else {
-            return;
-        };
-        let stored_jobs = match answer {
-            Ok(stored_jobs) => stored_jobs,
-            Err(reason) => {
-                self.log.push(LogLine::StoreSilent {
-                    reason,
-                    jobs: asked.len(),
-                });
-                self.asked_without_answer(now, since);
-                return;
-            }
-        };
-        // The store's term counts like its watch. It may be outdated since the question, which does no harm; but a
-        // store that shows a lower epoch than it had shown then, or another cluster, says nothing about jobs.
-        self.highest
-            .answered(&stored_jobs.incarnation, stored_jobs.epoch, &heard);
-        let is_ours =
-            self.highest.accepted().incarnation.as_ref() == Some(&stored_jobs.incarnation);
-        if !is_ours || stored_jobs.epoch < heard.proven() {
-            if std::mem::replace(&mut self.is_store_believed, false) {
-                self.log.push(LogLine::StoreNotBelieved {
-                    incarnation: stored_jobs.incarnation,
-                    epoch: stored_jobs.epoch,
-                });
-            }
-            self.asked_without_answer(now, since);
-            return;
-        }
-        self.is_store_believed = true;
-        self.heard_of_store = now;
-        for (job, stored_generations) in stored_jobs.jobs {
-            let Some(&run) = asked.get(&job) else {
-                continue;
-            };
-            self.apply_stored(now, job, run, stored_generations, asked_at);
-        }
-    }
-
-    /// Handles a question, begun at `since`, that had no valid answer.
-    fn asked_without_answer(&mut self, now: Uptime, since: Uptime) {
-        let heard = self.heard_of_leader.max(self.heard_of_store);
-        if since < heard + self.options.job_manager_failover_timeout {
-            return;
-        }
-        let cause = "neither a leader nor the store was reached for job-manager-failover-timeout";
-        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
-        for job in jobs {
-            self.end_job(now, job, cause);
-        }
-    }
-
-    fn apply_stored(
+    /// Begins or ends asking. `doubted`: jobs whose JobMaster is silent or may no longer lead, each with the run of
+    /// its connection.
+    pub fn review(
         &mut self,
         now: Uptime,
-        job: JobId,
-        run: u64,
-        stored_generations: StoredGenerations,
-        asked_at: Moment,
+        at: Moment,
+        doubted: impl Iterator<Item = (JobId, u64)>,
+        output: &mut Output,
     ) {
-        let Some(known) = self.jobs.get(&job) else {
-            return;
-        };
-        // If the job has registered meanwhile, its JobMaster decides; it may have started after the store was read.
-        let is_as_asked = known.connection.run == run;
-        match stored_generations {
-            StoredGenerations::Present(regions) => {
-                if !self.stop_superseded(now, job, &regions) {
-                    self.confirm_isolated(job, asked_at);
-                }
+        let mut doubted = doubted.peekable();
+        let is_in_doubt = doubted.peek().is_some();
+        match self.state {
+            State::Idle if is_in_doubt => self.state = State::Waiting(now + PAUSE),
+            State::Waiting(_) if !is_in_doubt => self.state = State::Idle,
+            State::Waiting(due) if due <= now => {
+                let jobs: BTreeMap<JobId, u64> = doubted.collect();
+                output.effect(Effect::ReadGenerations(jobs.keys().copied().collect()));
+                self.state = State::InFlight(Read {
+                    jobs,
+                    known: self.terms.read_baseline(),
+                    since: now,
+                    asked_at: at,
+                });
             }
-            StoredGenerations::Ended if is_as_asked => {
-                self.end_job(now, job, "the store has its result");
-            }
-            StoredGenerations::Absent if is_as_asked => {
-                self.end_job(now, job, "it is gone from the store");
-            }
-            StoredGenerations::Unreadable(reason) => {
-                self.log.push(LogLine::StateUnreadable { job, reason });
-            }
-            StoredGenerations::Ended | StoredGenerations::Absent => {}
+            State::Idle | State::Waiting(_) | State::InFlight(_) => {}
         }
     }
 
-    /// Cancels tasks of which the store has a younger generation. Returns whether any such task still runs: then no
-    /// answer extends its time.
-    pub(super) fn stop_superseded(
+    /// When the next read begins. `doubted_at`: when doubt about the first job begins.
+    pub fn next_deadline(&self, doubted_at: Option<Uptime>) -> Option<Uptime> {
+        match self.state {
+            State::Idle => doubted_at,
+            State::Waiting(due) => Some(due),
+            State::InFlight(_) => None,
+        }
+    }
+
+    /// Handles the result of a read. `last_contact` with a leader counts for the timeout.
+    pub fn finish(
         &mut self,
         now: Uptime,
-        job: JobId,
-        stored: &[Generation],
-    ) -> bool {
-        let timeouts = self.cancellation_timeouts(now);
-        let Some(known) = self.jobs.get_mut(&job) else {
-            return false;
+        answer: Result<StoredJobs, NoAnswer>,
+        last_contact: Uptime,
+        failover_timeout: Duration,
+        output: &mut Output,
+    ) -> Option<Verdict> {
+        let before = std::mem::replace(&mut self.state, State::Waiting(now + PAUSE));
+        let State::InFlight(read) = before else {
+            return None;
         };
-        let all = self.options.task_cancellation_timeout;
-        let isolation = known.isolation.as_ref();
-        let timeouts = CancellationTimeouts {
-            deadline: now + isolation.map_or(all, |of| of.cancellation.min(all)),
-            ..timeouts
-        };
-        let regions = &known.regions;
-        let stored_of =
-            |key: &ExecutionKey| stored.get(regions.of(key.vertex, key.subtask)?).copied();
-        let told = known.executions.supersede(&stored_of, timeouts);
-        let runs = known.executions.runs_superseded(&stored_of);
-        if !told.is_empty() {
-            self.log.push(LogLine::TasksSuperseded {
-                job,
-                tasks: told.len(),
+        if let Some(stored) = self.valid_answer(&read, answer, output) {
+            self.last_answer = now;
+            let asked_at = read.asked_at;
+            let of_read = stored.jobs.into_iter().filter_map(|(job, generations)| {
+                let run = *read.jobs.get(&job)?;
+                Some(StoredJob {
+                    job,
+                    run,
+                    asked_at,
+                    generations,
+                })
             });
-            self.effects
-                .extend(told.into_iter().map(|key| cancel(job, key)));
+            return Some(Verdict::Stored(of_read.collect()));
         }
-        runs
+        let last_contact = last_contact.max(self.last_answer);
+        (read.since >= last_contact + failover_timeout).then_some(Verdict::Unreachable)
     }
 
-    fn is_in_doubt(&self, now: Uptime, at: Moment) -> bool {
-        self.doubted(now, at).next().is_some()
-    }
-
-    /// Jobs whose JobMaster is silent, or may no longer lead.
-    fn doubted(&self, now: Uptime, at: Moment) -> impl Iterator<Item = JobId> {
-        let is_doubted = move |known: &Job| {
-            let doubted_at = known.connection.doubted_at();
-            !self.is_led
-                || doubted_at.is_none_or(|at| at <= now)
-                || self.is_to_be_confirmed(at, known)
+    fn valid_answer(
+        &mut self,
+        read: &Read,
+        answer: Result<StoredJobs, NoAnswer>,
+        output: &mut Output,
+    ) -> Option<StoredJobs> {
+        let stored = match answer {
+            Ok(stored) => stored,
+            Err(reason) => {
+                let jobs = read.jobs.len();
+                output.log(LogLine::StoreSilent { reason, jobs });
+                return None;
+            }
         };
-        let alive = self
-            .jobs
-            .iter()
-            .filter(|(_, known)| !known.is_ending && !self.is_stopping);
-        alive
-            .filter(move |(_, known)| is_doubted(known))
-            .map(|(&job, _)| job)
+        // The store's term counts like its watch. It may be outdated since the read, which does no harm; but a
+        // store that shows a lower epoch than it had shown then, or another cluster, says nothing about jobs.
+        let (incarnation, epoch) = (&stored.incarnation, stored.epoch);
+        self.terms.answered(incarnation, epoch, &read.known);
+        let is_ours = self.terms.accepted().incarnation.as_ref() == Some(incarnation);
+        let was_believed = self.is_store_believed;
+        self.is_store_believed = is_ours && epoch >= read.known.proven();
+        if self.is_store_believed {
+            return Some(stored);
+        }
+        if was_believed {
+            output.log(LogLine::StoreNotBelieved {
+                incarnation: stored.incarnation,
+                epoch,
+            });
+        }
+        None
     }
 }

@@ -1,144 +1,480 @@
-//! A job on a TaskExecutor: the connection to its JobMaster, offers and reports to it, and its executions.
+//! A job on a TaskExecutor: its executions, the connection to its JobMaster, and what is sent there. Pure.
+//!
+//! - A job that has ended here is not connected any more, and is forgotten when its tasks have ended.
+//! - A job that is being stopped stays so: the sources of tasks that start later end, too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
-use tanist_ha::clock::Uptime;
-use tanist_proto::id::AllocationId;
+use tanist_dataflow::Requester;
+use tanist_gateway::{GatewayError, GatewayResult};
+use tanist_ha::clock::{Uptime, millis};
+use tanist_proto::id::{AllocationId, Generation, JobId, JobVertexId};
+use tanist_proto::v1 as pb;
 
-use super::connection::Connection;
-use super::coordinator_requests::Waiting;
-use super::executions::{ExecutionKey, Executions};
+use super::connection::{Connection, Registration, SilenceTimeouts};
+use super::effect::{Effect, TaskKey};
+use super::executions::{CancellationTimeouts, ExecutionKey, Executions, Metrics};
 use super::graphs::KnownGraph;
-use super::isolation::Isolation;
+use super::log_line::LogLine;
+use super::outbox::{Outbox, Route, scope};
+use super::output::Output;
 use super::regions::Regions;
-
-/// A message of which one at a time is in flight, and that is repeated until it arrives.
-#[derive(Debug)]
-pub enum Delivery<T> {
-    /// Nothing is in flight. The next message may be sent from that moment on.
-    Ready(Option<Uptime>),
-    /// This is in flight.
-    InFlight(T),
-}
-
-impl<T> Delivery<T> {
-    /// Whether a message may be sent.
-    pub fn is_ready(&self, now: Uptime) -> bool {
-        match self {
-            Delivery::Ready(not_before) => not_before.is_none_or(|at| at <= now),
-            Delivery::InFlight(_) => false,
-        }
-    }
-
-    /// Takes what is in flight. The next message may be sent from `not_before` on.
-    pub fn finish(&mut self, not_before: Option<Uptime>) -> Option<T> {
-        match std::mem::replace(self, Delivery::Ready(not_before)) {
-            Delivery::Ready(_) => None,
-            Delivery::InFlight(sent) => Some(sent),
-        }
-    }
-
-    /// When a failed message may be sent again.
-    pub fn retry_at(&self) -> Option<Uptime> {
-        match self {
-            Delivery::Ready(not_before) => *not_before,
-            Delivery::InFlight(_) => None,
-        }
-    }
-}
+use super::slot_table::SlotTable;
+use crate::Fatal;
+use crate::launcher::TaskStatus;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Job {
+    id: JobId,
     /// Highest known incarnation of the job's JobMaster.
-    pub incarnation: u64,
+    incarnation: u64,
     /// The connection to its JobMaster.
-    pub connection: Connection,
-    /// Its deployed executions.
-    pub executions: Executions,
+    connection: Connection,
+    outbox: Outbox,
+    executions: Executions,
     /// The pipelined regions of its deployed tasks.
-    pub regions: Regions,
-    /// Isolation state, if it is an isolated job.
-    pub(super) isolation: Option<Isolation>,
+    regions: Regions,
     /// Its graph, if deployments only name it and it was fetched.
-    pub(super) graph: Option<KnownGraph>,
+    graph: Option<KnownGraph>,
     /// Whether files may be kept for its next tasks: some tasks started since it last had no slot.
-    pub(super) has_files: bool,
-    /// Allocations to offer.
-    pub to_offer: BTreeSet<AllocationId>,
-    /// The offer in flight.
-    pub offer: Delivery<BTreeSet<AllocationId>>,
-    /// The report in flight.
-    pub update: Delivery<Vec<ExecutionKey>>,
-    /// Requests of its operators to their coordinators, by number.
-    pub coordinator_requests: BTreeMap<u64, Waiting>,
+    has_files: bool,
     /// Whether its sources must end.
-    pub is_stopped: bool,
+    is_stopped: bool,
     /// Whether it has ended and only waits for its tasks to end.
-    pub is_ending: bool,
+    is_ending: bool,
 }
 
 impl Job {
     /// Without slots and executions.
-    pub fn new() -> Job {
+    pub fn new(id: JobId) -> Job {
         Job {
+            id,
             incarnation: 0,
             connection: Connection::idle(),
+            outbox: Outbox::new(),
             executions: Executions::default(),
             regions: Regions::default(),
-            isolation: None,
             graph: None,
             has_files: false,
-            to_offer: BTreeSet::new(),
-            offer: Delivery::Ready(None),
-            update: Delivery::Ready(None),
-            coordinator_requests: BTreeMap::new(),
             is_stopped: false,
             is_ending: false,
         }
     }
 
-    /// Begins to connect to another JobMaster, or again to the same one: messages in flight to the old one do not
-    /// count.
-    pub fn connect(&mut self, address: String) {
-        self.connection.begin(address);
-        self.forget_deliveries();
+    /// Its id.
+    pub fn id(&self) -> JobId {
+        self.id
+    }
+
+    /// Highest known incarnation of its JobMaster.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The connection to its JobMaster.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Its executions.
+    pub fn executions(&self) -> &Executions {
+        &self.executions
+    }
+
+    /// Whether its sources must end.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+
+    /// Whether it has ended and only waits for its tasks to end.
+    pub fn is_ending(&self) -> bool {
+        self.is_ending
+    }
+
+    /// When something of it is due.
+    pub fn next_deadline(&self) -> Option<Uptime> {
+        let is_sending = self.connection.is_registered();
+        let retry_at = self.outbox.retry_at(&self.executions);
+        let times = [
+            self.connection.lost_at(),
+            self.executions.next_deadline(),
+            retry_at.filter(|_| is_sending),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    /// Begins to connect to another JobMaster, or again to the same one. Returns the run of attempts.
+    pub fn connect(&mut self, address: &str) -> u64 {
+        self.outbox.reset(&mut self.executions);
+        self.connection.begin(address)
     }
 
     /// Ends the connection.
     pub fn disconnect(&mut self) {
+        self.outbox.reset(&mut self.executions);
         self.connection.end();
-        self.forget_deliveries();
     }
 
-    fn forget_deliveries(&mut self) {
-        self.offer = Delivery::Ready(None);
-        if let Some(keys) = self.update.finish(None) {
-            self.executions.put_back(keys);
+    /// The message of an attempt to register, with all that the job has here.
+    pub fn registration_request(
+        &mut self,
+        now: Uptime,
+        registration: Registration,
+        location: &pb::TaskManagerLocation,
+        slots: &SlotTable,
+        metrics: Metrics<'_>,
+    ) -> pb::RegisterTaskManagerRequest {
+        pb::RegisterTaskManagerRequest {
+            sender: Some(self.connection.send(registration)),
+            job_id: self.id.to_string(),
+            location: Some(location.clone()),
+            executions: self.executions.full_report(metrics, now),
+            slots: slots.offers(self.id),
+            outputs: self.executions.outputs(),
         }
-        self.coordinator_requests
-            .values_mut()
-            .for_each(Waiting::forget_delivery);
     }
 
-    /// When something of the job is due.
-    pub fn next_deadline(&self) -> Option<Uptime> {
-        let is_offering = self.connection.is_registered() && !self.to_offer.is_empty();
-        let is_reporting = self.connection.is_registered() && self.executions.has_changed();
-        let offer = self.offer.retry_at().filter(|_| is_offering);
-        let update = self.update.retry_at().filter(|_| is_reporting);
-        let coordinator_requests = self
-            .coordinator_requests
-            .values()
-            .filter_map(Waiting::retry_at)
-            .min();
-        let times = [
-            self.connection.deadline(),
-            self.executions.next_deadline(),
-            offer,
-            update,
-            coordinator_requests.filter(|_| self.connection.is_registered()),
-        ];
-        times.into_iter().flatten().min()
+    /// Records that the registration succeeded. Active slots were part of it: the JobMaster frees those it does not
+    /// need, and those missing in its heartbeats are offered again.
+    pub fn registered(
+        &mut self,
+        now: Uptime,
+        silence: SilenceTimeouts,
+        incarnation: u64,
+        slots: &SlotTable,
+    ) {
+        self.connection.succeed(now, silence);
+        self.raise_incarnation(incarnation);
+        self.outbox
+            .replace_offers(slots.not_accepted(self.id).collect());
+    }
+
+    /// Records a message of the JobMaster.
+    pub fn record_contact(&mut self, now: Uptime) {
+        self.connection.record_contact(now);
+    }
+
+    /// Records an incarnation of the JobMaster.
+    pub fn raise_incarnation(&mut self, incarnation: u64) {
+        self.incarnation = self.incarnation.max(incarnation);
+    }
+
+    /// The answer to a heartbeat: everything of the job, including unacknowledged terminal states. A slot that the
+    /// JobMaster does not know is offered again: it accepts or rejects it.
+    pub fn heartbeat(
+        &mut self,
+        request: &pb::HeartbeatFromJobMasterRequest,
+        slots: &SlotTable,
+        metrics: Metrics<'_>,
+        output: &mut Output,
+    ) -> pb::HeartbeatFromJobMasterResponse {
+        for allocation in slots.active(self.id) {
+            if !request.allocation_ids.contains(&allocation.to_string()) {
+                self.outbox.offer(allocation);
+            }
+        }
+        if request.stopping {
+            self.stop_sources(output);
+        }
+        let held = slots.held_by(self.id).map(|it| it.to_string());
+        pb::HeartbeatFromJobMasterResponse {
+            executions: self.executions.report(metrics),
+            outputs: self.executions.outputs(),
+            allocation_ids: held.collect(),
+        }
+    }
+
+    /// The address of its JobMaster, and the message with which a stopping TaskManager disconnects.
+    pub fn disconnect_message(
+        &self,
+        location: &pb::TaskManagerLocation,
+        cause: &str,
+    ) -> (String, pb::DisconnectTaskManagerRequest) {
+        let request = pb::DisconnectTaskManagerRequest {
+            sender: Some(self.connection.sender()),
+            job: Some(scope(self.id, self.incarnation)),
+            resource_id: location.resource_id.clone(),
+            incarnation: location.incarnation.clone(),
+            cause: cause.to_owned(),
+            nothing_runs: !self.executions.is_running(),
+        };
+        (self.connection.address().to_owned(), request)
+    }
+
+    /// Sends what the JobMaster does not know yet, if there is a registration.
+    pub fn send(
+        &mut self,
+        now: Uptime,
+        location: &pb::TaskManagerLocation,
+        slots: &SlotTable,
+        output: &mut Output,
+    ) {
+        if !self.connection.is_registered() {
+            return;
+        }
+        let route = Route {
+            job: (self.id, self.incarnation),
+            connection: &self.connection,
+            location,
+        };
+        let executions = &mut self.executions;
+        self.outbox.send(now, route, executions, slots, output);
+    }
+
+    /// Offers a slot to the JobMaster.
+    pub fn offer(&mut self, allocation: AllocationId) {
+        self.outbox.offer(allocation);
+    }
+
+    /// Handles the answer to an offer: `accepted` and `rejected` slots. Others are offered again at `retry_at`, and
+    /// rejected ones in which a task continues, until the task is cancelled or the slot accepted. Returns the slots that
+    /// the job loses.
+    pub fn offer_answered(
+        &mut self,
+        accepted: &BTreeSet<AllocationId>,
+        rejected: &BTreeSet<AllocationId>,
+        retry_at: Uptime,
+        output: &mut Output,
+    ) -> Vec<AllocationId> {
+        let offered = self.outbox.finish_offer();
+        let mut unanswered = &offered - accepted;
+        let mut lost = Vec::new();
+        for &allocation in rejected {
+            if !self.continues_in(allocation, output) && unanswered.remove(&allocation) {
+                let job = self.id;
+                output.log(LogLine::SlotRejected { job, allocation });
+                lost.push(allocation);
+            }
+        }
+        if !unanswered.is_empty() {
+            self.outbox.retry_offer(unanswered, retry_at);
+        }
+        lost
+    }
+
+    /// Handles the failure of an offer, which is sent again at `retry_at`.
+    pub fn offer_failed(&mut self, retry_at: Uptime) {
+        let offered = self.outbox.finish_offer();
+        self.outbox.retry_offer(offered, retry_at);
+    }
+
+    /// Whether a task of the job continues in a slot. Logs that, since the caller believes that the slot is idle.
+    pub fn continues_in(&self, allocation: AllocationId, output: &mut Output) -> bool {
+        let continues = self.executions.continues_in(allocation);
+        if continues {
+            let job = self.id;
+            output.log(LogLine::SlotKept { job, allocation });
+        }
+        continues
+    }
+
+    /// Ends the report in flight. With `retry_at` it failed, and is sent again then.
+    pub fn finish_report(&mut self, retry_at: Option<Uptime>) {
+        self.outbox.finish_report(retry_at, &mut self.executions);
+    }
+
+    /// Adds a request of an operator to its coordinator.
+    pub fn ask_coordinator(&mut self, request_id: u64, requester: Requester, number: u64) {
+        self.outbox.ask_coordinator(request_id, requester, number);
+    }
+
+    /// Handles the answer to a request of an operator, or sends it again at `retry_at` if the call failed. Returns
+    /// that error.
+    pub fn coordinator_answered(
+        &mut self,
+        request_id: u64,
+        answer: GatewayResult<pb::AskCoordinatorResponse>,
+        retry_at: Uptime,
+        output: &mut Output,
+    ) -> Option<GatewayError> {
+        self.outbox
+            .coordinator_answered(request_id, answer, retry_at, output)
+    }
+
+    /// Keeps a fetched graph.
+    pub fn keep_graph(&mut self, graph: KnownGraph) {
+        self.graph = Some(graph);
+    }
+
+    /// The referenced graph, if it was fetched.
+    pub fn graph(&self, reference: &pb::BlobReference) -> Option<Arc<pb::JobGraph>> {
+        self.graph.as_ref()?.if_is(reference)
+    }
+
+    /// Records the regions of deployed tasks, and the vertices whose outputs are kept after their end.
+    pub fn record_deployment(
+        &mut self,
+        tasks: &[pb::TaskDeployment],
+        kept_vertices: BTreeSet<JobVertexId>,
+    ) {
+        self.regions.record(tasks);
+        self.executions.keep_outputs_of(kept_vertices);
+    }
+
+    /// The generation of an execution's region, out of those of all regions.
+    pub fn stored_generation(
+        &self,
+        execution: &ExecutionKey,
+        regions: &[Generation],
+    ) -> Option<Generation> {
+        self.regions.generation(execution, regions)
+    }
+
+    /// Admits an execution, or returns why it may not start. The job's record has its generation: older ones have no
+    /// effect any more, and are cancelled.
+    pub fn admit(
+        &mut self,
+        execution: ExecutionKey,
+        allocation: AllocationId,
+        timeouts: CancellationTimeouts,
+        output: &mut Output,
+    ) -> Result<(), String> {
+        let now = timeouts.from;
+        self.executions.admit(execution, allocation, now)?;
+        let older = execution.previous();
+        let superseded = self.executions.cancel_up_to(older, timeouts);
+        output.cancel(self.id, superseded);
+        self.has_files = true;
+        Ok(())
+    }
+
+    /// Handles a change of a task's status.
+    pub fn task_changed(
+        &mut self,
+        now: Uptime,
+        execution: ExecutionKey,
+        status: TaskStatus,
+        metrics: Option<pb::TaskMetrics>,
+        output: &mut Output,
+    ) {
+        let is_final = status.is_terminal();
+        if is_final {
+            self.outbox.drop_requests_of(&execution, output);
+        }
+        let has_changed = self.executions.update(&execution, status, metrics, now);
+        if has_changed && is_final && self.executions.is_cancelled(&execution) {
+            output.effect(Effect::ReleaseTask(self.task(execution)));
+        }
+    }
+
+    /// Forgets an execution whose terminal state is in the job's record.
+    pub fn acknowledge(&mut self, execution: &ExecutionKey) {
+        self.executions.acknowledge(execution);
+    }
+
+    /// Cancels a subtask up to this generation, and forbids these generations.
+    pub fn cancel_up_to(
+        &mut self,
+        up_to: ExecutionKey,
+        timeouts: CancellationTimeouts,
+        output: &mut Output,
+    ) {
+        let cancelled = self.executions.cancel_up_to(up_to, timeouts);
+        // The output of a running task is released after its end: without its output it would seem to have failed.
+        if !self.executions.is_running_up_to(up_to) {
+            output.effect(Effect::ReleaseTask(self.task(up_to)));
+        }
+        output.cancel(self.id, cancelled);
+    }
+
+    /// Cancels the tasks in a slot that the job loses, and does not offer it any more.
+    pub fn lose_slot(
+        &mut self,
+        allocation: AllocationId,
+        timeouts: CancellationTimeouts,
+        output: &mut Output,
+    ) {
+        self.outbox.withdraw_offer(allocation);
+        let cancelled = self.executions.cancel_in(allocation, timeouts);
+        output.cancel(self.id, cancelled);
+    }
+
+    /// Cancels all tasks. Returns the number of those that were not cancelled before.
+    pub fn cancel_all(&mut self, timeouts: CancellationTimeouts, output: &mut Output) -> usize {
+        let cancelled = self.executions.cancel_all(timeouts);
+        let count = cancelled.len();
+        output.cancel(self.id, cancelled);
+        count
+    }
+
+    /// Cancels tasks of which the store has a younger generation. Returns whether any such task still runs.
+    pub fn cancel_superseded(
+        &mut self,
+        regions: &[Generation],
+        timeouts: CancellationTimeouts,
+        output: &mut Output,
+    ) -> bool {
+        let stored = |key: &ExecutionKey| self.regions.generation(key, regions);
+        let cancelled = self.executions.supersede(&stored, timeouts);
+        let is_running = self.executions.runs_superseded(&stored);
+        if !cancelled.is_empty() {
+            output.log(LogLine::TasksSuperseded {
+                job: self.id,
+                tasks: cancelled.len(),
+            });
+            output.cancel(self.id, cancelled);
+        }
+        is_running
+    }
+
+    /// Repeats cancellations that are due. A task that did not end within `timeout` is fatal.
+    pub fn review_cancellations(&mut self, now: Uptime, timeout: Duration, output: &mut Output) {
+        let job = self.id;
+        for (execution, since) in self.executions.take_due_cancellations(now) {
+            output.log(LogLine::TaskStillRuns {
+                job,
+                vertex: execution.vertex,
+                subtask: execution.subtask,
+                ms: millis(now - since),
+            });
+            output.cancel(job, vec![execution]);
+        }
+        if let Some(overdue) = self.executions.take_overdue(now) {
+            let (vertex, subtask) = (overdue.vertex, overdue.subtask);
+            output.effect(Effect::Fatal(Fatal::CancellationTimedOut(format!(
+                "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after its \
+                 cancellation"
+            ))));
+        }
+    }
+
+    /// Extends the deadlines of cancelled tasks.
+    pub fn extend_deadlines(&mut self, by: Duration) {
+        self.executions.extend_deadlines(by);
+    }
+
+    /// Ends the sources of the running tasks, and of those that start later.
+    pub fn stop_sources(&mut self, output: &mut Output) {
+        if !std::mem::replace(&mut self.is_stopped, true) {
+            output.log(LogLine::JobStopped { job: self.id });
+        }
+        for execution in self.executions.running() {
+            output.effect(Effect::Stop(self.task(execution)));
+        }
+    }
+
+    /// Begins its end here: disconnects, and cancels all tasks.
+    pub fn end(&mut self, timeouts: CancellationTimeouts, output: &mut Output) {
+        self.is_ending = true;
+        self.disconnect();
+        self.outbox.replace_offers(BTreeSet::new());
+        self.cancel_all(timeouts, output);
+    }
+
+    /// Releases the files kept for its next tasks: it has no slot any more.
+    pub fn release_files(&mut self, output: &mut Output) {
+        if std::mem::take(&mut self.has_files) {
+            output.effect(Effect::ReleaseFiles(self.id));
+        }
+    }
+
+    fn task(&self, execution: ExecutionKey) -> TaskKey {
+        TaskKey {
+            job: self.id,
+            execution,
+        }
     }
 }

@@ -1,427 +1,476 @@
-//! Decisions of a TaskExecutor: which tasks end and when, which slots become free, which jobs are ended, which
-//! connections are lost. Pure except for the epoch, which it shares with its process. Two times are arguments: the
-//! time since the start of the TaskExecutor, and the clock of isolated jobs, which also runs while the host is
-//! suspended.
+//! Decisions of a TaskExecutor: which tasks start and end and when, which slots become free, which jobs are ended,
+//! which connections are lost. Pure except for the accepted term, which it shares with its process. Two times are
+//! arguments: the time since the start of the TaskExecutor, and the clock of isolated jobs, which also runs while the
+//! host is suspended.
 //!
-//! Its other parts: [`registering`] (the leader it follows and its registrations), [`requests`]
-//! (requests of the leader), [`deployments`] (which tasks start), [`outbox`] (messages to the
-//! leader), [`generation_check`] (the stored state of its jobs). Output is collected as [`Effect`]s.
+//! The state is in objects, each of which alone changes its fields. Handlers decide; they borrow the objects that they
+//! need. [`TaskExecutorCore`] connects them.
 //!
-//! - A slot becomes free only when nothing runs in it.
-//! - It ends its jobs without leader only if no leader was heard of and the store did not answer for
-//!   `job-manager-failover-timeout`, and a question to the store that began after that also failed.
+//! | object | what it holds |
+//! |---|---|
+//! | [`leader_tracker`] | the followed leader, the accepted term, the numbers of registrations |
+//! | [`connection`] | one registration, at the ResourceManager or a JobMaster |
+//! | [`jobs`], [`job`] | the jobs: executions, connection, messages to the JobMaster ([`outbox`]) |
+//! | [`slot_table`] | slots, their holders and reserved resources |
+//! | [`isolation`] | until when the tasks of isolated jobs may run |
+//! | [`generation_check`] | reads of the stored generations |
+//! | [`lifecycle`] | whether it is drained, has left or stops |
+//! | [`output`] | effects and lines of the log |
+//!
+//! Handlers: [`connections`], [`slot_allocation`], [`deployments`]. Inputs: [`event`] and [`requests`].
+//!
+//! It ends its jobs without leader only if no leader sent a message and the store did not answer for
+//! `job-manager-failover-timeout`, and a read of the store that began after that also failed.
 
 mod budget;
 mod connection;
-mod coordinator_requests;
+mod connections;
 mod deployments;
-mod draining;
 mod effect;
+mod event;
 mod executions;
 mod generation_check;
 mod graphs;
 mod isolation;
 mod job;
+mod jobs;
+mod leader_tracker;
 mod leaderless_timer;
+mod lifecycle;
 mod log_line;
+mod messages;
 mod outbox;
+mod output;
 mod regions;
-mod registering;
+mod registrations;
 mod requests;
+mod slot_allocation;
 mod slot_table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
-use tanist_gateway::fencing::{Contradicted, HighestEpoch};
-use tanist_ha::clock::{Moment, Uptime, millis};
-use tanist_ha::election::Epoch;
-use tanist_proto::id::{AllocationId, Generation, JobId};
+use tanist_gateway::fencing::{HighestEpoch, Proof};
+use tanist_gateway::{GatewayError, GatewayResult, NoAnswer, StoredJobs};
+use tanist_ha::clock::{Moment, Uptime};
+use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 
 use self::connection::Connection;
-pub use self::effect::{Effect, Target, TaskKey};
+pub use self::effect::{Effect, JobMasterAddress, Target, TaskKey};
+pub use self::event::Event;
 use self::executions::CancellationTimeouts;
 pub use self::executions::ExecutionKey;
-use self::generation_check::Asking;
 pub use self::generation_check::PAUSE;
+use self::generation_check::{GenerationCheck, Verdict};
 pub use self::graphs::GraphKey;
-use self::job::Job;
+use self::graphs::KnownGraph;
+use self::isolation::IsolatedJobs;
+use self::jobs::Jobs;
+use self::leader_tracker::{Leader, LeaderTracker};
 pub use self::leaderless_timer::LeaderlessTimer;
+use self::lifecycle::Lifecycle;
 pub use self::log_line::LogLine;
-use self::slot_table::{SlotHolder, SlotTable};
+use self::output::Output;
+use self::slot_table::SlotTable;
 use crate::launcher::TaskStatus;
-use crate::{Fatal, Options, TaskExecutorDescription};
+use crate::{Options, Presence, TaskExecutorDescription};
 
-/// The leader that it follows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Leader {
-    epoch: Epoch,
-    address: String,
-}
+/// Above every generation.
+pub const ALL_GENERATIONS: Generation = Generation::new(u64::MAX);
 
 /// See the module.
 #[derive(Debug)]
-pub struct Core {
+pub struct TaskExecutorCore {
     options: Options,
     description: TaskExecutorDescription,
-    highest: HighestEpoch,
-    last_registration: u64,
-    leader: Option<Leader>,
-    /// The last epoch that was believed but that the store contradicted.
-    contradicted: Option<Contradicted>,
-    /// When a leader last sent a message or was last named.
-    heard_of_leader: Uptime,
-    /// Whether the store, or a leader itself, names a leader to follow.
-    is_led: bool,
-    /// When the store last answered a question about jobs.
-    heard_of_store: Uptime,
-    asking: Asking,
-    is_store_believed: bool,
+    leader: LeaderTracker,
     resource_manager: Connection,
+    jobs: Jobs,
     slots: SlotTable,
-    /// Version of the slots that the last registration reported.
-    reported_slots: u64,
-    jobs: BTreeMap<JobId, Job>,
-    is_stopping: bool,
-    is_draining: bool,
-    /// Whether it must leave in any case once it is unused.
-    is_releasing: bool,
-    /// Whether it has been open for slots at some time, so that it leaves when it has drained.
-    may_leave: bool,
-    has_left: bool,
-    effects: Vec<Effect>,
-    log: Vec<LogLine>,
+    isolated: IsolatedJobs,
+    generation_check: GenerationCheck,
+    lifecycle: Lifecycle,
+    output: Output,
 }
 
-impl Core {
-    /// Follows no leader yet. Registrations get numbers above `first_registration`.
-    pub fn new(
-        now: Uptime,
-        options: Options,
-        description: TaskExecutorDescription,
-        highest: HighestEpoch,
-        first_registration: u64,
-    ) -> Core {
-        let slots = SlotTable::new(&description.worker);
-        Core {
-            options,
-            description,
-            highest,
-            last_registration: first_registration,
-            leader: None,
-            contradicted: None,
-            heard_of_leader: now,
-            is_led: true,
-            heard_of_store: now,
-            asking: Asking::Quiet,
-            is_store_believed: true,
-            resource_manager: Connection::idle(),
-            slots,
-            reported_slots: 0,
-            jobs: BTreeMap::new(),
-            is_stopping: false,
-            is_draining: false,
-            is_releasing: false,
-            may_leave: false,
-            has_left: false,
-            effects: Vec::new(),
-            log: Vec::new(),
-        }
-    }
-
-    /// Takes the collected lines for the log, which precede the effects.
-    pub fn take_log(&mut self) -> Vec<LogLine> {
-        std::mem::take(&mut self.log)
-    }
-
-    /// Takes the collected effects.
-    pub fn take_effects(&mut self) -> Vec<Effect> {
-        std::mem::take(&mut self.effects)
-    }
-
-    /// Handles a change of a task's status.
-    pub fn task_changed(
-        &mut self,
-        now: Uptime,
-        task: TaskKey,
-        status: TaskStatus,
-        metrics: Option<pb::TaskMetrics>,
-    ) {
-        let is_final = status.is_terminal();
-        if is_final {
-            self.forget_coordinator_requests(task.job, &task.execution);
-        }
-        if let TaskStatus::Failed { cause, .. } = &status {
-            let ExecutionKey {
-                vertex,
-                subtask,
-                generation,
-            } = task.execution;
-            self.log.push(LogLine::TaskFailed {
-                job: task.job,
-                vertex,
-                subtask,
-                generation,
-                cause: cause.clone(),
-            });
-        }
-        let Some(job) = self.jobs.get_mut(&task.job) else {
-            return;
-        };
-        if job.executions.update(&task.execution, status, metrics, now) && is_final {
-            if job.executions.was_told_to_end(&task.execution) {
-                self.effects.push(Effect::ReleaseTask(task));
-            }
-            self.settle(task.job);
-        }
-        self.flush(now, task.job);
-    }
-
-    /// When [`Core::on_time`] must be called next.
-    pub fn next_deadline(&self, now: Uptime, at: Moment) -> Option<Uptime> {
-        self.jobs
-            .values()
-            .filter_map(Job::next_deadline)
-            .chain(self.slots.next_deadline())
-            .chain(self.resource_manager.deadline())
-            .chain(self.doubt_deadline())
-            .chain(self.isolation_deadline(now, at))
-            .min()
-    }
-
-    /// Extends cancellation deadlines after this process stood still (it was stopped, or its host gave it no CPU
-    /// time): tasks could not end meanwhile. Not those of isolated jobs: other processes rely on the time by which
-    /// their tasks have ended.
-    fn credit_standstill(&mut self, now: Uptime, at: Moment) {
-        let due = self.next_deadline(now, at).unwrap_or(now);
-        let late = now.saturating_duration_since(due);
-        if late < self.options.task_cancellation_interval {
-            return;
-        }
-        self.log.push(LogLine::StoodStill { late });
-        let jobs = self.jobs.values_mut();
-        jobs.filter(|job| job.isolation.is_none())
-            .for_each(|job| job.executions.put_off(late));
-    }
-
-    /// Handles everything that is due.
-    pub fn on_time(&mut self, now: Uptime, at: Moment) {
-        self.credit_standstill(now, at);
-        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
-        if self
-            .resource_manager
-            .deadline()
-            .is_some_and(|deadline| deadline <= now)
-        {
-            self.log.push(LogLine::ResourceManagerSilent);
-            self.connect(Target::ResourceManager);
-        }
-        for holder in self.slots.expired(now) {
-            let SlotHolder { job, allocation } = holder;
-            self.log.push(LogLine::SlotNotAccepted { job, allocation });
-            self.release_slot(now, job, allocation);
-        }
-        for job in jobs {
-            let Some(known) = self.jobs.get_mut(&job) else {
-                continue;
-            };
-            for (execution, since) in known.executions.take_reminders(now) {
-                let ExecutionKey {
-                    vertex, subtask, ..
-                } = execution;
-                let ms = millis(now - since);
-                self.log.push(LogLine::TaskStillRuns {
-                    job,
-                    vertex,
-                    subtask,
-                    ms,
-                });
-                self.effects.push(cancel(job, execution));
-            }
-            if let Some(ExecutionKey {
-                vertex, subtask, ..
-            }) = known.executions.take_overdue(now)
-            {
-                let timeout = self.options.task_cancellation_timeout;
-                self.effects.push(Effect::Fatal(Fatal::Stuck(format!(
-                    "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after its \
-                     cancellation"
-                ))));
-            }
-            if known
-                .connection
-                .deadline()
-                .is_some_and(|deadline| deadline <= now)
-            {
-                self.log.push(LogLine::JobMasterSilent { job });
-                self.connect(Target::JobMaster(job));
-            }
-            self.flush(now, job);
-        }
-    }
-
-    /// Cancels all tasks, and accepts nothing more.
-    pub fn begin_stop(&mut self, now: Uptime) {
-        self.is_stopping = true;
-        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
-        for job in jobs {
-            self.cancel_tasks_of(now, job);
-        }
-    }
-
-    /// Whether no task runs.
-    pub fn is_quiet(&self) -> bool {
-        !self.jobs.values().any(|job| job.executions.is_running())
-    }
-
-    /// The goodbyes to send, by address.
-    pub fn goodbyes(&self, cause: &str) -> Goodbyes {
-        let (resource_id, incarnation) = self.identity();
-        let resource_manager = self.resource_manager.is_registered().then(|| {
-            let request = pb::DisconnectTaskExecutorRequest {
-                sender: Some(self.resource_manager.sender()),
-                resource_id: resource_id.clone(),
-                incarnation: incarnation.clone(),
-                cause: cause.to_owned(),
-            };
-            (self.resource_manager.address.clone(), request)
-        });
-        let registered = self
-            .jobs
-            .iter()
-            .filter(|(_, known)| known.connection.is_registered());
-        let job_masters = registered
-            .map(|(&job, known)| {
-                let request = pb::DisconnectTaskManagerRequest {
-                    sender: Some(known.connection.sender()),
-                    job: Some(scope(job, known)),
-                    resource_id: resource_id.clone(),
-                    incarnation: incarnation.clone(),
-                    cause: cause.to_owned(),
-                    nothing_runs: self.is_stopping && !known.executions.is_running(),
-                };
-                (job, known.connection.address.clone(), request)
-            })
-            .collect();
-        Goodbyes {
-            resource_manager,
-            job_masters,
-        }
-    }
-
-    /// Ends what is left of a job and frees its slots. The job is forgotten once nothing runs any more.
-    fn end_job(&mut self, now: Uptime, job: JobId, cause: &str) {
-        let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_ending) else {
-            return;
-        };
-        self.log.push(LogLine::JobEnds {
-            job,
-            cause: cause.to_owned(),
-        });
-        known.is_ending = true;
-        known.disconnect();
-        known.to_offer.clear();
-        self.effects
-            .push(Effect::StopRegistering(Target::JobMaster(job)));
-        self.cancel_tasks_of(now, job);
-        let held: Vec<SlotHolder> = self
-            .slots
-            .held_by(job)
-            .filter_map(|(_, slot)| slot.holder())
-            .collect();
-        for holder in held {
-            self.slots.release(holder.allocation);
-        }
-        self.settle(job);
-    }
-
-    /// Ends the tasks in a slot, then frees it.
-    fn release_slot(&mut self, now: Uptime, job: JobId, allocation: AllocationId) {
-        if !self.slots.release(allocation) {
-            return;
-        }
-        let timeouts = self.cancellation_timeouts(now);
-        if let Some(known) = self.jobs.get_mut(&job) {
-            known.to_offer.remove(&allocation);
-            let told = known.executions.cancel_in(allocation, timeouts);
-            self.effects
-                .extend(told.into_iter().map(|key| cancel(job, key)));
-        }
-        self.settle(job);
-    }
-
-    /// Timeouts for tasks that are cancelled.
-    fn cancellation_timeouts(&self, now: Uptime) -> CancellationTimeouts {
-        CancellationTimeouts {
-            from: now,
-            deadline: now + self.options.task_cancellation_timeout,
-            interval: self.options.task_cancellation_interval,
-        }
-    }
-
-    fn cancel_tasks_of(&mut self, now: Uptime, job: JobId) {
-        let timeouts = self.cancellation_timeouts(now);
-        if let Some(known) = self.jobs.get_mut(&job) {
-            let told = known.executions.cancel_all(timeouts);
-            self.effects
-                .extend(told.into_iter().map(|key| cancel(job, key)));
-        }
-    }
-
-    /// Frees the slots in which nothing runs any more, and forgets the job if it has ended.
-    fn settle(&mut self, job: JobId) {
-        let jobs = &self.jobs;
-        let is_in_use = |holder: SlotHolder| {
-            let known = jobs.get(&holder.job);
-            known.is_some_and(|known| known.executions.is_in_use(holder.allocation))
-        };
-        let freed = self.slots.free_released(is_in_use);
-        if !freed.is_empty() {
-            let statuses = self.slots.statuses(&freed);
-            self.notify_slots(statuses, false);
-        }
-        let Some(known) = self.jobs.get_mut(&job) else {
-            return;
-        };
-        if self.slots.is_used_by(job) {
-            return;
-        }
-        if std::mem::take(&mut known.has_files) {
-            self.effects.push(Effect::ReleaseFiles(job));
-        }
-        if known.is_ending && !known.executions.is_running() {
-            self.jobs.remove(&job);
-            self.effects.push(Effect::Release(job));
-        }
-    }
-
-    fn identity(&self) -> (String, String) {
-        let location = &self.description.location;
-        (location.resource_id.clone(), location.incarnation.clone())
-    }
+/// State of a TaskExecutor after an event.
+#[derive(Debug)]
+pub struct Status {
+    /// Time by which isolated tasks must have ended, for the [`crate::IsolationGuard`].
+    pub isolated_until: Option<Moment>,
+    /// Whether it is registered, and whether it is in use.
+    pub presence: Presence,
 }
 
-/// Goodbyes and their addresses.
-#[derive(Debug, Default)]
-pub struct Goodbyes {
+/// Messages with which a TaskExecutor disconnects, and their addresses.
+#[derive(Debug)]
+pub struct DisconnectMessages {
     /// To the ResourceManager.
     pub resource_manager: Option<(String, pb::DisconnectTaskExecutorRequest)>,
     /// To JobMasters.
     pub job_masters: Vec<(JobId, String, pb::DisconnectTaskManagerRequest)>,
 }
 
-fn cancel(job: JobId, execution: ExecutionKey) -> Effect {
-    Effect::Cancel(TaskKey { job, execution })
-}
+impl TaskExecutorCore {
+    /// Follows no leader yet. Registrations get numbers above `first_registration`.
+    pub fn new(
+        now: Uptime,
+        options: Options,
+        description: TaskExecutorDescription,
+        terms: HighestEpoch,
+        first_registration: u64,
+    ) -> TaskExecutorCore {
+        TaskExecutorCore {
+            leader: LeaderTracker::new(now, terms.clone(), first_registration),
+            resource_manager: Connection::idle(),
+            jobs: Jobs::default(),
+            slots: SlotTable::new(&description.worker),
+            isolated: IsolatedJobs::default(),
+            generation_check: GenerationCheck::new(now, terms),
+            lifecycle: Lifecycle::new(),
+            output: Output::default(),
+            options,
+            description,
+        }
+    }
 
-fn scope(job: JobId, known: &Job) -> pb::JobScope {
-    pb::JobScope {
-        job_id: job.to_string(),
-        job_incarnation: known.incarnation,
+    /// Handles an event. [`TaskExecutorCore::after_event`] follows.
+    pub fn handle(&mut self, now: Uptime, event: Event) {
+        match event {
+            Event::LeaderShown(view) => {
+                if let Some(leader) = self.leader.record_view(view, &mut self.output) {
+                    self.follow(now, leader);
+                }
+            }
+            Event::RegistrationSeen(number) => self.leader.raise_registration(number),
+            Event::RegisteredAtResourceManager { run, result } => {
+                self.registered_at_resource_manager(now, run, result);
+            }
+            Event::RegisteredAtJobMaster { job, run, result } => {
+                self.registered_at_job_master(now, job, run, result);
+            }
+            Event::SlotsNotified { run, answer } => self.slots_notified(run, &answer),
+            Event::SlotsOffered { job, run, answer } => {
+                let retry_at = now + self.options.retry_delay;
+                let mut slots = self.slot_allocation(now);
+                let failure = slots.offer_answered(job, run, answer, retry_at);
+                self.call_ended(job, failure);
+            }
+            Event::ExecutionsReported { job, run, answer } => {
+                let failure = answer.err();
+                let retry_at = now + self.options.retry_delay;
+                if let Some(known) = self.jobs.in_run(job, run) {
+                    known.finish_report(failure.is_some().then_some(retry_at));
+                    self.call_ended(job, failure);
+                }
+            }
+            Event::CoordinatorAsked {
+                request_id,
+                requester,
+                number,
+            } => match self.jobs.get_mut(requester.job) {
+                Some(known) => known.ask_coordinator(request_id, requester, number),
+                None => {
+                    let answer = Err("its job is no longer on this TaskManager".to_owned());
+                    self.output
+                        .effect(Effect::AnswerCoordinatorRequest { request_id, answer });
+                }
+            },
+            Event::CoordinatorAnswered {
+                job,
+                run,
+                request_id,
+                answer,
+            } => {
+                let retry_at = now + self.options.retry_delay;
+                if let Some(known) = self.jobs.in_run(job, run) {
+                    let output = &mut self.output;
+                    let failure = known.coordinator_answered(request_id, answer, retry_at, output);
+                    self.call_ended(job, failure);
+                }
+            }
+            Event::GenerationsRead(answer) => self.generations_read(now, answer),
+            Event::GraphFetched(key, graph) => {
+                if let Some(known) = self.jobs.get_mut(key.job()) {
+                    known.keep_graph(KnownGraph::new(key, graph));
+                }
+            }
+            Event::TaskChanged {
+                task,
+                status,
+                metrics,
+            } => self.task_changed(now, task, status, metrics),
+            Event::DeadlineReached(at) => self.deadline_reached(now, at),
+            Event::Stopped => {
+                self.lifecycle.stop();
+                let timeouts = self.cancellation_timeouts(now);
+                for job in self.jobs.iter_mut() {
+                    job.cancel_all(timeouts, &mut self.output);
+                }
+            }
+        }
+    }
+
+    /// Handles a change of the term that this process accepts. Returns whether the followed leader was dropped: then
+    /// the leader that the store shows is to be followed.
+    pub fn term_changed(&mut self, proof: &Proof) -> bool {
+        let is_dropped = self.leader.record_proof(proof, &mut self.output);
+        if is_dropped {
+            self.connections().disconnect_all();
+        }
+        is_dropped
+    }
+
+    /// Does what follows from the state after an event or a request. To be called after each, before the effects are
+    /// taken. `unread`: number of outputs that consumers have not read to their end.
+    pub fn after_event(&mut self, now: Uptime, at: Moment, unread: usize) -> Status {
+        // First: a job is forgotten, and a drained TaskExecutor leaves, only when its slots are free.
+        self.free_released_slots(now);
+        // Here, not in each handler: it depends on the leader and the connection whether a slot can be accepted.
+        self.review_slot_timeouts(now);
+        // After the event, whose answer of the store may have confirmed the generations.
+        let isolated_until = self.review_isolation(now, at);
+        // After the event, which may have begun or ended the silence of a JobMaster.
+        self.review_generations(now, at);
+        // After slots were freed: the last one may have been in use until this event.
+        let is_unused =
+            self.kept_outputs(unread) == 0 && self.slots.is_free() && self.jobs.are_acknowledged();
+        self.lifecycle.leave_if_drained(is_unused, &mut self.output);
+        // Last: messages report what the event and the steps above have changed.
+        self.send_messages(now);
+        Status {
+            isolated_until,
+            presence: Presence {
+                is_registered: self.resource_manager.is_registered(),
+                is_unused,
+            },
+        }
+    }
+
+    /// Frees released slots in which nothing runs any more, and forgets jobs that are over.
+    fn free_released_slots(&mut self, now: Uptime) {
+        let freed = self.slot_allocation(now).free_released();
+        if !freed.is_empty() {
+            self.notify_slots(freed, false);
+        }
+        self.slot_allocation(now).forget_ended_jobs();
+    }
+
+    fn review_slot_timeouts(&mut self, now: Uptime) {
+        let (leader, jobs) = (&self.leader, &self.jobs);
+        let can_be_accepted = |job| leader.is_named() && jobs.is_registered(job);
+        let timeout = self.options.slot_timeout;
+        self.slots.review_timeouts(now, timeout, can_be_accepted);
+    }
+
+    fn review_isolation(&mut self, now: Uptime, at: Moment) -> Option<Moment> {
+        if self.lifecycle.is_stopping() {
+            return None;
+        }
+        let timeouts = self.cancellation_timeouts(now);
+        let (jobs, output) = (&mut self.jobs, &mut self.output);
+        self.isolated.review(at, timeouts, jobs, output)
+    }
+
+    /// Reads the stored generations of jobs whose JobMaster is silent, or may no longer lead.
+    fn review_generations(&mut self, now: Uptime, at: Moment) {
+        let is_stopping = self.lifecycle.is_stopping();
+        let doubted = self.jobs.active().filter(|job| {
+            let doubted_at = job.connection().doubted_at();
+            let is_silent = !self.leader.is_named() || doubted_at.is_none_or(|at| at <= now);
+            !is_stopping && (is_silent || self.isolated.must_be_confirmed(at, job))
+        });
+        let doubted = doubted.map(|job| (job.id(), job.connection().run()));
+        let check = &mut self.generation_check;
+        check.review(now, at, doubted, &mut self.output);
+    }
+
+    fn send_messages(&mut self, now: Uptime) {
+        if self.lifecycle.is_stopping() {
+            return;
+        }
+        let location = &self.description.location;
+        for job in self.jobs.iter_mut() {
+            job.send(now, location, &self.slots, &mut self.output);
+        }
+    }
+
+    /// When [`Event::DeadlineReached`] is due next.
+    pub fn next_deadline(&self, now: Uptime, at: Moment) -> Option<Uptime> {
+        let doubted_at = self.jobs.active();
+        let doubted_at = doubted_at.filter_map(|job| job.connection().doubted_at());
+        let deadlines = [
+            self.jobs.next_deadline(),
+            self.slots.next_deadline(),
+            self.resource_manager.lost_at(),
+            self.generation_check.next_deadline(doubted_at.min()),
+            self.isolated.next_deadline(now, at, &self.jobs),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Handles everything that is due.
+    fn deadline_reached(&mut self, now: Uptime, at: Moment) {
+        // First: the deadlines of cancelled tasks, which a standstill extends, are looked at below.
+        self.extend_deadlines(now, at);
+        // Before slots are freed: without registration, freed slots are in the report of the next one.
+        self.connections().reconnect_silent(now);
+        // Before cancellations are repeated: those of the freed slots are new.
+        self.slot_allocation(now).free_expired(now);
+        let timeout = self.options.task_cancellation_timeout;
+        for job in self.jobs.iter_mut() {
+            job.review_cancellations(now, timeout, &mut self.output);
+        }
+    }
+
+    /// Extends cancellation deadlines after this process stood still (it was stopped, or its host gave it no CPU
+    /// time): tasks could not end meanwhile. Not those of isolated jobs: other processes rely on the time by which
+    /// their tasks have ended.
+    fn extend_deadlines(&mut self, now: Uptime, at: Moment) {
+        let due = self.next_deadline(now, at).unwrap_or(now);
+        let late = now.saturating_duration_since(due);
+        if late < self.options.task_cancellation_interval {
+            return;
+        }
+        self.output.log(LogLine::StoodStill { late });
+        let jobs = self.jobs.iter_mut();
+        jobs.filter(|job| !self.isolated.contains(job.id()))
+            .for_each(|job| job.extend_deadlines(late));
+    }
+
+    fn follow(&mut self, now: Uptime, leader: Leader) {
+        if !self.lifecycle.is_stopping() {
+            self.connections().follow(now, leader);
+        }
+    }
+
+    /// Handles the end of a call to a JobMaster.
+    fn call_ended(&mut self, job: JobId, failure: Option<GatewayError>) {
+        if let Some(error) = failure {
+            self.connections().call_failed(job, &error);
+        }
+    }
+
+    /// Handles the answer to a slot notification. If it failed, the next heartbeat reports the slots.
+    fn slots_notified(&mut self, run: u64, answer: &GatewayResult<pb::Ack>) {
+        if self.resource_manager.run() == run
+            && let Err(error @ (GatewayError::Outdated { .. } | GatewayError::NotFound(_))) = answer
+        {
+            let error = error.to_string();
+            self.output.log(LogLine::RegistrationUnknown { error });
+            self.connections().connect(Target::ResourceManager);
+        }
+    }
+
+    fn generations_read(&mut self, now: Uptime, answer: Result<StoredJobs, NoAnswer>) {
+        let last_contact = self.leader.last_contact();
+        let timeout = self.options.job_manager_failover_timeout;
+        let check = &mut self.generation_check;
+        let verdict = check.finish(now, answer, last_contact, timeout, &mut self.output);
+        let mut slots = self.slot_allocation(now);
+        match verdict {
+            None => {}
+            Some(Verdict::Stored(stored)) => {
+                stored.into_iter().for_each(|job| slots.apply_stored(job));
+            }
+            Some(Verdict::Unreachable) => slots.end_all_jobs(
+                "neither a leader nor the store was reached for job-manager-failover-timeout",
+            ),
+        }
+    }
+
+    fn task_changed(
+        &mut self,
+        now: Uptime,
+        task: TaskKey,
+        status: TaskStatus,
+        metrics: Option<pb::TaskMetrics>,
+    ) {
+        let TaskKey { job, execution } = task;
+        if let TaskStatus::Failed { cause, .. } = &status {
+            self.output.log(LogLine::TaskFailed {
+                job,
+                vertex: execution.vertex,
+                subtask: execution.subtask,
+                generation: execution.generation,
+                cause: cause.clone(),
+            });
+        }
+        if let Some(known) = self.jobs.get_mut(job) {
+            known.task_changed(now, execution, status, metrics, &mut self.output);
+        }
+    }
+
+    /// Takes the collected lines for the log, which precede the effects.
+    pub fn take_log(&mut self) -> Vec<LogLine> {
+        self.output.take_log()
+    }
+
+    /// Takes the collected effects.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        self.output.take_effects()
+    }
+
+    /// Whether any task runs.
+    pub fn is_running(&self) -> bool {
+        self.jobs.is_running()
+    }
+
+    /// Whether it accepts no more slots.
+    pub fn is_draining(&self) -> bool {
+        self.lifecycle.is_draining()
+    }
+
+    /// Timeout of a read of the stored generations.
+    pub fn read_timeout(&self) -> Duration {
+        self.isolated.read_timeout(self.options.rpc_timeout)
+    }
+
+    /// The messages with which it disconnects, after it has stopped.
+    pub fn disconnect_messages(&self, cause: &str) -> DisconnectMessages {
+        let location = &self.description.location;
+        let resource_manager = self.resource_manager.is_registered().then(|| {
+            let request = pb::DisconnectTaskExecutorRequest {
+                sender: Some(self.resource_manager.sender()),
+                resource_id: location.resource_id.clone(),
+                incarnation: location.incarnation.clone(),
+                cause: cause.to_owned(),
+            };
+            (self.resource_manager.address().to_owned(), request)
+        });
+        let jobs = self.jobs.iter();
+        let registered = jobs.filter(|job| job.connection().is_registered());
+        let job_masters = registered.map(|job| {
+            let (address, request) = job.disconnect_message(location, cause);
+            (job.id(), address, request)
+        });
+        DisconnectMessages {
+            resource_manager,
+            job_masters: job_masters.collect(),
+        }
+    }
+
+    /// Number of outputs that may still be read here: `unread`, those that consumers have not read to their end,
+    /// known to the exchange, plus those of blocking edges, which stay until they are released.
+    fn kept_outputs(&self, unread: usize) -> usize {
+        unread + self.jobs.output_count()
+    }
+
+    /// Every slot with the number of tasks that run in it.
+    fn slot_report(&self) -> pb::SlotReport {
+        let tasks = self.jobs.tasks_by_allocation();
+        let tasks = |allocation| tasks.get(&allocation).copied();
+        self.slots.report(|of| tasks(of).unwrap_or_default())
+    }
+
+    /// Timeouts for tasks that are cancelled.
+    fn cancellation_timeouts(&self, now: Uptime) -> CancellationTimeouts {
+        CancellationTimeouts {
+            from: now,
+            timeout: self.options.task_cancellation_timeout,
+            interval: self.options.task_cancellation_interval,
+        }
     }
 }
-
-/// Above every generation.
-pub const ALL_GENERATIONS: Generation = Generation::new(u64::MAX);

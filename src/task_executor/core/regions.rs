@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use tanist_proto::id::JobVertexId;
+use tanist_proto::id::{Generation, JobVertexId};
 use tanist_proto::v1 as pb;
+
+use super::executions::ExecutionKey;
 
 /// Region numbers of the subtasks that were deployed here.
 #[derive(Debug, Clone, Default)]
@@ -14,7 +16,7 @@ pub struct Regions(BTreeMap<(JobVertexId, u32), usize>);
 
 impl Regions {
     /// Records the regions of deployed tasks.
-    pub fn note(&mut self, tasks: &[pb::TaskDeployment]) {
+    pub fn record(&mut self, tasks: &[pb::TaskDeployment]) {
         for task in tasks {
             if let Ok(vertex) = task.vertex_id.parse() {
                 let region = usize::try_from(task.region).unwrap_or(usize::MAX);
@@ -23,8 +25,14 @@ impl Regions {
         }
     }
 
-    /// The number of a subtask's region, if it was deployed here.
-    pub fn of(&self, vertex: JobVertexId, subtask: u32) -> Option<usize> {
-        self.0.get(&(vertex, subtask)).copied()
+    /// The generation of an execution's region, out of those of all regions. `None`: it was not deployed here, or the
+    /// region never was.
+    pub fn generation(
+        &self,
+        execution: &ExecutionKey,
+        regions: &[Generation],
+    ) -> Option<Generation> {
+        let region = self.0.get(&(execution.vertex, execution.subtask))?;
+        regions.get(*region).copied()
     }
 }

@@ -1,144 +1,170 @@
-//! Requests of the leading JobManager to a TaskExecutor, and their answers. Pure, a part of [`super`].
-//! Deployed tasks are handled in [`super::deployments`].
-//!
-//! Every request passes two checks: the highest epoch that this process accepts, and the registration of the
-//! connection. Requests about a job also name the incarnation of its JobMaster.
+//! Requests of the leading JobManager to a TaskExecutor, and their answers. Each is admitted by [`super::connections`]
+//! first, and then handled by the objects that it concerns.
 
-use std::collections::BTreeMap;
-use std::str::FromStr;
-
-use tanist_gateway::{GatewayError, GatewayResult};
-use tanist_ha::clock::Uptime;
-use tanist_proto::id::{AllocationId, Generation, JobId};
-use tanist_proto::resources::ResourceProfile;
+use tanist_gateway::{GatewayResult, NoAnswer, StoredJobs};
+use tanist_ha::clock::{Moment, Uptime};
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::executions::{ExecutionKey, Metrics};
-use super::job::Job;
-use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message};
-use super::{Core, Effect, LogLine, Target, TaskKey, cancel};
+use super::TaskExecutorCore;
+use super::deployments::Deployment;
+use super::effect::Target;
+use super::executions::Metrics;
+use super::graphs::GraphKey;
+use super::isolation::Confirmation;
+use super::leader_tracker::Leader;
+use super::log_line::LogLine;
+use super::messages::{execution_key, invalid, parse};
 
-impl Core {
+impl TaskExecutorCore {
+    /// Handles the announcement of a new leader, which arrives before the store shows it.
+    pub fn announce_leader(
+        &mut self,
+        now: Uptime,
+        request: &pb::AnnounceLeaderRequest,
+    ) -> GatewayResult<pb::AnnounceLeaderResponse> {
+        let epoch = self.leader.admit(request.sender.as_ref())?;
+        self.output.log(LogLine::LeaderAnnounced {
+            epoch,
+            process: request.process.clone(),
+        });
+        let address = request.leader_rpc_address.clone();
+        self.follow(now, Leader::new(epoch, address));
+        self.connections().job_masters_changed(&request.jobs);
+        let location = &self.description.location;
+        Ok(pb::AnnounceLeaderResponse {
+            resource_id: location.resource_id.clone(),
+            incarnation: location.incarnation.clone(),
+        })
+    }
+
     /// Handles a slot request of the ResourceManager for a job.
     pub fn request_slot(
         &mut self,
         now: Uptime,
         request: &pb::RequestSlotRequest,
     ) -> GatewayResult<pb::RequestSlotResponse> {
-        use pb::request_slot_response::Answer;
-        self.admit_resource_manager(now, request.sender.as_ref())?;
-        let job: JobId = parse(&request.job_id)?;
-        let allocation: AllocationId = parse(&request.allocation_id)?;
-        let holder = SlotHolder { job, allocation };
-        let refused = |reason: &str| Answer::Refused(reason.to_owned());
-        let answer = if self.is_stopping {
-            refused("the TaskManager is shutting down")
-        } else if self.is_draining && !self.slots.is_held(holder) {
-            refused("the TaskManager is being drained")
-        } else if self.jobs.get(&job).is_some_and(|known| known.is_ending) {
-            refused("the job is ending on this TaskManager")
-        } else {
-            let wanted = ResourceProfile::from_message(request.profile.as_ref());
-            match self.slots.request(request.slot, holder, &wanted) {
-                RequestAnswer::Allocated { is_new } => {
-                    if is_new {
-                        self.log.push(LogLine::SlotAllocated {
-                            job,
-                            allocation,
-                            slot: request.slot,
-                            profile: wanted,
-                        });
-                        self.offer_new(now, holder);
-                    }
-                    Answer::Allocated(pb::Ack {})
-                }
-                RequestAnswer::Occupied(present) => Answer::Occupied(allocation_message(present)),
-                RequestAnswer::Refused(reason) => Answer::Refused(reason),
-            }
-        };
+        let sender = request.sender.as_ref();
+        self.connections().admit_resource_manager(now, sender)?;
+        let (answer, offered_to) = self.slot_allocation(now).request(request)?;
+        if let Some(job) = offered_to {
+            self.connections().connect_idle(job);
+        }
         Ok(pb::RequestSlotResponse {
             answer: Some(answer),
             slots_version: self.slots.version(),
         })
     }
 
-    /// Frees unused slots, for the ResourceManager or for a JobMaster that returns slots of its job. No decision in
-    /// the store is behind it: the sender may be a leader that stood still, or have forgotten its deployments. So a
-    /// slot in which a task continues is not freed: the end of a task is decided in the store, by a generation, and
-    /// arrives as a cancellation that names it.
+    /// Frees unused slots, for the ResourceManager or for a JobMaster that returns slots of its job.
     pub fn free_slots(
         &mut self,
         now: Uptime,
         request: &pb::FreeSlotsRequest,
     ) -> GatewayResult<pb::Ack> {
-        let from = self.admit_any(now, request.sender.as_ref())?;
+        let from = self.connections().admit(now, request.sender.as_ref())?;
         for text in &request.allocation_ids {
-            let allocation: AllocationId = parse(text)?;
-            let holders = self
-                .slots
-                .find(allocation)
-                .map(|slot| self.slots.statuses(&[slot]));
-            let Some(job) = holders.and_then(|statuses| {
-                let allocation = statuses.into_iter().next()?.allocation?;
-                allocation.job_id.parse::<JobId>().ok()
-            }) else {
-                continue;
-            };
-            let may_free = match from {
-                Target::JobMaster(of) => of == job && !self.goes_on_in(job, allocation),
-                Target::ResourceManager => self.jobs.get(&job).is_none_or(|known| {
-                    !known.connection.is_registered() && !known.executions.is_in_use(allocation)
-                }),
-            };
-            if may_free {
-                self.log.push(LogLine::SlotFreed {
-                    job,
-                    allocation,
-                    cause: request.cause.clone(),
-                });
-                self.release_slot(now, job, allocation);
-                self.register_without(from, job);
+            let allocation = parse(text)?;
+            let mut slots = self.slot_allocation(now);
+            if let Some(job) = slots.free(from, allocation, &request.cause)
+                && from == Target::ResourceManager
+            {
+                self.connections().restart_registration(job);
             }
         }
         Ok(pb::Ack {})
     }
 
-    /// Whether a task of the job continues in a slot. Logs that, since the sender believes that the slot is idle.
-    pub(super) fn goes_on_in(&mut self, job: JobId, allocation: AllocationId) -> bool {
-        let known = self.jobs.get(&job);
-        let goes_on = known.is_some_and(|known| known.executions.goes_on_in(allocation));
-        if goes_on {
-            self.log.push(LogLine::SlotKept { job, allocation });
-        }
-        goes_on
+    /// The graph to fetch before [`TaskExecutorCore::submit`] can be called. On an error the deployment is refused
+    /// with any graph.
+    pub fn missing_graph(
+        &mut self,
+        now: Uptime,
+        request: &pb::SubmitTasksRequest,
+    ) -> GatewayResult<Option<GraphKey>> {
+        let reference = match (&request.graph, &request.graph_reference) {
+            (None, Some(reference)) => reference,
+            (Some(_), _) | (None, None) => return Ok(None),
+        };
+        let job = self.admit_deployment(now, request)?;
+        let known = self.jobs.requested(job)?.graph(reference);
+        Ok(known.is_none().then(|| GraphKey::new(job, reference)))
     }
 
-    /// A running registration at a JobMaster may name a slot that was freed for the ResourceManager meanwhile:
-    /// begins a new one.
-    fn register_without(&mut self, from: Target, job: JobId) {
-        let known = self.jobs.get(&job);
-        let is_registering =
-            known.is_some_and(|it| !it.connection.is_registered() && !it.connection.is_idle());
-        if from == Target::ResourceManager && is_registering {
-            self.connect(Target::JobMaster(job));
-        }
+    /// The job of a deployment, if it is an isolated job: the store is asked before
+    /// [`TaskExecutorCore::submit_confirmed`] is called.
+    pub fn isolated_job(
+        &mut self,
+        now: Uptime,
+        request: &pb::SubmitTasksRequest,
+    ) -> GatewayResult<Option<JobId>> {
+        let is_isolated = request.stop_first.is_some();
+        is_isolated
+            .then(|| self.admit_deployment(now, request))
+            .transpose()
     }
 
-    /// Handles the replacement of JobMasters that failed, in the same term: registers again at once where it was
-    /// connected to an older one. Repeated or late, it changes nothing.
-    pub(super) fn job_masters_changed(&mut self, jobs: &[pb::JobScope]) {
-        for scope in jobs {
-            let Ok(job) = scope.job_id.parse::<JobId>() else {
-                continue;
-            };
-            let known = self.jobs.get_mut(&job);
-            let older = known.filter(|it| !it.is_ending && it.incarnation < scope.job_incarnation);
-            if let Some(known) = older {
-                self.log.push(LogLine::JobTakenOver { job });
-                known.incarnation = scope.job_incarnation;
-                self.connect(Target::JobMaster(job));
+    /// Handles a deployment.
+    pub fn submit(
+        &mut self,
+        now: Uptime,
+        request: pb::SubmitTasksRequest,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        self.start_tasks(now, request, None)
+    }
+
+    /// Handles a deployment to an isolated job, with the store's answer to a read that began at `asked_at`.
+    pub fn submit_confirmed(
+        &mut self,
+        now: Uptime,
+        request: pb::SubmitTasksRequest,
+        asked_at: Moment,
+        answer: Result<StoredJobs, NoAnswer>,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        let scope = request.job.as_ref();
+        let job = scope.and_then(|scope| scope.job_id.parse::<JobId>().ok());
+        match Confirmation::new(job, asked_at, answer, &self.leader) {
+            Ok(confirmation) => self.start_tasks(now, request, Some(&confirmation)),
+            Err(reason) => {
+                let reason = format!("the store does not confirm the generation: {reason}");
+                self.refuse_tasks(now, &request, &reason)
             }
         }
+    }
+
+    /// Refuses all tasks of a deployment.
+    pub fn refuse_tasks(
+        &mut self,
+        now: Uptime,
+        request: &pb::SubmitTasksRequest,
+        reason: &str,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        let job = self.admit_deployment(now, request)?;
+        Ok(self.deployments().refuse(job, request, reason))
+    }
+
+    fn start_tasks(
+        &mut self,
+        now: Uptime,
+        request: pb::SubmitTasksRequest,
+        confirmation: Option<&Confirmation>,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        let deployment = Deployment {
+            job: self.admit_deployment(now, &request)?,
+            sender: request.sender.clone().unwrap_or_default(),
+            confirmation,
+            timeouts: self.cancellation_timeouts(now),
+        };
+        self.deployments().submit(&deployment, request)
+    }
+
+    fn admit_deployment(
+        &mut self,
+        now: Uptime,
+        request: &pb::SubmitTasksRequest,
+    ) -> GatewayResult<JobId> {
+        let (sender, scope) = (request.sender.as_ref(), request.job.as_ref());
+        self.connections().admit_job_master(now, sender, scope)
     }
 
     /// Handles the cancellation of tasks.
@@ -147,24 +173,13 @@ impl Core {
         now: Uptime,
         request: &pb::CancelTasksRequest,
     ) -> GatewayResult<pb::Ack> {
-        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        let (sender, scope) = (request.sender.as_ref(), request.job.as_ref());
+        let job = self.connections().admit_job_master(now, sender, scope)?;
         let timeouts = self.cancellation_timeouts(now);
+        let known = self.jobs.requested(job)?;
         for task in &request.tasks {
             let up_to = execution_key(&task.vertex_id, task.subtask, task.up_to_generation)?;
-            let Some(known) = self.jobs.get_mut(&job) else {
-                continue;
-            };
-            let told = known.executions.cancel_up_to(up_to, timeouts);
-            // The output of a running task is released after its end: without its output it would seem to have
-            // failed.
-            if !known.executions.is_running_up_to(up_to) {
-                self.effects.push(Effect::ReleaseTask(TaskKey {
-                    job,
-                    execution: up_to,
-                }));
-            }
-            self.effects
-                .extend(told.into_iter().map(|key| cancel(job, key)));
+            known.cancel_up_to(up_to, timeouts, &mut self.output);
         }
         Ok(pb::Ack {})
     }
@@ -175,256 +190,93 @@ impl Core {
         now: Uptime,
         request: &pb::AcknowledgeExecutionsRequest,
     ) -> GatewayResult<pb::Ack> {
-        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        let (sender, scope) = (request.sender.as_ref(), request.job.as_ref());
+        let job = self.connections().admit_job_master(now, sender, scope)?;
+        let known = self.jobs.requested(job)?;
         for id in &request.executions {
-            let key = execution_key(&id.vertex_id, id.subtask, id.generation)?;
-            if let Some(known) = self.jobs.get_mut(&job) {
-                known.executions.acknowledge(&key);
-            }
+            known.acknowledge(&execution_key(&id.vertex_id, id.subtask, id.generation)?);
         }
         Ok(pb::Ack {})
     }
 
-    /// Handles a heartbeat of the ResourceManager. `untaken`: number of outputs that consumers have not read to
+    /// Handles a heartbeat of the ResourceManager. `unread`: number of outputs that consumers have not read to
     /// their end.
     pub fn heartbeat_from_resource_manager(
         &mut self,
         now: Uptime,
         request: &pb::HeartbeatFromResourceManagerRequest,
-        untaken: usize,
+        unread: usize,
     ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
-        self.admit_resource_manager(now, request.sender.as_ref())?;
-        self.drain(request.draining, request.releasing);
-        let slot_report = Some(self.slot_report());
+        let sender = request.sender.as_ref();
+        self.connections().admit_resource_manager(now, sender)?;
+        let (is_draining, is_releasing) = (request.draining, request.releasing);
+        self.lifecycle
+            .drain(is_draining, is_releasing, &mut self.output);
         Ok(pb::HeartbeatFromResourceManagerResponse {
-            slot_report,
-            kept_outputs: u32::try_from(self.kept_outputs(untaken)).unwrap_or(u32::MAX),
+            slot_report: Some(self.slot_report()),
+            kept_outputs: u32::try_from(self.kept_outputs(unread)).unwrap_or(u32::MAX),
         })
     }
 
-    /// Every slot with the number of tasks that run in it.
-    pub(super) fn slot_report(&self) -> pb::SlotReport {
-        let mut tasks: BTreeMap<AllocationId, u32> = BTreeMap::new();
-        let in_use = self.jobs.values().flat_map(|job| job.executions.in_use());
-        for allocation in in_use {
-            *tasks.entry(allocation).or_default() += 1;
-        }
-        let mut report = self.slots.report();
-        for slot in &mut report.slots {
-            let allocation = slot.allocation.as_ref();
-            let allocation = allocation.and_then(|it| it.allocation_id.parse().ok());
-            let tasks = allocation.and_then(|allocation| tasks.get(&allocation));
-            slot.tasks = tasks.copied().unwrap_or_default();
-        }
-        report
-    }
-
-    /// Handles a heartbeat of a JobMaster. The answer reports everything of the job, including unacknowledged
-    /// terminal states. A slot that the JobMaster does not know is offered again: it accepts or rejects it.
+    /// Handles a heartbeat of a JobMaster.
     pub fn heartbeat_from_job_master(
         &mut self,
         now: Uptime,
         request: &pb::HeartbeatFromJobMasterRequest,
         metrics: Metrics<'_>,
     ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
-        let admitted = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref());
-        let job = admitted.map_err(|error| self.unless_registering(request.job.as_ref(), error))?;
-        let held: Vec<(AllocationId, bool)> = self
-            .slots
-            .held_by(job)
-            .filter_map(|(_, slot)| {
-                let is_active = matches!(slot, SlotState::Active(_));
-                Some((slot.holder()?.allocation, is_active))
-            })
-            .collect();
-        let known = self.jobs.get_mut(&job).ok_or_else(|| unknown_job(job))?;
-        for (allocation, is_active) in &held {
-            let is_known = request.allocation_ids.contains(&allocation.to_string());
-            if *is_active && !is_known {
-                known.to_offer.insert(*allocation);
-            }
-        }
-        let executions = known.executions.report(metrics);
-        let outputs = known.executions.outputs();
-        if request.stopping {
-            self.stop_sources(job);
-        }
-        self.flush(now, job);
-        Ok(pb::HeartbeatFromJobMasterResponse {
-            executions,
-            outputs,
-            allocation_ids: held
-                .iter()
-                .map(|(allocation, _)| allocation.to_string())
-                .collect(),
-        })
+        let (sender, scope) = (request.sender.as_ref(), request.job.as_ref());
+        let mut connections = self.connections();
+        let admitted = connections.admit_job_master(now, sender, scope);
+        let job = admitted.map_err(|refusal| connections.heartbeat_refusal(scope, refusal))?;
+        let known = self.jobs.requested(job)?;
+        Ok(known.heartbeat(request, &self.slots, metrics, &mut self.output))
     }
 
-    /// Handles a JobMaster's goodbye: the job has ended, or the JobMaster gave this TaskExecutor up, which then
-    /// registers again.
+    /// Handles the message with which a JobMaster disconnects: the job has ended, or the JobMaster gave this
+    /// TaskExecutor up, which then registers again.
     pub fn disconnect_job_master(
         &mut self,
         now: Uptime,
         request: &pb::DisconnectJobMasterRequest,
     ) -> GatewayResult<pb::Ack> {
-        if request.job_ended && self.has_let_go(request.job.as_ref())? {
-            self.highest.admit(request.sender.as_ref())?;
+        let (sender, scope) = (request.sender.as_ref(), request.job.as_ref());
+        if request.job_ended && self.has_ended(scope)? {
+            self.leader.admit(sender)?;
             return Ok(pb::Ack {});
         }
-        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        let job = self.connections().admit_job_master(now, sender, scope)?;
         if request.job_ended {
-            self.end_job(now, job, &request.cause);
+            self.slot_allocation(now).end_job(job, &request.cause);
         } else {
-            self.log.push(LogLine::JobMasterDisconnected {
+            self.output.log(LogLine::JobMasterDisconnected {
                 job,
                 cause: request.cause.clone(),
             });
-            self.connect(Target::JobMaster(job));
+            self.connections().connect(Target::JobMaster(job));
         }
         Ok(pb::Ack {})
     }
 
-    /// Handles the ResourceManager's goodbye: registers again.
+    /// Whether a job is ending here, or is not known any more.
+    fn has_ended(&self, scope: Option<&pb::JobScope>) -> GatewayResult<bool> {
+        let scope = scope.ok_or_else(|| invalid("the message names no job"))?;
+        let known = self.jobs.get(parse(&scope.job_id)?);
+        Ok(known.is_none_or(|known| known.is_ending()))
+    }
+
+    /// Handles the message with which the ResourceManager disconnects: registers again.
     pub fn disconnect_resource_manager(
         &mut self,
         now: Uptime,
         request: &pb::DisconnectResourceManagerRequest,
     ) -> GatewayResult<pb::Ack> {
-        self.admit_resource_manager(now, request.sender.as_ref())?;
-        self.log.push(LogLine::ResourceManagerDisconnected {
+        let sender = request.sender.as_ref();
+        self.connections().admit_resource_manager(now, sender)?;
+        self.output.log(LogLine::ResourceManagerDisconnected {
             cause: request.cause.clone(),
         });
-        self.connect(Target::ResourceManager);
+        self.connections().connect(Target::ResourceManager);
         Ok(pb::Ack {})
     }
-
-    fn offer_new(&mut self, now: Uptime, holder: SlotHolder) {
-        let known = self.jobs.entry(holder.job).or_insert_with(Job::new);
-        known.to_offer.insert(holder.allocation);
-        if known.connection.is_registered() {
-            if self.is_led {
-                self.slots
-                    .start_timer(holder.allocation, now, self.options.slot_timeout);
-            }
-            self.flush(now, holder.job);
-        } else if known.connection.is_idle() {
-            self.connect(Target::JobMaster(holder.job));
-        }
-    }
-
-    fn has_let_go(&self, scope: Option<&pb::JobScope>) -> GatewayResult<bool> {
-        let scope = scope.ok_or_else(|| invalid("the message names no job"))?;
-        let known = self.jobs.get(&parse::<JobId>(&scope.job_id)?);
-        Ok(known.is_none_or(|known| known.is_ending))
-    }
-
-    fn admit_resource_manager(
-        &mut self,
-        now: Uptime,
-        sender: Option<&pb::Sender>,
-    ) -> GatewayResult<()> {
-        match self.admit_any(now, sender)? {
-            Target::ResourceManager => Ok(()),
-            Target::JobMaster(_) => Err(self.outdated("this registration is one at a JobMaster")),
-        }
-    }
-
-    pub(super) fn admit_job_master(
-        &mut self,
-        now: Uptime,
-        sender: Option<&pb::Sender>,
-        scope: Option<&pb::JobScope>,
-    ) -> GatewayResult<JobId> {
-        let scope = scope.ok_or_else(|| invalid("the message names no job"))?;
-        let job: JobId = parse(&scope.job_id)?;
-        if self.admit_any(now, sender)? != Target::JobMaster(job) {
-            return Err(self.outdated("this registration is not one at the job's JobMaster"));
-        }
-        let known = self.jobs.get_mut(&job).ok_or_else(|| unknown_job(job))?;
-        if scope.job_incarnation < known.incarnation {
-            let reason = format!("another JobMaster took the job over: {}", known.incarnation);
-            return Err(self.outdated(&reason));
-        }
-        known.incarnation = scope.job_incarnation;
-        Ok(job)
-    }
-
-    /// Finds the connection that a message belongs to, by its registration.
-    fn admit_any(&mut self, now: Uptime, sender: Option<&pb::Sender>) -> GatewayResult<Target> {
-        self.highest.admit(sender)?;
-        let registration = sender.map(|sender| sender.registration).unwrap_or_default();
-        let target = if self.resource_manager.is_of(registration) {
-            Target::ResourceManager
-        } else {
-            let jobs = self.jobs.iter();
-            let found = jobs
-                .filter(|(_, known)| !known.is_ending)
-                .find(|(_, known)| known.connection.is_of(registration));
-            let Some((&job, _)) = found else {
-                // A leader that can call can also be registered at.
-                self.wake_all();
-                return Err(self.outdated(&format!(
-                    "registration {registration} is not the present one"
-                )));
-            };
-            Target::JobMaster(job)
-        };
-        self.heard(now, target);
-        Ok(target)
-    }
-
-    /// A JobMaster that calls under a registration that is being replaced must wait, and not count a refusal: all
-    /// tasks that it knows here still run.
-    fn unless_registering(
-        &self,
-        scope: Option<&pb::JobScope>,
-        error: GatewayError,
-    ) -> GatewayError {
-        let named = scope.and_then(|scope| scope.job_id.parse::<JobId>().ok());
-        let known = named.and_then(|job| self.jobs.get(&job));
-        let own_epoch = self.highest.accepted().epoch.get();
-        match error {
-            GatewayError::Outdated { epoch, reason }
-                if epoch == own_epoch
-                    && known.is_some_and(|it| !it.is_ending && it.connection.is_registering()) =>
-            {
-                GatewayError::NotYet(format!("registering again: {reason}"))
-            }
-            error => error,
-        }
-    }
-
-    fn outdated(&self, reason: &str) -> GatewayError {
-        let epoch = self.highest.accepted().epoch.get();
-        GatewayError::Outdated {
-            epoch,
-            reason: reason.to_owned(),
-        }
-    }
-}
-
-pub(super) fn execution_key(
-    vertex: &str,
-    subtask: u32,
-    generation: u64,
-) -> GatewayResult<ExecutionKey> {
-    let generation = Generation::new(generation);
-    Ok(ExecutionKey {
-        vertex: parse(vertex)?,
-        subtask,
-        generation,
-    })
-}
-
-pub(super) fn parse<T: FromStr<Err: ToString>>(text: &str) -> GatewayResult<T> {
-    text.parse()
-        .map_err(|error: T::Err| GatewayError::Invalid(error.to_string()))
-}
-
-pub(super) fn invalid(reason: &str) -> GatewayError {
-    GatewayError::Invalid(reason.to_owned())
-}
-
-pub(super) fn unknown_job(job: JobId) -> GatewayError {
-    GatewayError::NotFound(format!("job {job} is unknown on this TaskManager"))
 }

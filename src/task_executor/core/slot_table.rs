@@ -9,7 +9,8 @@
 //! - A slot that is being released belongs to its holder until nothing runs in it.
 //! - While a slot is held, its resources are reserved from the TaskManager's total: the requested profile, or that
 //!   of a default slot. So a slot may be larger than its share while others are smaller or free.
-//! - The timeout in which a JobMaster must accept an allocated slot runs only after [`SlotTable::start_timers`].
+//! - The timeout in which a JobMaster must accept an allocated slot runs only while it can do so:
+//!   [`SlotTable::review_timeouts`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -88,6 +89,8 @@ pub struct SlotTable {
     /// The order in which they were freed.
     gone_order: VecDeque<AllocationId>,
     version: u64,
+    /// The version that the last registration at the ResourceManager reported.
+    reported_version: u64,
 }
 
 impl SlotTable {
@@ -103,12 +106,23 @@ impl SlotTable {
             gone: BTreeSet::new(),
             gone_order: VecDeque::new(),
             version: 1,
+            reported_version: 0,
         }
     }
 
     /// Grows with every change of the report; never 0.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// Records that a registration reports all slots.
+    pub fn record_report(&mut self) {
+        self.reported_version = self.version;
+    }
+
+    /// Whether slots have changed since a registration last reported them.
+    pub fn has_changed_since_report(&self) -> bool {
+        self.version != self.reported_version
     }
 
     /// Allocates a slot.
@@ -123,7 +137,8 @@ impl SlotTable {
             let reason = format!("allocation {allocation} was freed or refused before");
             return RequestAnswer::Refused(reason);
         }
-        if let Some(at) = self.find(allocation).filter(|&at| at != number) {
+        let present = self.find(allocation).map(|(at, _)| at);
+        if let Some(at) = present.filter(|&at| at != number) {
             return RequestAnswer::Refused(format!("allocation {allocation} holds slot {at}"));
         }
         match self.slots.get(&number).and_then(SlotState::holder) {
@@ -186,20 +201,21 @@ impl SlotTable {
         false
     }
 
-    /// Frees slots that are being released and in which nothing runs. Returns their numbers. Dynamic slots are
-    /// removed.
-    pub fn free_released(&mut self, is_in_use: impl Fn(SlotHolder) -> bool) -> Vec<u32> {
+    /// Frees slots that are being released and in which nothing runs. Returns them with their last holders. Dynamic
+    /// slots are removed.
+    pub fn free_released(
+        &mut self,
+        is_in_use: impl Fn(SlotHolder) -> bool,
+    ) -> Vec<(u32, SlotHolder)> {
         let ended = |(&number, slot): (&u32, &SlotState)| match slot {
-            SlotState::Releasing(holder) if !is_in_use(*holder) => {
-                Some((number, holder.allocation))
-            }
+            SlotState::Releasing(holder) if !is_in_use(*holder) => Some((number, *holder)),
             SlotState::Free
             | SlotState::Allocated { .. }
             | SlotState::Active(_)
             | SlotState::Releasing(_) => None,
         };
         let ended: Vec<_> = self.slots.iter().filter_map(ended).collect();
-        for &(number, allocation) in &ended {
+        for &(number, SlotHolder { allocation, .. }) in &ended {
             if number < self.default_slots {
                 self.slots.insert(number, SlotState::Free);
             } else {
@@ -209,35 +225,21 @@ impl SlotTable {
             self.version += 1;
             self.never_again(allocation);
         }
-        ended.into_iter().map(|(number, _)| number).collect()
+        ended
     }
 
-    /// Starts the timeout for the job's JobMaster to accept all its allocated slots.
-    pub fn start_timers(&mut self, job: JobId, now: Uptime, timeout: Duration) {
-        self.set_deadlines(job, Some(now + timeout));
-    }
-
-    /// Starts the timeout for this slot.
-    pub fn start_timer(&mut self, allocation: AllocationId, now: Uptime, timeout: Duration) {
+    /// Starts the timeout of allocated slots that a JobMaster can accept from now on, and suspends that of slots
+    /// that no JobMaster can accept.
+    pub fn review_timeouts(
+        &mut self,
+        now: Uptime,
+        timeout: Duration,
+        can_be_accepted: impl Fn(JobId) -> bool,
+    ) {
         for slot in self.slots.values_mut() {
-            if let SlotState::Allocated { holder, deadline } = slot
-                && holder.allocation == allocation
-            {
-                *deadline = Some(now + timeout);
-            }
-        }
-    }
-
-    /// Suspends the timeout of a job's slots: there is no leader that could accept them.
-    pub fn stop_timers(&mut self, job: JobId) {
-        self.set_deadlines(job, None);
-    }
-
-    /// Suspends the timeout of all slots.
-    pub fn stop_all_timers(&mut self) {
-        for slot in self.slots.values_mut() {
-            if let SlotState::Allocated { deadline, .. } = slot {
-                *deadline = None;
+            if let SlotState::Allocated { holder, deadline } = slot {
+                let runs = can_be_accepted(holder.job);
+                *deadline = runs.then(|| deadline.unwrap_or(now + timeout));
             }
         }
     }
@@ -268,16 +270,37 @@ impl SlotTable {
 
     /// Whether the job holds this allocation, and it is not being released.
     pub fn is_held(&self, holder: SlotHolder) -> bool {
-        self.held_by(holder.job)
-            .any(|(_, slot)| slot.holder() == Some(holder))
+        self.held_by(holder.job).any(|it| it == holder.allocation)
     }
 
-    /// The job's slots that are not being released.
-    pub fn held_by(&self, job: JobId) -> impl Iterator<Item = (u32, &SlotState)> {
+    /// The job's slots that are not being released, and their numbers.
+    fn slots_of(&self, job: JobId) -> impl Iterator<Item = (u32, &SlotState)> {
         let all = self.slots.iter().map(|(&number, slot)| (number, slot));
         all.filter(move |(_, slot)| match slot {
             SlotState::Allocated { holder, .. } | SlotState::Active(holder) => holder.job == job,
             SlotState::Free | SlotState::Releasing(_) => false,
+        })
+    }
+
+    /// The allocations of the job that are not being released.
+    pub fn held_by(&self, job: JobId) -> impl Iterator<Item = AllocationId> {
+        let holders = self.slots_of(job).filter_map(|(_, slot)| slot.holder());
+        holders.map(|holder| holder.allocation)
+    }
+
+    /// The allocations of the job that its JobMaster has accepted.
+    pub fn active(&self, job: JobId) -> impl Iterator<Item = AllocationId> {
+        self.slots_of(job).filter_map(|(_, slot)| match slot {
+            SlotState::Active(holder) => Some(holder.allocation),
+            SlotState::Free | SlotState::Allocated { .. } | SlotState::Releasing(_) => None,
+        })
+    }
+
+    /// The allocations of the job that its JobMaster has not accepted yet.
+    pub fn not_accepted(&self, job: JobId) -> impl Iterator<Item = AllocationId> {
+        self.slots_of(job).filter_map(|(_, slot)| match slot {
+            SlotState::Allocated { holder, .. } => Some(holder.allocation),
+            SlotState::Free | SlotState::Active(_) | SlotState::Releasing(_) => None,
         })
     }
 
@@ -293,31 +316,55 @@ impl SlotTable {
         self.slots.values().all(|slot| slot.holder().is_none())
     }
 
-    /// A report of every slot.
-    pub fn report(&self) -> pb::SlotReport {
-        let numbers: Vec<u32> = self.slots.keys().copied().collect();
+    /// A report of every slot. `tasks`: number of tasks that run in an allocation.
+    pub fn report(&self, tasks: impl Fn(AllocationId) -> u32) -> pb::SlotReport {
+        let statuses = self.slots.iter().map(|(&number, slot)| {
+            let holder = slot.holder();
+            let tasks = holder.map(|holder| tasks(holder.allocation));
+            pb::SlotStatus {
+                tasks: tasks.unwrap_or_default(),
+                ..self.status(number, holder)
+            }
+        });
         pb::SlotReport {
-            slots: self.statuses(&numbers),
+            slots: statuses.collect(),
             version: self.version,
         }
     }
 
-    /// Reports of the named slots.
-    pub fn statuses(&self, numbers: &[u32]) -> Vec<pb::SlotStatus> {
-        let status = |&number: &u32| {
-            let holder = self.slots.get(&number).and_then(SlotState::holder);
-            pb::SlotStatus {
-                slot: number,
-                allocation: holder.map(allocation_message),
-                profile: holder.map(|holder| self.budget.reserved(holder.allocation).into()),
-                tasks: 0,
-            }
-        };
-        numbers.iter().map(status).collect()
+    /// Reports of the named slots, without the number of tasks.
+    pub fn statuses(&self, numbers: impl IntoIterator<Item = u32>) -> Vec<pb::SlotStatus> {
+        let holder = |number: u32| self.slots.get(&number).and_then(SlotState::holder);
+        let numbers = numbers.into_iter();
+        numbers
+            .map(|number| self.status(number, holder(number)))
+            .collect()
     }
 
-    /// The offer of a slot.
-    pub fn offer(&self, number: u32, allocation: AllocationId) -> pb::SlotOffer {
+    fn status(&self, number: u32, holder: Option<SlotHolder>) -> pb::SlotStatus {
+        pb::SlotStatus {
+            slot: number,
+            allocation: holder.map(allocation_message),
+            profile: holder.map(|holder| self.budget.reserved(holder.allocation).into()),
+            tasks: 0,
+        }
+    }
+
+    /// The offer of a slot, if the job holds it.
+    pub fn offer(&self, holder: SlotHolder) -> Option<pb::SlotOffer> {
+        let mut held = self.slots_of(holder.job);
+        let (number, _) = held.find(|(_, slot)| slot.holder() == Some(holder))?;
+        Some(self.offer_of(number, holder.allocation))
+    }
+
+    /// The offers of all slots of a job that are not being released.
+    pub fn offers(&self, job: JobId) -> Vec<pb::SlotOffer> {
+        let held = self.slots_of(job);
+        held.filter_map(|(number, slot)| Some(self.offer_of(number, slot.holder()?.allocation)))
+            .collect()
+    }
+
+    fn offer_of(&self, number: u32, allocation: AllocationId) -> pb::SlotOffer {
         pb::SlotOffer {
             allocation_id: allocation.to_string(),
             slot: number,
@@ -325,13 +372,15 @@ impl SlotTable {
         }
     }
 
-    /// The slot of an allocation.
-    pub fn find(&self, allocation: AllocationId) -> Option<u32> {
-        let is_it = |slot: &SlotState| slot.holder().is_some_and(|of| of.allocation == allocation);
-        let mut slots = self.slots.iter();
-        slots
-            .find(|(_, slot)| is_it(slot))
-            .map(|(&number, _)| number)
+    /// The job that an allocation belongs to, also while it is being released.
+    pub fn job_of(&self, allocation: AllocationId) -> Option<JobId> {
+        self.find(allocation).map(|(_, holder)| holder.job)
+    }
+
+    fn find(&self, allocation: AllocationId) -> Option<(u32, SlotHolder)> {
+        let holders = self.slots.iter();
+        let mut holders = holders.filter_map(|(&number, slot)| Some((number, slot.holder()?)));
+        holders.find(|(_, holder)| holder.allocation == allocation)
     }
 
     /// The extended resources of an allocation, by index.
@@ -346,16 +395,6 @@ impl SlotTable {
             && let Some(oldest) = self.gone_order.pop_front()
         {
             self.gone.remove(&oldest);
-        }
-    }
-
-    fn set_deadlines(&mut self, job: JobId, to: Option<Uptime>) {
-        for slot in self.slots.values_mut() {
-            if let SlotState::Allocated { holder, deadline } = slot
-                && holder.job == job
-            {
-                *deadline = to;
-            }
         }
     }
 }

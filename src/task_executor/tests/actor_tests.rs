@@ -134,7 +134,7 @@ async fn an_old_terms_deployment_is_refused_once_a_registration_with_a_younger_w
 #[tokio::test(start_paused = true)]
 async fn messages_of_an_earlier_registration_are_refused() {
     let (_world, leader, _task) = running(false).await;
-    let goodbye = pb::DisconnectJobMasterRequest {
+    let disconnect = pb::DisconnectJobMasterRequest {
         sender: leader.job_master_sender(),
         job: scope(),
         cause: "lost".to_owned(),
@@ -142,7 +142,7 @@ async fn messages_of_an_earlier_registration_are_refused() {
     };
     leader
         .task_executor()
-        .disconnect_job_master(goodbye)
+        .disconnect_job_master(disconnect)
         .await
         .expect("is registered");
     let earlier = leader.job_master_sender();
@@ -425,25 +425,21 @@ async fn without_any_leader_jobs_are_let_go_only_after_the_failover_timeout() {
         start.elapsed()
     );
     // After the pause, with its own random delay and that of the one before.
-    let a_question = Duration::from_millis(1250);
-    assert!(
-        start.elapsed() <= timeout + a_question,
-        "{:?}",
-        start.elapsed()
-    );
+    let a_read = Duration::from_millis(1250);
+    assert!(start.elapsed() <= timeout + a_read, "{:?}", start.elapsed());
     drop(leader);
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopping_ends_the_tasks_and_says_goodbye_with_the_cause() {
+async fn stopping_ends_the_tasks_and_disconnects_with_the_cause() {
     let (world, leader, task) = running(false).await;
     world.executor.stop("SIGTERM").await;
     assert_eq!(*task.status.borrow(), TaskStatus::Canceled);
     let mut causes = Vec::new();
     while causes.len() < 2 {
-        let cause = leader.wait_for("goodbye", |heard| match heard {
-            Heard::GoodbyeResourceManager(request) => Some(request.cause),
-            Heard::GoodbyeJobMaster(request) => Some(request.cause),
+        let cause = leader.wait_for("disconnect", |heard| match heard {
+            Heard::DisconnectedResourceManager(request) => Some(request.cause),
+            Heard::DisconnectedJobMaster(request) => Some(request.cause),
             _ => None,
         });
         causes.push(cause.await);
@@ -475,7 +471,7 @@ async fn the_sources_of_a_stopped_job_end_also_those_that_come_later() {
         heard.expect("is registered");
     }
     leader.updated(ExecutionState::Finished).await;
-    // Another leader, or a restart: the job stays stopped without being told again.
+    // Another leader, or a restart: the job stays stopped without another message.
     let answer = leader.submit(2, A1).await.expect("is registered");
     assert_eq!(answer.refused, []);
     let report = leader.updated(ExecutionState::Finished).await;

@@ -40,8 +40,8 @@ async fn while_the_store_knows_of_no_younger_generation_tasks_go_on_however_long
     pass(HOUR).await;
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
     // It asks about once a second, not more often.
-    let asked = world.records.asked();
-    assert!((3600..=4800).contains(&asked), "{asked} questions");
+    let reads = world.records.reads();
+    assert!((3600..=4800).contains(&reads), "{reads} reads");
     // The next leader receives everything.
     let (_, next) = world.with_leader("jm2:1", 2).await;
     let report = next.registered_job().await;
@@ -60,11 +60,7 @@ async fn superseded_tasks_stop_within_two_seconds_and_keep_their_slot() {
     assert_eq!(world.highest.accepted().epoch, Epoch::new(2));
     let (_, next) = world.with_leader("jm2:1", 2).await;
     let report = next.registered_job().await;
-    assert_eq!(
-        report.slots.len(),
-        1,
-        "whoever leads decides about the slot"
-    );
+    assert_eq!(report.slots.len(), 1, "the leader decides about the slot");
     assert_eq!(report.executions[0].state(), ExecutionState::Canceled);
 }
 
@@ -149,7 +145,7 @@ async fn a_store_that_went_back_is_not_believed_and_is_fatal() {
 async fn a_leader_that_falls_silent_is_doubted_before_it_counts_as_lost() {
     let (world, _leader, task) = running(false).await;
     pass(Duration::from_secs(10)).await;
-    assert_eq!(world.records.asked(), 0, "nobody is doubted");
+    assert_eq!(world.records.reads(), 0, "no JobMaster is doubted");
     // Its heartbeats come every 10 s; it is cut off, and another TaskExecutor runs the next generation.
     world.records.say_generation(1, 2);
     let took = stopped(&task).await;
@@ -313,7 +309,7 @@ async fn a_process_that_stood_still_asks_once_more_before_it_lets_jobs_go() {
     stand_still(timeout).await;
     pass(Duration::from_secs(30)).await;
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
-    // A question that was in flight says nothing either.
+    // A read that was in flight says nothing either.
     world.records.be_silent();
     pass(Duration::from_secs(1)).await;
     stand_still(timeout).await;

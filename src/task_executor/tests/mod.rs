@@ -1,6 +1,7 @@
 //! Tests of the whole TaskExecutor, on paused time, between scripted leaders and tasks.
 
 mod actor_tests;
+mod cancellation_timeout_tests;
 mod draining_tests;
 mod generation_check_tests;
 mod graphs_tests;
@@ -9,5 +10,4 @@ mod isolation_tests;
 mod registration_tests;
 mod scripted_gateways;
 mod scripted_leader;
-mod stuck_tests;
 pub(crate) mod testing;

@@ -91,7 +91,7 @@ async fn a_request_for_more_than_is_left_is_refused_until_a_slot_is_freed() {
     let late = ask(A2, 101).await;
     assert!(
         matches!(late, Answer::Refused(_)),
-        "it was told so: {late:?}"
+        "it was refused: {late:?}"
     );
     let other = "000000000000000000000000000000a9";
     assert_eq!(ask(other, 101).await, Answer::Allocated(pb::Ack {}));
@@ -160,15 +160,15 @@ async fn a_job_master_that_asks_before_it_has_taken_the_next_registration_is_to_
     let earlier = leader.job_master_sender();
     // It must register again, and its JobMaster does not answer that.
     world.connector.set_fault("jm1:1", Fault::Silent);
-    let goodbye = pb::DisconnectJobMasterRequest {
+    let disconnect = pb::DisconnectJobMasterRequest {
         sender: earlier.clone(),
         job: scope(),
         cause: "lost".to_owned(),
         job_ended: false,
     };
     let executor = leader.task_executor();
-    let told = executor.disconnect_job_master(goodbye).await;
-    told.expect("is registered");
+    let answer = executor.disconnect_job_master(disconnect).await;
+    answer.expect("is registered");
     pass(Duration::from_secs(1)).await;
     let asked = |job_id: String| pb::HeartbeatFromJobMasterRequest {
         sender: earlier.clone(),

@@ -16,8 +16,8 @@ pub enum Heard {
     Slots(pb::NotifySlotsAvailableRequest),
     Offer(pb::OfferSlotsRequest),
     Update(pb::UpdateTaskExecutionStatesRequest),
-    GoodbyeResourceManager(pb::DisconnectTaskExecutorRequest),
-    GoodbyeJobMaster(pb::DisconnectTaskManagerRequest),
+    DisconnectedResourceManager(pb::DisconnectTaskExecutorRequest),
+    DisconnectedJobMaster(pb::DisconnectTaskManagerRequest),
 }
 
 /// Scripted answers of the ResourceManager and the JobMaster of one leader.
@@ -98,7 +98,7 @@ impl ResourceManagerGateway for Script {
         &self,
         request: pb::DisconnectTaskExecutorRequest,
     ) -> GatewayResult<pb::Ack> {
-        self.hear(Heard::GoodbyeResourceManager(request)).await;
+        self.hear(Heard::DisconnectedResourceManager(request)).await;
         Ok(pb::Ack {})
     }
 }
@@ -163,7 +163,7 @@ impl JobMasterGateway for Script {
         &self,
         request: pb::DisconnectTaskManagerRequest,
     ) -> GatewayResult<pb::Ack> {
-        self.hear(Heard::GoodbyeJobMaster(request)).await;
+        self.hear(Heard::DisconnectedJobMaster(request)).await;
         Ok(pb::Ack {})
     }
 }

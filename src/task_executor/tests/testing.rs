@@ -90,7 +90,7 @@ pub struct ScriptedLauncher {
     pub released_tasks: Mutex<Vec<(u32, u64)>>,
     pub is_slow_to_cancel: bool,
     /// Number of cancellations of tasks.
-    pub told: Arc<AtomicU32>,
+    pub cancellations: Arc<AtomicU32>,
     /// Number of outputs that consumers have not taken yet.
     pub kept_outputs: watch::Sender<usize>,
 }
@@ -99,7 +99,7 @@ pub struct ScriptedLauncher {
 struct ScriptedTask {
     status: watch::Sender<TaskStatus>,
     is_slow_to_cancel: bool,
-    told: Arc<AtomicU32>,
+    cancellations: Arc<AtomicU32>,
 }
 
 impl TaskLauncher for ScriptedLauncher {
@@ -115,7 +115,7 @@ impl TaskLauncher for ScriptedLauncher {
         Box::new(ScriptedTask {
             status,
             is_slow_to_cancel: self.is_slow_to_cancel,
-            told: self.told.clone(),
+            cancellations: self.cancellations.clone(),
         })
     }
 
@@ -140,7 +140,7 @@ impl TaskLauncher for ScriptedLauncher {
 
 impl RunningTask for ScriptedTask {
     fn cancel(&self) {
-        self.told.fetch_add(1, Ordering::Relaxed);
+        self.cancellations.fetch_add(1, Ordering::Relaxed);
         let is_slow = self.is_slow_to_cancel;
         let status = if is_slow {
             TaskStatus::Canceling
@@ -172,13 +172,13 @@ impl RunningTask for ScriptedTask {
 #[derive(Debug, Default)]
 pub struct ScriptedRecords {
     answer: Mutex<Option<(u64, StoredGenerations)>>,
-    /// Questions are received and never answered.
+    /// Reads begin and are never answered.
     is_silent: Mutex<bool>,
     /// How long an answer takes.
     latency: Mutex<Duration>,
-    /// When the last answered question began.
+    /// When the last answered read began.
     answered: Mutex<Option<Instant>>,
-    pub questions: Mutex<Vec<Instant>>,
+    pub reads: Mutex<Vec<Instant>>,
 }
 
 impl ScriptedRecords {
@@ -198,7 +198,7 @@ impl ScriptedRecords {
         *self.latency.lock() = latency;
     }
 
-    /// When the last answered question began.
+    /// When the last answered read began.
     pub fn last_answered(&self) -> Instant {
         let answered = *self.answered.lock();
         answered.expect("one was answered")
@@ -210,15 +210,15 @@ impl ScriptedRecords {
         self.say(Some((epoch, StoredGenerations::Present(regions))));
     }
 
-    pub fn asked(&self) -> usize {
-        self.questions.lock().len()
+    pub fn reads(&self) -> usize {
+        self.reads.lock().len()
     }
 }
 
 #[async_trait]
 impl JobRecords for ScriptedRecords {
     async fn stored_jobs(&self, jobs: &[JobId]) -> Result<StoredJobs, NoAnswer> {
-        self.questions.lock().push(Instant::now());
+        self.reads.lock().push(Instant::now());
         if *self.is_silent.lock() {
             std::future::pending::<()>().await;
         }
@@ -303,7 +303,7 @@ impl World {
             released_files: Mutex::new(Vec::new()),
             released_tasks: Mutex::new(Vec::new()),
             is_slow_to_cancel,
-            told: Arc::default(),
+            cancellations: Arc::default(),
             kept_outputs: watch::Sender::new(0),
         });
         let records = Arc::new(ScriptedRecords::default());

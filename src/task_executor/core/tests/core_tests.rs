@@ -29,7 +29,7 @@ enum Step {
     Announce {
         epoch: u64,
     },
-    /// The store answers the question in flight, if there is one: the job has ended, or has this generation;
+    /// The store answers the read in flight, if there is one: the job has ended, or has this generation;
     /// `None`: no answer.
     StoreSays {
         epoch: u64,
@@ -128,10 +128,13 @@ impl World {
                     leader: Some(leader),
                     ..shown(epoch)
                 };
-                self.core.leader_changed(now, view);
+                self.core.handle(now, Event::LeaderShown(view));
                 self.epoch = self.epoch.max(epoch);
             }
-            Step::NobodyLeads => self.core.leader_changed(now, LeaderView::default()),
+            Step::NobodyLeads => {
+                let shown = Event::LeaderShown(LeaderView::default());
+                self.core.handle(now, shown);
+            }
             Step::Announce { epoch } => {
                 let request = pb::AnnounceLeaderRequest {
                     sender: Some(leaders_sender(epoch)),
@@ -195,7 +198,7 @@ impl World {
                     stopping: false,
                     stop_first: None,
                 };
-                let answer = self.core.submit(now, request, None);
+                let answer = self.core.submit(now, request);
                 self.check_heard(sender.as_ref(), &answer)?;
             }
             Step::Cancel {
@@ -250,20 +253,24 @@ impl World {
             }
             Step::End { which } if which < self.running.len() => {
                 let (task, _) = self.running.remove(which);
-                self.core
-                    .task_changed(now, task, TaskStatus::Canceled, None);
+                let changed = Event::TaskChanged {
+                    task,
+                    status: TaskStatus::Canceled,
+                    metrics: None,
+                };
+                self.core.handle(now, changed);
             }
             Step::End { .. } => {}
             Step::Wait { seconds } => {
                 self.now += Duration::from_secs(seconds);
-                self.core.on_time(self.now, Moment::default());
+                let reached = Event::DeadlineReached(Moment::default());
+                self.core.handle(self.now, reached);
             }
         }
-        let ended_by = self.core.review_isolation(self.now, Moment::default());
-        prop_assert!(ended_by.is_none(), "no job is isolated here");
-        self.core.review_doubts(self.now, Moment::default());
+        let status = self.core.after_event(self.now, Moment::default(), 0);
+        prop_assert!(status.isolated_until.is_none(), "no job is isolated here");
         self.run_effects()?;
-        let heard = self.core.highest.accepted().epoch.get();
+        let heard = self.terms.accepted().epoch.get();
         prop_assert!(
             heard >= self.epoch,
             "the epoch went back from {} to {heard}",

@@ -21,7 +21,7 @@ use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 
 use crate::Options;
-use crate::core::{Core, Effect, Target, TaskKey};
+use crate::core::{Effect, Event, Target, TaskExecutorCore, TaskKey};
 use crate::tests::testing::description;
 
 fn holder(epoch: u64) -> TermHolder {
@@ -50,15 +50,17 @@ pub(super) fn shown(epoch: u64) -> LeaderView {
 /// The core, and its observed outputs.
 pub(super) struct World {
     pub(super) now: Uptime,
-    pub(super) core: Core,
+    pub(super) core: TaskExecutorCore,
+    /// The term that the core accepts.
+    pub(super) terms: HighestEpoch,
     runs: BTreeMap<Target, u64>,
     /// Every sender that a registration named, the youngest first.
     senders: Vec<pb::Sender>,
     /// The last registration of each connection, unless it was begun again or ended since.
     registrations: BTreeMap<Target, u64>,
     pub(super) running: Vec<(TaskKey, String)>,
-    told_to_end: BTreeSet<TaskKey>,
-    asked: Option<Vec<JobId>>,
+    cancelled_tasks: BTreeSet<TaskKey>,
+    read: Option<Vec<JobId>>,
     /// Started executions since the job was last forgotten.
     started: BTreeSet<TaskKey>,
     pub(super) cancelled: BTreeMap<(JobId, u32), u64>,
@@ -67,18 +69,20 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> World {
-        let highest = HighestEpoch::default();
-        highest.follow(&shown(1)).expect("the first");
+        let terms = HighestEpoch::default();
+        terms.follow(&shown(1)).expect("the first");
         let now = Uptime::START;
+        let options = Options::default();
         World {
             now,
-            core: Core::new(now, Options::default(), description(), highest, 100),
+            core: TaskExecutorCore::new(now, options, description(), terms.clone(), 100),
+            terms,
             runs: BTreeMap::new(),
             senders: Vec::new(),
             registrations: BTreeMap::new(),
             running: Vec::new(),
-            told_to_end: BTreeSet::new(),
-            asked: None,
+            cancelled_tasks: BTreeSet::new(),
+            read: None,
             started: BTreeSet::new(),
             cancelled: BTreeMap::new(),
             epoch: 1,
@@ -119,7 +123,7 @@ impl World {
         generation: Option<u64>,
         ended: bool,
     ) -> Result<(), TestCaseError> {
-        let Some(jobs) = self.asked.take() else {
+        let Some(jobs) = self.read.take() else {
             return Ok(());
         };
         let stored_generations = |generation| match ended {
@@ -136,10 +140,10 @@ impl World {
         });
         let is_believed = epoch >= self.epoch && !ended;
         let answer = stored_jobs.ok_or_else(|| NoAnswer("a test says so".to_owned()));
-        self.core.store_answered(self.now, answer);
+        self.core.handle(self.now, Event::GenerationsRead(answer));
         // The holder of the epoch is read before anything from it counts.
-        let youngest = self.core.highest.accepted().epoch.get();
-        let followed = self.core.highest.follow(&shown(youngest));
+        let youngest = self.terms.accepted().epoch.get();
+        let followed = self.terms.follow(&shown(youngest));
         prop_assert!(followed.is_ok(), "the store shows the youngest epoch");
         self.run_effects()?;
         let superseded = self.running.iter().filter(|(task, _)| {
@@ -149,8 +153,8 @@ impl World {
         });
         for (task, _) in superseded {
             prop_assert!(
-                self.told_to_end.contains(task),
-                "{task:?} goes on superseded"
+                self.cancelled_tasks.contains(task),
+                "{task:?} continues superseded"
             );
         }
         Ok(())
@@ -173,7 +177,7 @@ impl World {
                 .map(|request| request.sender),
             Some(job) => self
                 .core
-                .prepare_job_master(job, run, &|_| None, self.now)
+                .prepare_job_master(self.now, job, run, &|_| None)
                 .map(|request| request.sender),
         };
         let Ok(Some(sender)) = sender else {
@@ -191,13 +195,13 @@ impl World {
             match job {
                 None => {
                     let result = Registered::Success(success);
-                    self.core
-                        .registered_at_resource_manager(self.now, run, result);
+                    let registered = Event::RegisteredAtResourceManager { run, result };
+                    self.core.handle(self.now, registered);
                 }
                 Some(job) => {
                     let result = Registered::Success((success, 1));
-                    self.core
-                        .registered_at_job_master(self.now, job, run, result);
+                    let registered = Event::RegisteredAtJobMaster { job, run, result };
+                    self.core.handle(self.now, registered);
                 }
             }
             self.runs.remove(&target);
@@ -241,12 +245,12 @@ impl World {
                 }
                 // No job is stopped here.
                 Effect::Stop(_) => {}
-                Effect::AskStore(jobs) => {
-                    prop_assert!(self.asked.is_none(), "two questions at once");
-                    self.asked = Some(jobs);
+                Effect::ReadGenerations(jobs) => {
+                    prop_assert!(self.read.is_none(), "two reads at once");
+                    self.read = Some(jobs);
                 }
                 Effect::Cancel(task) => {
-                    self.told_to_end.insert(task);
+                    self.cancelled_tasks.insert(task);
                 }
                 Effect::Wake(_)
                 | Effect::NotifySlots { .. }
@@ -263,7 +267,7 @@ impl World {
     }
 
     pub(super) fn holders(&self) -> BTreeMap<u32, pb::SlotAllocation> {
-        let slots = self.core.slots.report().slots;
+        let slots = self.core.slots.report(|_| 0).slots;
         slots
             .into_iter()
             .filter_map(|slot| Some((slot.slot, slot.allocation?)))
@@ -292,7 +296,7 @@ impl World {
         }
         if let Some(deadline) = self.core.next_deadline(self.now, Moment::default()) {
             prop_assert!(
-                deadline >= self.now || self.core.is_stopping,
+                deadline >= self.now || self.core.lifecycle.is_stopping(),
                 "a deadline was missed"
             );
         }

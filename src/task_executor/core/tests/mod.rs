@@ -1,5 +1,11 @@
 //! Tests of the core, without loop and tasks: time is a number that the test passes in.
 
+mod budget_tests;
+mod connection_tests;
 mod core_tests;
 mod core_world;
+mod generation_check_tests;
+mod leader_tracker_tests;
+mod leaderless_timer_tests;
+mod lifecycle_tests;
 mod slot_table_tests;

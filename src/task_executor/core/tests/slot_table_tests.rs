@@ -60,7 +60,7 @@ fn what_a_slot_takes_is_reserved_from_the_total_until_nothing_runs_in_it() {
     let large = profile(1, 150);
     let answer = table.request(0, holder(1, 1), &large);
     assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
-    let offer = table.offer(0, holder(1, 1).allocation);
+    let offer = table.offer(holder(1, 1)).expect("it is held");
     assert_eq!(ResourceProfile::from_message(offer.profile.as_ref()), large);
     for (allocation, wanted) in [(2, &DEFAULT), (9, &large)] {
         let answer = table.request(1, holder(2, allocation), wanted);
@@ -86,7 +86,7 @@ fn what_a_slot_takes_is_reserved_from_the_total_until_nothing_runs_in_it() {
     let late = table.request(1, holder(2, 9), &large);
     assert!(
         matches!(late, RequestAnswer::Refused(_)),
-        "it was told so: {late:?}"
+        "it was refused: {late:?}"
     );
 }
 
@@ -100,10 +100,15 @@ fn a_dynamic_slot_is_there_while_somebody_holds_it() {
     let other = table.request(7, holder(2, 2), &profile(1, 10));
     assert_eq!(other, RequestAnswer::Occupied(holder(1, 1)));
     let numbers = |table: &SlotTable| -> Vec<u32> {
-        table.report().slots.iter().map(|slot| slot.slot).collect()
+        table
+            .report(|_| 0)
+            .slots
+            .iter()
+            .map(|slot| slot.slot)
+            .collect()
     };
     assert_eq!(numbers(&table), [0, 1, 7]);
-    let report = table.report();
+    let report = table.report(|_| 0);
     let reported = ResourceProfile::from_message(report.slots[2].profile.as_ref());
     assert_eq!(
         reported,
@@ -116,9 +121,9 @@ fn a_dynamic_slot_is_there_while_somebody_holds_it() {
     let without_profile = table.request(8, holder(2, 4), &DEFAULT);
     assert!(matches!(without_profile, RequestAnswer::Refused(_)));
     table.release(holder(1, 1).allocation);
-    assert_eq!(table.free_released(|_| false), [7]);
+    assert_eq!(table.free_released(|_| false), [(7, holder(1, 1))]);
     assert_eq!(numbers(&table), [0, 1]);
-    assert_eq!(table.statuses(&[7])[0].allocation, None);
+    assert_eq!(table.statuses([7])[0].allocation, None);
     let back = table.request(7, holder(1, 1), &profile(1, 120));
     assert!(matches!(back, RequestAnswer::Refused(_)), "it was freed");
     let answer = table.request(0, holder(2, 5), &DEFAULT);
@@ -146,7 +151,7 @@ fn a_released_slot_is_free_when_nothing_runs_in_it_and_its_allocation_never_come
         table.request(0, holder(2, 2), &DEFAULT),
         RequestAnswer::Occupied(holder(1, 1))
     );
-    assert_eq!(table.free_released(|_| false), [0]);
+    assert_eq!(table.free_released(|_| false), [(0, holder(1, 1))]);
     assert!(matches!(
         table.request(0, holder(1, 1), &DEFAULT),
         RequestAnswer::Refused(_)
@@ -162,11 +167,14 @@ async fn an_allocated_slot_expires_only_while_its_time_runs() {
     let later = now + Duration::from_secs(60);
     table.request(0, holder(1, 1), &DEFAULT);
     assert_eq!(table.expired(later), []);
-    table.start_timers(JobId::from_bits(1), now, Duration::from_secs(10));
+    let timeout = Duration::from_secs(10);
+    table.review_timeouts(now, timeout, |job| job == JobId::from_bits(1));
     assert_eq!(table.expired(later), [holder(1, 1)]);
-    table.stop_timers(JobId::from_bits(1));
+    table.review_timeouts(later, timeout, |_| true);
+    assert_eq!(table.expired(later), [holder(1, 1)], "it runs on");
+    table.review_timeouts(later, timeout, |_| false);
     assert_eq!(table.expired(later), []);
-    table.start_timers(JobId::from_bits(1), now, Duration::from_secs(10));
+    table.review_timeouts(now, timeout, |_| true);
     table.activate(holder(1, 1).allocation);
     assert_eq!(table.expired(later), []);
 }

@@ -1,18 +1,18 @@
-//! Asks the store for the generation of an isolated job before its tasks start. Decides nothing: the answer goes to
-//! [`super::core`].
+//! Reads the generation of an isolated job from the store before its tasks start. Decides nothing: the answer goes to
+//! [`crate::core`].
 
 use tanist_gateway::{NoAnswer, StoredJobs};
 use tanist_ha::clock::{Moment, Uptime};
 use tanist_proto::v1 as pb;
 
-use super::actor::{Actor, Called, Reply};
+use super::{Actor, Called, Reply};
 
-/// A deployment whose generation the store is being asked for.
+/// A deployment whose generation is being read from the store.
 #[derive(Debug)]
 pub(super) struct Unconfirmed {
     request: pb::SubmitTasksRequest,
     reply: Reply<pb::SubmitTasksResponse>,
-    asked: Moment,
+    asked_at: Moment,
 }
 
 impl Actor {
@@ -23,25 +23,25 @@ impl Actor {
         request: pb::SubmitTasksRequest,
         reply: Reply<pb::SubmitTasksResponse>,
     ) {
-        let job = match self.core.deployed_job(now, &request) {
+        let job = match self.core.isolated_job(now, &request) {
             Ok(Some(job)) => job,
             Ok(None) => {
-                let answer = self.core.submit(now, request, None);
+                let answer = self.core.submit(now, request);
                 return self.answer(reply, answer);
             }
             Err(refusal) => return self.answer(reply, Err(refusal)),
         };
-        let asked = self.services.guard.now();
+        let asked_at = self.services.guard.now();
         let waiting = Box::new(Unconfirmed {
             request,
             reply,
-            asked,
+            asked_at,
         });
         let records = self.services.records.clone();
-        let bound = self.options.rpc_timeout / 2;
+        let read_timeout = self.options.rpc_timeout / 2;
         self.calls.spawn(async move {
-            let late = |_| Err(NoAnswer(format!("none within {bound:?}")));
-            let answer = tokio::time::timeout(bound, records.stored_jobs(&[job])).await;
+            let late = |_| Err(NoAnswer(format!("none within {read_timeout:?}")));
+            let answer = tokio::time::timeout(read_timeout, records.stored_jobs(&[job])).await;
             Called::Confirmed(waiting, answer.unwrap_or_else(late))
         });
     }
@@ -51,14 +51,14 @@ impl Actor {
         &mut self,
         now: Uptime,
         waiting: Unconfirmed,
-        said: Result<StoredJobs, NoAnswer>,
+        answer: Result<StoredJobs, NoAnswer>,
     ) {
         let Unconfirmed {
             request,
             reply,
-            asked,
+            asked_at,
         } = waiting;
-        let answer = self.core.submit_confirmed(now, request, asked, said);
+        let answer = self.core.submit_confirmed(now, request, asked_at, answer);
         self.answer(reply, answer);
     }
 }

@@ -16,9 +16,9 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::timeout;
 
-use super::actor::{Actor, Called};
-use super::core::{ExecutionKey, Target, TaskKey};
-use super::launcher::RunningTask;
+use super::{Actor, Called};
+use crate::core::{Event, ExecutionKey, Target, TaskKey};
+use crate::launcher::RunningTask;
 
 /// Maximum number of registrations in a message, and of their bytes: far below the maximum message size.
 const MOST: usize = 256;
@@ -75,7 +75,7 @@ impl Actor {
             let running = &self.running;
             let metrics = |execution: &_| metrics_of(running, job, execution);
             let now = self.started.uptime();
-            match self.core.prepare_job_master(job, run, &metrics, now) {
+            match self.core.prepare_job_master(now, job, run, &metrics) {
                 Ok(registration) => {
                     let bytes = registration.encoded_len();
                     if batch.of.len() >= MOST || batch.bytes + bytes > MOST_BYTES {
@@ -132,13 +132,14 @@ impl Actor {
                 Some(Answer::Rejection(reason)) => Registered::Rejected(reason),
                 other => {
                     if let Some(Answer::TooLow { highest }) = other {
-                        self.core.raise_registration(highest);
+                        self.core.handle(now, Event::RegistrationSeen(highest));
                     }
                     self.register(Target::JobMaster(job), address, run);
                     continue;
                 }
             };
-            self.core.registered_at_job_master(now, job, run, result);
+            let registered = Event::RegisteredAtJobMaster { job, run, result };
+            self.core.handle(now, registered);
         }
     }
 }

@@ -8,18 +8,36 @@ use tanist_ha::ask::ask;
 use tanist_proto::id::JobId;
 use tokio::sync::{Notify, mpsc};
 
-use super::actor::{Called, Message, Reply};
+use super::{Called, Message, Reply};
+use crate::core::Event;
 
 /// A run of attempts to register.
 pub(super) struct Attempts {
-    pub(super) options: RegistrationOptions,
-    pub(super) mailbox: mpsc::Sender<Message>,
-    pub(super) wake: Arc<Notify>,
-    pub(super) address: String,
-    pub(super) run: u64,
+    options: RegistrationOptions,
+    mailbox: mpsc::Sender<Message>,
+    wake: Arc<Notify>,
+    address: String,
+    run: u64,
 }
 
 impl Attempts {
+    /// A run at this address. `wake` ends a delay between two attempts.
+    pub(super) fn new(
+        options: RegistrationOptions,
+        mailbox: mpsc::Sender<Message>,
+        wake: Arc<Notify>,
+        address: String,
+        run: u64,
+    ) -> Attempts {
+        Attempts {
+            options,
+            mailbox,
+            wake,
+            address,
+            run,
+        }
+    }
+
     pub(super) async fn at_resource_manager(
         self,
         gateway: Arc<dyn ResourceManagerGateway>,
@@ -33,10 +51,11 @@ impl Attempts {
             let sender = request.sender.clone();
             let response = gateway.register_task_executor(request).await?;
             check_cluster(&response, sender.as_ref(), &self.address)?;
-            self.heed(Answer::from_message(response)?).await
+            self.raise_number(Answer::from_message(response)?).await
         };
         let result = register(&self.options, &self.address, &self.wake, attempt).await;
-        Called::AtResourceManager(self.run, result)
+        let run = self.run;
+        Called::Event(Event::RegisteredAtResourceManager { run, result })
     }
 
     pub(super) async fn at_job_master(
@@ -57,15 +76,16 @@ impl Attempts {
             let registration = response.registration.unwrap_or_default();
             check_cluster(&registration, sender.as_ref(), &self.address)?;
             let answer = Answer::from_message(registration)?;
-            let answer = self.heed(answer).await?;
+            let answer = self.raise_number(answer).await?;
             Ok(answer.map(|success| (success, incarnation)))
         };
         let result = register(&self.options, &self.address, &self.wake, attempt).await;
-        Called::AtJobMaster(job, self.run, result)
+        let run = self.run;
+        Called::Event(Event::RegisteredAtJobMaster { job, run, result })
     }
 
     /// If the number was too low, makes the next attempt use one above the highest that the leader has seen.
-    async fn heed<S>(&self, answer: Answer<S>) -> GatewayResult<Answer<S>> {
+    async fn raise_number<S>(&self, answer: Answer<S>) -> GatewayResult<Answer<S>> {
         if let Answer::TooLow { highest } = answer {
             let sent = self.mailbox.send(Message::RegistrationSeen(highest)).await;
             sent.map_err(|_| GatewayError::gone("TaskExecutor"))?;

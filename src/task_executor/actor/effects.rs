@@ -1,5 +1,5 @@
 //! Runs the effects of a TaskExecutor's core: registers, calls, starts and ends tasks. Decides nothing, and does
-//! not wait: long work runs in a task of the actor, and its result comes back to the loop in [`super::actor`].
+//! not wait: long work runs in a task of the actor, and its result comes back to the loop in [`super`].
 //!
 //! At most one run of attempts to register is active for a target: a new run ends the old one.
 
@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::Fatal;
-use super::actor::{Actor, Called, Message};
 use super::attempts::Attempts;
-use super::core::{ALL_GENERATIONS, Effect, PAUSE, Target, TaskKey};
-use super::launcher::{TaskStart, TaskStatus};
+use super::{Actor, Called, Message};
+use crate::Fatal;
+use crate::core::{ALL_GENERATIONS, Effect, Event, JobMasterAddress, PAUSE, Target, TaskKey};
+use crate::launcher::{TaskStart, TaskStatus};
 
 /// A run of attempts to register.
 #[derive(Debug)]
@@ -62,43 +62,50 @@ impl Actor {
             } => {
                 let gateway = self.services.connector.resource_manager(&address);
                 let call = async move { gateway.notify_slots_available(request).await };
-                self.call(address, call, move |answer| Called::Notified(run, answer));
-            }
-            Effect::Offer {
-                job,
-                address,
-                run,
-                request,
-            } => {
-                let gateway = self.services.connector.job_master(&address, job);
-                let call = async move { gateway.offer_slots(request).await };
-                self.call(address, call, move |answer| {
-                    Called::Offered(job, run, answer)
+                self.call(address, call, move |answer| Event::SlotsNotified {
+                    run,
+                    answer,
                 });
             }
-            Effect::Update {
-                job,
-                address,
-                run,
-                request,
-            } => {
+            Effect::Offer { to, request } => {
+                let JobMasterAddress { job, address, run } = to;
+                let gateway = self.services.connector.job_master(&address, job);
+                let call = async move { gateway.offer_slots(request).await };
+                self.call(address, call, move |answer| Event::SlotsOffered {
+                    job,
+                    run,
+                    answer,
+                });
+            }
+            Effect::Update { to, request } => {
+                let JobMasterAddress { job, address, run } = to;
                 let gateway = self.services.connector.job_master(&address, job);
                 let call = async move { gateway.update_task_execution_states(request).await };
-                self.call(address, call, move |answer| {
-                    Called::Updated(job, run, answer)
+                self.call(address, call, move |answer| Event::ExecutionsReported {
+                    job,
+                    run,
+                    answer,
                 });
             }
             Effect::AskCoordinator {
-                job,
-                address,
-                run,
+                to,
                 request_id,
                 request,
-            } => self.ask_coordinator(job, address, run, request_id, request),
-            Effect::AnswerCoordinatorRequest { request_id, answer } => {
-                self.answer_coordinator_request(request_id, answer)
+            } => {
+                let JobMasterAddress { job, address, run } = to;
+                let gateway = self.services.connector.job_master(&address, job);
+                let call = async move { gateway.ask_coordinator(request).await };
+                self.call(address, call, move |answer| Event::CoordinatorAnswered {
+                    job,
+                    run,
+                    request_id,
+                    answer,
+                });
             }
-            Effect::AskStore(jobs) => self.ask_store(jobs),
+            Effect::AnswerCoordinatorRequest { request_id, answer } => {
+                self.replies.answer(request_id, answer);
+            }
+            Effect::ReadGenerations(jobs) => self.read_generations(jobs),
             Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
             Effect::Start(task, start) => self.start(task, *start),
             Effect::Cancel(task) => {
@@ -121,7 +128,7 @@ impl Actor {
             Effect::Fatal(cause) => {
                 match &cause {
                     Fatal::Drained => tracing::info!("drained: the task executor ends"),
-                    Fatal::Refused(_) | Fatal::Stuck(_) | Fatal::Broken(_) => {
+                    Fatal::Refused(_) | Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => {
                         tracing::error!(%cause, "the task executor can't continue, its process ends");
                     }
                 }
@@ -135,40 +142,37 @@ impl Actor {
     }
 
     /// Makes a call. Its answer, or the timeout, comes back to the loop.
-    pub(super) fn call<T>(
+    fn call<T>(
         &mut self,
         address: String,
         call: impl Future<Output = GatewayResult<T>> + Send + 'static,
-        called: impl FnOnce(GatewayResult<T>) -> Called + Send + 'static,
+        answered: impl FnOnce(GatewayResult<T>) -> Event + Send + 'static,
     ) {
         let rpc_timeout = self.options.rpc_timeout;
         self.calls.spawn(async move {
             let answer = timeout(rpc_timeout, call).await;
-            called(answer.unwrap_or_else(|elapsed| {
+            Called::Event(answered(answer.unwrap_or_else(|elapsed| {
                 Err(GatewayError::NoAnswer {
                     target: address,
                     reason: elapsed.to_string(),
                 })
-            }))
+            })))
         });
     }
 
     pub(super) fn register(&mut self, target: Target, address: String, run: u64) {
         let wake = Arc::new(Notify::new());
-        let attempts = Attempts {
-            options: self.options.registration.clone(),
-            mailbox: self.channels.mailbox.clone(),
-            wake: wake.clone(),
-            address,
-            run,
-        };
+        let options = self.options.registration.clone();
+        let mailbox = self.channels.mailbox.clone();
         let task = match target {
             Target::ResourceManager => {
-                let gateway = self.services.connector.resource_manager(&attempts.address);
+                let gateway = self.services.connector.resource_manager(&address);
+                let attempts = Attempts::new(options, mailbox, wake.clone(), address, run);
                 self.calls.spawn(attempts.at_resource_manager(gateway))
             }
             Target::JobMaster(job) => {
-                let gateway = self.services.connector.job_master(&attempts.address, job);
+                let gateway = self.services.connector.job_master(&address, job);
+                let attempts = Attempts::new(options, mailbox, wake.clone(), address, run);
                 self.calls.spawn(attempts.at_job_master(job, gateway))
             }
         };
@@ -184,16 +188,16 @@ impl Actor {
         }
     }
 
-    fn ask_store(&mut self, jobs: Vec<JobId>) {
+    fn read_generations(&mut self, jobs: Vec<JobId>) {
         let records = self.services.records.clone();
-        let bound = self.core.question_timeout();
+        let read_timeout = self.core.read_timeout();
         // Keeps many TaskExecutors that lost the same leader from asking at the same moment.
         let jitter = PAUSE.mul_f64(rand::rng().random_range(0.0..=1.0 / 3.0));
         self.calls.spawn(async move {
             tokio::time::sleep(jitter).await;
-            let late = |_| Err(NoAnswer(format!("none within {bound:?}")));
-            let answer = timeout(bound, records.stored_jobs(&jobs)).await;
-            Called::StoreAnswered(answer.unwrap_or_else(late))
+            let late = |_| Err(NoAnswer(format!("none within {read_timeout:?}")));
+            let answer = timeout(read_timeout, records.stored_jobs(&jobs)).await;
+            Called::Event(Event::GenerationsRead(answer.unwrap_or_else(late)))
         });
     }
 
@@ -207,13 +211,13 @@ impl Actor {
                 let present = status.borrow_and_update().clone();
                 let is_final = present.is_terminal();
                 if mailbox.send(Message::Task(task, present)).await.is_err() || is_final {
-                    return Called::Watched;
+                    return Called::Done;
                 }
                 if status.changed().await.is_err() && !status.borrow().is_terminal() {
                     let cause = "the task ended without a result".to_owned();
                     let failed = Message::Task(task, TaskStatus::failed(cause));
                     let _it_ended = mailbox.send(failed).await;
-                    return Called::Watched;
+                    return Called::Done;
                 }
             }
         });

@@ -11,8 +11,8 @@ use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::Uptime;
 use tanist_proto::v1 as pb;
 
-use super::actor::{Actor, Called, Reply};
-use super::core::GraphKey;
+use super::{Actor, Called, Reply};
+use crate::core::{Event, GraphKey};
 
 /// A deployment, and the channel for its answer.
 type Waiting = (pb::SubmitTasksRequest, Reply<pb::SubmitTasksResponse>);
@@ -75,7 +75,7 @@ impl Actor {
         let waiting = self.fetches.take(&key);
         let failure = match graph {
             Ok(graph) => {
-                self.core.graph_fetched(key, graph);
+                self.core.handle(now, Event::GraphFetched(key, graph));
                 None
             }
             Err(error) => Some(format!("the job's graph can't be fetched: {error}")),

@@ -1,0 +1,90 @@
+//! Events: the inputs of the core that are not answered. Data only. Requests, which are, have methods of their own:
+//! [`super::requests`].
+
+use std::sync::Arc;
+
+use tanist_dataflow::Requester;
+use tanist_gateway::registration::Registered;
+use tanist_gateway::{GatewayResult, NoAnswer, StoredJobs};
+use tanist_ha::clock::Moment;
+use tanist_ha::retrieval::LeaderView;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::effect::TaskKey;
+use super::graphs::GraphKey;
+use crate::launcher::TaskStatus;
+
+/// An input of the core.
+#[derive(Debug)]
+pub enum Event {
+    /// The store names a leader, or none.
+    LeaderShown(LeaderView),
+    /// A leader has seen a registration of this number.
+    RegistrationSeen(u64),
+    /// Result of a run of attempts to register at the ResourceManager.
+    RegisteredAtResourceManager {
+        run: u64,
+        result: Registered<pb::RegistrationSuccess>,
+    },
+    /// Result of a run of attempts to register at a JobMaster.
+    RegisteredAtJobMaster {
+        job: JobId,
+        run: u64,
+        /// The result, with the incarnation of the JobMaster.
+        result: Registered<(pb::RegistrationSuccess, u64)>,
+    },
+    /// Answer to a notification of slots.
+    SlotsNotified {
+        /// Run of the connection.
+        run: u64,
+        answer: GatewayResult<pb::Ack>,
+    },
+    /// Answer to an offer of slots.
+    SlotsOffered {
+        job: JobId,
+        /// Run of the connection.
+        run: u64,
+        answer: GatewayResult<pb::OfferSlotsResponse>,
+    },
+    /// Answer to a report of executions.
+    ExecutionsReported {
+        job: JobId,
+        /// Run of the connection.
+        run: u64,
+        answer: GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
+    },
+    /// An operator asks its coordinator.
+    CoordinatorAsked {
+        /// Number of the request.
+        request_id: u64,
+        /// The operator.
+        requester: Requester,
+        /// The operator's own number of the request.
+        number: u64,
+    },
+    /// Answer to a request of an operator.
+    CoordinatorAnswered {
+        job: JobId,
+        /// Run of the connection.
+        run: u64,
+        /// Number of the request.
+        request_id: u64,
+        answer: GatewayResult<pb::AskCoordinatorResponse>,
+    },
+    /// Result of a read of the store.
+    GenerationsRead(Result<StoredJobs, NoAnswer>),
+    /// A graph was fetched.
+    GraphFetched(GraphKey, Arc<pb::JobGraph>),
+    /// The status of a task changed.
+    TaskChanged {
+        task: TaskKey,
+        status: TaskStatus,
+        /// Its last counters.
+        metrics: Option<pb::TaskMetrics>,
+    },
+    /// A deadline was reached, at this moment by the clock of isolated jobs.
+    DeadlineReached(Moment),
+    /// The TaskExecutor stops: all tasks are cancelled, and nothing more is accepted.
+    Stopped,
+}

@@ -1,0 +1,126 @@
+//! The jobs on a TaskExecutor: those that have, or had, a slot here and are not forgotten yet. Pure.
+
+use std::collections::BTreeMap;
+
+use tanist_gateway::{GatewayError, GatewayResult};
+use tanist_ha::clock::Uptime;
+use tanist_proto::id::{AllocationId, JobId};
+
+use super::effect::Effect;
+use super::job::Job;
+use super::output::Output;
+use super::slot_table::SlotHolder;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Jobs(BTreeMap<JobId, Job>);
+
+impl Jobs {
+    /// A job.
+    pub fn get(&self, job: JobId) -> Option<&Job> {
+        self.0.get(&job)
+    }
+
+    /// A job.
+    pub fn get_mut(&mut self, job: JobId) -> Option<&mut Job> {
+        self.0.get_mut(&job)
+    }
+
+    /// A job that a request names.
+    pub fn requested(&mut self, job: JobId) -> GatewayResult<&mut Job> {
+        let unknown =
+            || GatewayError::NotFound(format!("job {job} is unknown on this TaskManager"));
+        self.0.get_mut(&job).ok_or_else(unknown)
+    }
+
+    /// A job, if this run of its connection to the JobMaster is the present one.
+    pub fn in_run(&mut self, job: JobId, run: u64) -> Option<&mut Job> {
+        let known = self.0.get_mut(&job);
+        known.filter(|known| known.connection().run() == run)
+    }
+
+    /// A job, which is added if it is not known.
+    pub fn get_or_add(&mut self, job: JobId) -> &mut Job {
+        self.0.entry(job).or_insert_with(|| Job::new(job))
+    }
+
+    /// All jobs.
+    pub fn iter(&self) -> impl Iterator<Item = &Job> {
+        self.0.values()
+    }
+
+    /// All jobs.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Job> {
+        self.0.values_mut()
+    }
+
+    /// The ids of all jobs.
+    pub fn ids(&self) -> Vec<JobId> {
+        self.0.keys().copied().collect()
+    }
+
+    /// The jobs that have not ended here.
+    pub fn active(&self) -> impl Iterator<Item = &Job> {
+        self.iter().filter(|job| !job.is_ending())
+    }
+
+    /// The job whose connection this registration belongs to.
+    pub fn with_registration(&self, number: u64) -> Option<JobId> {
+        let mut active = self.active();
+        let of = active.find(|job| job.connection().has_registration(number));
+        of.map(Job::id)
+    }
+
+    /// Whether a task runs in a slot.
+    pub fn is_in_use(&self, holder: SlotHolder) -> bool {
+        let job = self.get(holder.job);
+        job.is_some_and(|job| job.executions().is_in_use(holder.allocation))
+    }
+
+    /// The number of running tasks by allocation.
+    pub fn tasks_by_allocation(&self) -> BTreeMap<AllocationId, u32> {
+        let mut tasks = BTreeMap::new();
+        for allocation in self.iter().flat_map(|job| job.executions().in_use()) {
+            *tasks.entry(allocation).or_default() += 1;
+        }
+        tasks
+    }
+
+    /// Whether any task runs.
+    pub fn is_running(&self) -> bool {
+        self.iter().any(|job| job.executions().is_running())
+    }
+
+    /// Whether a job is registered at its JobMaster.
+    pub fn is_registered(&self, job: JobId) -> bool {
+        let job = self.get(job);
+        job.is_some_and(|job| job.connection().is_registered())
+    }
+
+    /// Whether no task runs, every terminal state is acknowledged, and no output is kept.
+    pub fn are_acknowledged(&self) -> bool {
+        self.iter().all(|job| job.executions().is_empty())
+    }
+
+    /// Number of kept outputs of blocking edges.
+    pub fn output_count(&self) -> usize {
+        let outputs = self.iter().map(|job| job.executions().output_count());
+        outputs.sum()
+    }
+
+    /// Forgets jobs that have ended, whose tasks have ended, and that have no slot.
+    pub fn forget_ended(&mut self, has_slot: impl Fn(JobId) -> bool, output: &mut Output) {
+        self.0.retain(|&id, job| {
+            let is_over = job.is_ending() && !job.executions().is_running() && !has_slot(id);
+            if is_over {
+                output.effect(Effect::Release(id));
+            }
+            !is_over
+        });
+    }
+
+    /// When something of a job is due.
+    pub fn next_deadline(&self) -> Option<Uptime> {
+        self.iter().filter_map(Job::next_deadline).min()
+    }
+}
