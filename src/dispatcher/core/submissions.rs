@@ -4,8 +4,8 @@ use tanist_gateway::GatewayError;
 use tanist_proto::v1 as pb;
 
 use super::{
-    Admission, DispatcherCore, Effect, Entry, Known, LogLine, Persisting, Replies, Submission,
-    accepted, admit, first_state, suspended,
+    Admission, Command, DispatcherCore, Effect, Entry, Known, LogLine, Persisting, Replies,
+    Submission, accepted, admit, first_state, suspended,
 };
 use crate::JobStoreError;
 
@@ -96,8 +96,10 @@ impl<R: Replies> DispatcherCore<R> {
                 }
             }
         }
+        // As commands: where the write has failed, a denial needs the store's confirmation.
         for (submission, reply) in others {
-            self.submit(submission, reply);
+            let submission = Box::new(submission);
+            self.take_command(Command::Submit { submission, reply });
         }
     }
 }
