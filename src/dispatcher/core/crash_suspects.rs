@@ -73,7 +73,7 @@ impl<R: Replies> DispatcherCore<R> {
             match (found, self.jobs.rebuilding_mut(job)) {
                 (Err(failure), _) => self.out.log(LogLine::SuspectNotRead { job, failure }),
                 (Ok(found), Some(waiting)) => {
-                    if !waiting.pass_over() {
+                    if waiting.takes_turn() {
                         self.take_up(job, found);
                     }
                 }

@@ -9,6 +9,8 @@ pub struct Rebuilding {
     key: SubmissionKey,
     name: String,
     why: &'static str,
+    /// Its broken JobMaster is being removed. Only the read after that counts.
+    is_removing: bool,
     /// Set if the turn has not come, or if only the state could be read.
     suspect: Option<Box<Suspect>>,
 }
@@ -29,6 +31,7 @@ impl Rebuilding {
             key,
             name,
             why: "its JobMaster broke, and another one is started",
+            is_removing: true,
             suspect: None,
         }
     }
@@ -39,6 +42,7 @@ impl Rebuilding {
             key: known.key().clone(),
             name: known.name().to_owned(),
             why: "an earlier term died in recovery: this job is started when its turn comes",
+            is_removing: false,
             suspect: Some(Box::new(Suspect {
                 known,
                 was_passed_over: false,
@@ -52,6 +56,7 @@ impl Rebuilding {
             key: SubmissionKey::unknown(),
             name: String::new(),
             why,
+            is_removing: false,
             suspect: None,
         }
     }
@@ -69,8 +74,10 @@ impl Rebuilding {
         self.why
     }
 
-    pub(super) fn explain(&mut self, why: &'static str) {
+    /// Its records can't be read for now.
+    pub(super) fn await_records(&mut self, why: &'static str) {
         self.why = why;
+        self.is_removing = false;
     }
 
     /// What is known of the job, if its state was read.
@@ -100,14 +107,14 @@ impl Rebuilding {
         suspect.was_passed_over
     }
 
-    /// Its turn has come. Returns true if it is passed over, as its result is being written.
-    pub(super) fn pass_over(&mut self) -> bool {
+    /// The job was read. Returns true if it waits for that. It is passed over while its result is being written.
+    pub(super) fn takes_turn(&mut self) -> bool {
         match &mut self.suspect {
             Some(suspect) if suspect.known.is_busy() => {
                 suspect.was_passed_over = true;
-                true
+                false
             }
-            Some(_) | None => false,
+            Some(_) | None => !self.is_removing,
         }
     }
 }

@@ -31,12 +31,12 @@ impl<R: Replies> DispatcherCore<R> {
                 if let Some(rebuilding) = self.jobs.rebuilding_mut(job)
                     && !ends
                 {
-                    rebuilding.explain(JOB_AWAITED);
+                    rebuilding.await_records(JOB_AWAITED);
                 }
             }
             None => match self.jobs.rebuilding_mut(job) {
                 // What was known of the job before still holds.
-                Some(rebuilding) => rebuilding.explain(JOB_AWAITED),
+                Some(rebuilding) => rebuilding.await_records(JOB_AWAITED),
                 None => {
                     let unknown = Rebuilding::unknown(JOB_AWAITED);
                     self.jobs.set(job, Entry::Rebuilding(unknown));
