@@ -1,7 +1,7 @@
 //! The Dispatcher's loop: feeds the core and runs its effects. It decides nothing about jobs.
 //!
-//! Handlers are synchronous. Each effect that waits is a task of this actor ([`super::calls`]), whose outcome comes back
-//! as an event. All tasks end with the actor.
+//! Handlers are synchronous. Each effect that waits is a task of this actor ([`super::calls`]), whose outcome comes
+//! back as an event. All tasks end with the actor.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Runs the core's effects: writes and reads of the store, calls to JobMasters, timers. Each that waits is a task, whose
-//! outcome comes back as an event. `answers.rs` has the answers that wait.
+//! Runs the core's effects: writes and reads of the store, calls to JobMasters, timers. Each that waits is a task,
+//! whose outcome comes back as an event. `answers.rs` has the answers that wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! It owns `graphs/`, `results/` and `descriptions/`. `states/<job>` belongs to the job's JobMaster once the
 //! submission has written it.
 //!
-//! The core decides (`core`): what is written when, and what follows from it. `actor` is the loop, `calls` and `answers`
-//! run the effects, and `job_store` and the files about records read and write the store.
+//! The core decides (`core`): what is written when, and what follows from it. `actor` is the loop, `calls` and
+//! `answers` run the effects, and `job_store` and the files about records read and write the store.
 //!
 //! ```text
 //!   submit --> Persisting --> Running --> Ending --> Dirty --> Ended --> (forgotten after the retention time)

@@ -1,7 +1,7 @@
 //! The decisions of a Dispatcher, pure: (state, now, event) -> effects.
 //!
-//! The core owns the entries of all jobs, and what the term knows of their results. It does no I/O: a write or a read is
-//! an effect, and its outcome is an event. So an entry says what the store has, or what is being written: a job is
+//! The core owns the entries of all jobs, and what the term knows of their results. It does no I/O: a write or a read
+//! is an effect, and its outcome is an event. So an entry says what the store has, or what is being written: a job is
 //! acknowledged and gets a JobMaster after its submission is written, and it has ended once its result is written.
 //!
 //! Invariants: a job has at most one JobMaster; none before its submission is written, and none after its result is; a
@@ -40,6 +40,8 @@ mod rebuilding;
 mod requests;
 mod retention;
 mod submissions;
+#[cfg(test)]
+mod tests;
 mod unavailable_records;
 mod unread_results;
 
