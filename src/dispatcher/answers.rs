@@ -1,285 +1,104 @@
-//! Answers of the Dispatcher's loop about known jobs: cancellation, stop, descriptions and lists.
+//! Answers that wait: for the description of a JobMaster, for a description in the store, or for the ResourceManager.
 
 use std::pin::pin;
-use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream;
-use tanist_gateway::{
-    GatewayError, GatewayResult, JobMasterGateway, ResourceRequirementsGateway, START_BY_HAND,
-};
+use tanist_gateway::{GatewayError, GatewayResult, ResourceRequirementsGateway, START_BY_HAND};
+use tanist_ha::election::NotLeading;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::actor::{DispatcherActor, Event};
-use super::core::{
-    Described, Entry, describe, describe_without_job_master, ended_details, no_such_job,
-    status_name,
-};
-use super::descriptions::in_short;
+use super::calls::{Calls, Event, started};
+use super::core::{Described, Listing, ended_details, listed};
 use super::handle::Reply;
-use super::quarantine::canceled_result;
-use super::submissions::suspended;
 
 /// Number of JobMasters that describe their jobs at the same time for a list of all jobs.
 const DESCRIBED_AT_ONCE: usize = 256;
 
-/// All jobs, as their JobMasters describe them.
-pub(super) struct Listing {
-    jobs: Vec<pb::JobDetails>,
-    /// Jobs whose JobMaster did not answer, with their index in the list.
-    unanswered: Vec<(usize, JobId)>,
-    as_of: pb::ReadPosition,
-}
-
-impl DispatcherActor {
-    pub(super) fn cancel(&mut self, job: JobId, reply: Reply<pb::Ack>) {
-        let is_suspended = self.is_suspended();
-        match self.jobs.get_mut(&job) {
-            None => {
-                let _ = reply.send(Err(no_such_job(job)));
-            }
-            Some(Entry::Persisting { .. }) => {
-                let _ = reply.send(Err(GatewayError::NotYet(format!(
-                    "job {job} has no JobMaster at present"
-                ))));
-            }
-            // A suspended term decides nothing new.
-            Some(Entry::Running { .. } | Entry::Rebuilding { .. } | Entry::Quarantined { .. })
-                if is_suspended =>
-            {
-                let _ = reply.send(Err(suspended()));
-            }
-            Some(Entry::Rebuilding { .. }) => self.cancel_suspect(job, reply),
-            Some(Entry::Running { control, .. }) => {
-                let control = control.clone();
-                self.spawn_reply(
-                    reply,
-                    async move { control.cancel().await.map(|()| pb::Ack {}) },
-                );
-            }
-            // Already canceled: mostly the same request, repeated after a takeover.
-            Some(Entry::Ended { result, .. }) if result.status() == pb::JobStatus::Canceled => {
-                let _ = reply.send(Ok(pb::Ack {}));
-            }
-            Some(Entry::Ended { result, .. }) => {
-                let status = status_name(result.status());
-                let text = format!("job {job} has already ended: {status}");
-                let _ = reply.send(Err(GatewayError::Conflict(text)));
-            }
-            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_ended => {
-                let text = format!("job {job}: {}", quarantined.quarantine.reason);
-                let _ = reply.send(Err(GatewayError::Conflict(text)));
-            }
-            // It is unknown here what the job leaves behind. A newer version ends it properly.
-            Some(Entry::Quarantined { job: quarantined })
-                if quarantined.quarantine.kind() == pb::QuarantineKind::TooNew =>
-            {
-                let text = format!(
-                    "job {job}: {}; cancel it there, or delete it from quarantine, which may leave files of it behind",
-                    quarantined.quarantine.reason
-                );
-                let _ = reply.send(Err(GatewayError::Conflict(text)));
-            }
-            Some(Entry::Quarantined { job: quarantined }) if quarantined.is_busy => {
-                let text = format!("something is being written about job {job}");
-                let _ = reply.send(Err(GatewayError::NotYet(text)));
-            }
-            // Part of its output may be visible and stays so; a cancellation would remove the rest. This
-            // partial output needs an explicit delete from quarantine.
-            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_finished => {
-                let text = format!(
-                    "job {job} is quarantined, and all its tasks have finished: retry it, so that what they wrote becomes visible, or \
-                     delete it from quarantine, which removes what is not visible yet: {}",
-                    quarantined.quarantine.reason
-                );
-                let _ = reply.send(Err(GatewayError::Conflict(text)));
-            }
-            Some(Entry::Quarantined { job: quarantined }) => {
-                quarantined.is_busy = true;
-                let epoch = self.context.session.epoch().get();
-                let result = canceled_result(quarantined, job, epoch);
-                self.cancel_quarantined(job, result, reply);
-            }
-        }
-    }
-
-    /// Asks the job's sources to end, so that the job finishes.
-    pub(super) fn stop_job(&mut self, job: JobId, reply: Reply<pb::Ack>) {
-        let refusal = match self.jobs.get(&job) {
-            None => no_such_job(job),
-            Some(Entry::Persisting { .. } | Entry::Rebuilding { .. }) => {
-                GatewayError::NotYet(format!("job {job} has no JobMaster at present"))
-            }
-            // A suspended term decides nothing new.
-            Some(Entry::Running { .. }) if self.is_suspended() => suspended(),
-            Some(Entry::Running { control, .. }) => {
-                let control = control.clone();
-                self.spawn_reply(reply, async move {
-                    control.stop_job().await.map(|()| pb::Ack {})
-                });
-                return;
-            }
-            // Already finished: mostly the same request, repeated after a takeover.
-            Some(Entry::Ended { result, .. }) if result.status() == pb::JobStatus::Finished => {
-                let _ = reply.send(Ok(pb::Ack {}));
-                return;
-            }
-            // A stop of a job that had not started was a cancellation.
-            Some(Entry::Ended { result, .. })
-                if result.status() == pb::JobStatus::Canceled && result.never_placed =>
-            {
-                let _ = reply.send(Ok(pb::Ack {}));
-                return;
-            }
-            Some(Entry::Ended { result, .. }) => {
-                let status = status_name(result.status());
-                GatewayError::Conflict(format!("job {job} has already ended: {status}"))
-            }
-            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_finished => {
-                GatewayError::Conflict(format!(
-                    "job {job} is quarantined, and all its tasks have finished: retry it, so that what they wrote becomes visible: {}",
-                    quarantined.quarantine.reason
-                ))
-            }
-            Some(Entry::Quarantined { job: quarantined }) => GatewayError::Conflict(format!(
-                "job {job} is quarantined, and can only be retried or cancelled: {}",
-                quarantined.quarantine.reason
-            )),
-        };
-        let _ = reply.send(Err(refusal));
-    }
-
-    /// Replaces the job's records with its result. TaskExecutors end its tasks when they see that in the store.
-    pub(super) fn cancel_quarantined(
+impl Calls {
+    /// Answers with a description.
+    pub(super) fn describe(
         &mut self,
-        job: JobId,
-        result: pb::JobResult,
-        reply: Reply<pb::Ack>,
+        reply: Reply<pb::JobDetails>,
+        described: GatewayResult<(JobId, Described)>,
     ) {
-        let Some((mut result, reply)) = self.cancel_later(job, result, reply) else {
-            return;
-        };
-        self.retention
-            .stamp(self.started.uptime(), job, &mut result);
-        let store = self.context.store.clone();
-        self.tasks.spawn(async move {
-            let written = store.put_result(result).await.map(Box::new);
-            let answer = match &written {
-                Ok(_) => Ok(pb::Ack {}),
-                Err(failure) => Err(GatewayError::from(failure.clone())),
-            };
-            let _ = reply.send(answer);
-            Event::ResultWritten { job, written }
+        let described = described.map(|(job, described)| self.details(job, described));
+        let as_of = Some(self.position());
+        let resources = self.context().resources.clone();
+        self.spawn_reply(reply, async move {
+            let mut details = described?.await?;
+            tell_of_workers(std::slice::from_mut(&mut details), &*resources).await;
+            Ok(pb::JobDetails { as_of, ..details })
         });
     }
 
-    pub(super) fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
-        match self.jobs.get(&job) {
-            Some(Entry::Running { control, .. }) => Ok(control.gateway()),
-            Some(
-                Entry::Persisting { .. } | Entry::Rebuilding { .. } | Entry::Quarantined { .. },
-            ) => {
-                let text = format!("job {job} has no JobMaster at present");
-                Err(GatewayError::NotYet(text))
-            }
-            Some(Entry::Ended { .. }) => {
-                Err(GatewayError::NotFound(format!("job {job} has ended")))
-            }
-            None => Err(no_such_job(job)),
-        }
-    }
-
-    pub(super) fn describe(&mut self, job: JobId, brief: bool, reply: Reply<pb::JobDetails>) {
-        match self.jobs.get(&job) {
-            None => {
-                let _ = reply.send(Err(no_such_job(job)));
-            }
-            Some(Entry::Ended {
-                result,
-                waiting,
-                left,
-                ..
-            }) if !brief && result.description.is_some() => {
-                let (store, result) = (self.context.store.clone(), result.clone());
-                let left = left.clone();
-                let (as_of, waiting) = (Some(self.position()), waiting.len());
-                self.spawn_reply(reply, async move {
+    /// Returns the description from its source.
+    fn details(
+        &self,
+        job: JobId,
+        described: Described,
+    ) -> impl Future<Output = GatewayResult<pb::JobDetails>> + Send + use<> {
+        let job_master = self.job_master(job);
+        let store = self.context().store.clone();
+        async move {
+            match described {
+                Described::ByJobMaster => started(job, job_master)?.describe().await,
+                Described::Known(details) => Ok(*details),
+                Described::Stored {
+                    result,
+                    waiting,
+                    left,
+                } => {
                     let described = store.describe_ended(job, &result).await;
-                    Ok(pb::JobDetails {
-                        as_of,
-                        ..ended_details(described, &result, waiting, left.as_deref())
-                    })
-                });
-            }
-            Some(entry) => {
-                let described = describe(job, entry).details();
-                let as_of = Some(self.position());
-                let resources = self.context.resources.clone();
-                self.spawn_reply(reply, async move {
-                    let mut details = described.await?;
-                    tell_of_workers(std::slice::from_mut(&mut details), &*resources).await;
-                    Ok(pb::JobDetails { as_of, ..details })
-                });
+                    Ok(ended_details(described, &result, waiting, left.as_deref()))
+                }
             }
         }
     }
 
-    pub(super) fn list(&mut self, mut reply: Reply<pb::ListJobsResponse>) {
-        let described: Vec<_> = self
-            .jobs
-            .iter()
-            .map(|(job, entry)| (*job, describe(*job, entry)))
-            .collect();
+    /// Describes all jobs for a list.
+    pub(super) fn list(
+        &mut self,
+        reply: Reply<pb::ListJobsResponse>,
+        jobs: Vec<(JobId, Described)>,
+    ) {
         let as_of = self.position();
-        self.tasks.spawn(async move {
-            let listing = async {
-                // Growing the list step by step would need twice the memory for ten thousand jobs.
-                let mut jobs = Vec::with_capacity(described.len());
-                let mut unanswered = Vec::new();
-                let described = stream::iter(described)
-                    .map(async |(job, described)| (job, described.details().await));
-                let mut described = pin!(described.buffered(DESCRIBED_AT_ONCE));
-                while let Some((job, details)) = described.next().await {
-                    if details.is_err() {
-                        unanswered.push((jobs.len(), job));
-                    }
-                    jobs.push(details.map(listed).unwrap_or_default());
+        let described = jobs.into_iter().map(|(job, described)| {
+            let details = self.details(job, described);
+            async move { (job, details.await) }
+        });
+        let described: Vec<_> = described.collect();
+        let listing = async move {
+            let mut jobs = Vec::with_capacity(described.len());
+            let mut unanswered = Vec::new();
+            let mut described = pin!(stream::iter(described).buffered(DESCRIBED_AT_ONCE));
+            while let Some((job, details)) = described.next().await {
+                if details.is_err() {
+                    unanswered.push((jobs.len(), job));
                 }
-                Listing {
-                    jobs,
-                    unanswered,
-                    as_of,
-                }
-            };
-            let listing = tokio::select! {
-                biased;
-                listing = listing => Some(listing),
-                // The answer may never come.
-                () = reply.closed() => None,
-            };
-            match listing {
-                Some(listing) => Event::Listed { listing, reply },
-                None => Event::Done,
+                jobs.push(details.map(listed).unwrap_or_default());
             }
+            Listing {
+                jobs,
+                unanswered,
+                as_of,
+            }
+        };
+        self.spawn_event(reply, listing, |reply, listing| Event::Listed {
+            listing,
+            reply,
         });
     }
 
-    /// Answers a list request. A JobMaster that did not answer may have ended meanwhile: its job is listed as
-    /// known now. No job may be left out: a job that is not in the list never existed or is forgotten.
-    pub(super) fn on_listed(&mut self, listing: Listing, reply: Reply<pb::ListJobsResponse>) {
-        let Listing {
-            mut jobs,
-            unanswered,
-            as_of,
-        } = listing;
-        for (place, job) in unanswered.into_iter().rev() {
-            match self.jobs.get(&job) {
-                Some(entry) => jobs[place] = listed(describe_without_job_master(job, entry)),
-                None => drop(jobs.remove(place)),
-            }
-        }
-        let resources = self.context.resources.clone();
+    /// Answers with a list.
+    pub(super) fn answer_list(
+        &mut self,
+        reply: Reply<pb::ListJobsResponse>,
+        mut jobs: Vec<pb::JobDetails>,
+        as_of: pb::ReadPosition,
+    ) {
+        let resources = self.context().resources.clone();
         self.spawn_reply(reply, async move {
             tell_of_workers(&mut jobs, &*resources).await;
             Ok(pb::ListJobsResponse {
@@ -289,24 +108,14 @@ impl DispatcherActor {
         });
     }
 
-    pub(super) fn overview(&mut self, reply: Reply<pb::ClusterOverview>) {
-        let ended = |wanted: pb::JobStatus| {
-            let matches = |entry: &&Entry| matches!(entry, Entry::Ended { result, .. } if result.status() == wanted);
-            u32::try_from(self.jobs.values().filter(matches).count()).unwrap_or(u32::MAX)
-        };
-        let running = self
-            .jobs
-            .values()
-            .filter(|entry| matches!(entry, Entry::Running { .. }));
-        let mut overview = pb::ClusterOverview {
-            jobs_running: u32::try_from(running.count()).unwrap_or(u32::MAX),
-            jobs_finished: ended(pb::JobStatus::Finished),
-            jobs_cancelled: ended(pb::JobStatus::Canceled),
-            jobs_failed: ended(pb::JobStatus::Failed),
-            as_of: Some(self.position()),
-            ..pb::ClusterOverview::default()
-        };
-        let resources = self.context.resources.clone();
+    /// Adds the numbers of slots to those of jobs.
+    pub(super) fn answer_overview(
+        &mut self,
+        reply: Reply<pb::ClusterOverview>,
+        mut overview: pb::ClusterOverview,
+    ) {
+        overview.as_of = Some(self.position());
+        let resources = self.context().resources.clone();
         self.spawn_reply(reply, async move {
             let resources = resources.resource_overview().await?;
             let task_managers = resources.task_managers;
@@ -322,38 +131,44 @@ impl DispatcherActor {
         });
     }
 
-    pub(super) fn position(&self) -> pb::ReadPosition {
+    /// Answers with the TaskManagers of the ResourceManager.
+    pub(super) fn list_task_managers(&mut self, reply: Reply<pb::ListTaskManagersResponse>) {
+        let resources = self.context().resources.clone();
+        let as_of = Some(self.position());
+        self.spawn_reply(reply, async move {
+            let overview = resources.resource_overview().await?;
+            Ok(pb::ListTaskManagersResponse {
+                task_managers: overview.task_managers,
+                unmatched_drains: overview.unmatched_drains,
+                workers: overview.workers,
+                as_of,
+            })
+        });
+    }
+
+    /// Answers whether a job that runs was quarantined before and retried: then this is the same request, repeated
+    /// after a takeover.
+    pub(super) fn answer_retried(&mut self, job: JobId, reply: Reply<pb::Ack>) {
+        let job_master = self.job_master(job);
+        self.spawn_reply(reply, async move {
+            let details = started(job, job_master)?.describe().await?;
+            let is_retried = |event: &pb::JobEvent| event.kind() == pb::JobEventKind::Retry;
+            if details.events.iter().any(is_retried) {
+                return Ok(pb::Ack {});
+            }
+            Err(GatewayError::Conflict(format!(
+                "job {job} is not quarantined"
+            )))
+        });
+    }
+
+    fn position(&self) -> pb::ReadPosition {
+        let context = self.context();
         pb::ReadPosition {
-            epoch: self.context.session.epoch().get(),
-            change: self.context.store.last_change().number,
-            suspended: self.is_suspended(),
+            epoch: context.session.epoch().get(),
+            change: context.store.last_change().number,
+            suspended: context.session.check() == Err(NotLeading::Suspended),
         }
-    }
-}
-
-impl Described {
-    /// Returns the description.
-    async fn details(self) -> GatewayResult<pb::JobDetails> {
-        match self {
-            Described::ByJobMaster(control) => control.describe().await,
-            Described::Known(details) => Ok(*details),
-        }
-    }
-}
-
-/// Shortens a description for a list: the number of tasks in each state instead of each task, as there may be
-/// very many jobs.
-fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
-    // Descriptions of ended jobs are short already.
-    if details.vertices.is_empty() {
-        return details;
-    }
-    pb::JobDetails {
-        blocked_reasons: std::mem::take(&mut details.blocked_reasons),
-        cleaning_up: details.cleaning_up,
-        left_behind: std::mem::take(&mut details.left_behind),
-        cause: std::mem::take(&mut details.cause),
-        ..in_short(&details)
     }
 }
 

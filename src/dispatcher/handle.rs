@@ -1,5 +1,6 @@
 //! The Dispatcher's handle: a [`DispatcherGateway`] in the same process.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::core::{Deadline, Submission, SubmissionKey};
+use super::core::{self, Deadline, Replies, Submission, SubmissionKey};
 use super::graph_checks::GraphChecks;
 use super::term_clock::TermClock;
 
@@ -24,76 +25,28 @@ const LARGE: usize = 64 * 1024;
 /// Channel for the answer to a command.
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 
-/// Request to the actor.
+/// The channels of the callers in this process.
 #[derive(Debug)]
-pub(super) enum Command {
-    Submit {
-        submission: Box<Submission>,
-        reply: Reply<pb::SubmitJobResponse>,
-    },
-    Cancel {
-        job: JobId,
-        reply: Reply<pb::Ack>,
-    },
-    /// Asks the job's sources to end.
-    StopJob {
-        job: JobId,
-        reply: Reply<pb::Ack>,
-    },
-    List {
-        reply: Reply<pb::ListJobsResponse>,
-    },
-    Describe {
-        job: JobId,
-        /// The description in memory is enough.
-        brief: bool,
-        reply: Reply<pb::JobDetails>,
-    },
-    JobMaster {
-        job: JobId,
-        reply: Reply<Arc<dyn JobMasterGateway>>,
-    },
-    /// `None` for a job for which [`Command::JobMaster`] would return an error.
-    JobMasters {
-        jobs: Vec<JobId>,
-        reply: Reply<Vec<Option<Arc<dyn JobMasterGateway>>>>,
-    },
-    Overview {
-        reply: Reply<pb::ClusterOverview>,
-    },
-    TaskManagers {
-        reply: Reply<pb::ListTaskManagersResponse>,
-    },
-    /// The inner command, answered only after the store has confirmed the term.
-    Consistent(Box<Command>),
-    DrainTaskManager {
-        request: Box<pb::DrainTaskManagerRequest>,
-        reply: Reply<pb::Ack>,
-    },
-    ResolveQuarantine {
-        job: JobId,
-        action: pb::QuarantineAction,
-        reply: Reply<pb::Ack>,
-    },
-    /// Reads and starts suspect jobs whose turn has come.
-    StartCrashSuspects {
-        jobs: Vec<JobId>,
-        reply: Reply<()>,
-    },
-    /// Reads the kept results, as the term is confirmed. Answered when they are read.
-    ReadResults {
-        reply: Reply<()>,
-    },
-    Turn {
-        reply: Reply<()>,
-    },
+pub(super) struct Channels;
+
+impl Replies for Channels {
+    type To<T: fmt::Debug> = Reply<T>;
+}
+
+pub(super) type Command = core::Command<Channels>;
+
+/// Message to the actor.
+#[derive(Debug)]
+pub(super) enum Message {
+    Command(Command),
+    /// The term is over.
     Stop,
 }
 
 /// A cheap handle to a term's Dispatcher.
 #[derive(Debug, Clone)]
 pub struct DispatcherHandle {
-    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) commands: mpsc::Sender<Message>,
     /// Cancelled when all tasks of the Dispatcher have ended.
     pub(super) stopped: CancellationToken,
     /// See [`DispatcherOptions`](super::DispatcherOptions).
@@ -105,40 +58,7 @@ pub struct DispatcherHandle {
     pub(super) clock: TermClock,
 }
 
-/// What a command depends on.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Subject<'a> {
-    /// Whether this submission may be accepted.
-    Submission(&'a Submission),
-    Job(JobId),
-    /// All jobs, including ended ones.
-    AllJobs,
-    /// Nothing that the end of a job changes.
-    Other,
-}
-
 impl Command {
-    /// Returns what the command depends on.
-    pub(super) fn subject(&self) -> Subject<'_> {
-        match self {
-            Command::Consistent(command) => command.subject(),
-            Command::Submit { submission, .. } => Subject::Submission(submission),
-            Command::Cancel { job, .. }
-            | Command::StopJob { job, .. }
-            | Command::Describe { job, .. }
-            | Command::ResolveQuarantine { job, .. }
-            | Command::JobMaster { job, .. } => Subject::Job(*job),
-            Command::List { .. } | Command::Overview { .. } => Subject::AllJobs,
-            Command::JobMasters { .. }
-            | Command::TaskManagers { .. }
-            | Command::DrainTaskManager { .. }
-            | Command::StartCrashSuspects { .. }
-            | Command::ReadResults { .. }
-            | Command::Turn { .. }
-            | Command::Stop => Subject::Other,
-        }
-    }
-
     /// Answers the command with an error.
     pub(super) fn refuse(self, error: GatewayError) {
         // The send fails only if the caller is gone; then no answer is needed.
@@ -158,17 +78,17 @@ impl Command {
             Command::StartCrashSuspects { reply, .. } => drop(reply.send(Err(error))),
             Command::ReadResults { reply } => drop(reply.send(Err(error))),
             Command::Turn { reply } => drop(reply.send(Err(error))),
-            Command::Stop => {}
         }
     }
 }
 
 impl DispatcherHandle {
-    pub(super) async fn ask<T>(
+    pub(super) async fn ask<T: fmt::Debug>(
         &self,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> GatewayResult<T> {
-        let answer = ask(&self.commands, command).await;
+        let message = |reply| Message::Command(command(reply));
+        let answer = ask(&self.commands, message).await;
         answer.unwrap_or_else(|unanswered| {
             Err(match unanswered {
                 Unanswered::NotSent => GatewayError::gone("the Dispatcher of this term"),
@@ -186,7 +106,10 @@ impl DispatcherHandle {
     }
 
     /// Sends a command that is answered once the store has it; limited by `store_timeout`.
-    async fn write<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> GatewayResult<T> {
+    async fn write<T: fmt::Debug>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> GatewayResult<T> {
         let timeout = self.store_timeout;
         let answer = tokio::time::timeout(timeout, self.ask(command)).await;
         answer.unwrap_or_else(|_| {
@@ -196,7 +119,7 @@ impl DispatcherHandle {
     }
 
     /// Sends a read, optionally with a confirmation of the term by the store.
-    async fn read<T>(
+    async fn read<T: fmt::Debug>(
         &self,
         consistent: bool,
         command: impl FnOnce(Reply<T>) -> Command,
@@ -241,7 +164,7 @@ impl DispatcherHandle {
     /// Stops it because the term is over; forgets all jobs. Returns when all its tasks have ended.
     pub async fn stop(&self) {
         // A closed mailbox means that it is already ending.
-        let _ = self.commands.send(Command::Stop).await;
+        let _ = self.commands.send(Message::Stop).await;
         self.stopped.cancelled().await;
     }
 }

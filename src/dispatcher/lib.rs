@@ -4,6 +4,9 @@
 //! It owns `graphs/`, `results/` and `descriptions/`. `states/<job>` belongs to the job's JobMaster once the
 //! submission has written it.
 //!
+//! The core decides (`core`): what is written when, and what follows from it. `actor` is the loop, `calls` and
+//! `answers` run the effects, and `job_store` and the files about records read and write the store.
+//!
 //! ```text
 //!   submit --> Persisting --> Running --> Ending --> Dirty --> Ended --> (forgotten after the retention time)
 //!                 |             ^  job is terminal  |  result  ^ cleanup
@@ -36,25 +39,21 @@
 mod actor;
 mod answers;
 mod broken_job_masters;
+mod calls;
 mod cleanup;
 mod core;
-mod crash_suspects;
 mod descriptions;
-mod ending;
 mod graph_checks;
 mod handle;
 mod job_store;
 mod kept_results;
+mod log;
 mod options;
-mod quarantine;
 mod read_barrier;
 mod recovery;
-mod retention_notes;
-mod submissions;
 mod term_clock;
 #[cfg(test)]
 mod tests;
-mod unavailable_records;
 mod uploads;
 
 pub use self::actor::{Dispatcher, DispatcherContext};

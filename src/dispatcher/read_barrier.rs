@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use tanist_gateway::GatewayError;
 use tanist_ha::store::{CoordinationStore, Fence};
 
 /// Asks the store whether the term of `fence` is the latest one.
@@ -15,11 +14,4 @@ pub(super) async fn confirm(store: Arc<dyn CoordinationStore>, fence: Fence) -> 
     } else {
         Err("another JobManager leads".to_owned())
     }
-}
-
-/// Error for a request whose term could not be confirmed.
-pub(super) fn not_confirmed(reason: &str) -> GatewayError {
-    GatewayError::NotYet(format!(
-        "this JobManager can't confirm that it leads: {reason}"
-    ))
 }

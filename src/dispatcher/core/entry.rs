@@ -1,75 +1,71 @@
-//! The Dispatcher's entry of one job, and the description made from it. Pure: it holds the replies of waiting callers
-//! but sends none.
+//! The Dispatcher's entry of one job, and the description made from it.
 
-use std::sync::Arc;
-
-use tanist_gateway::{GatewayError, JobMasterControl};
+use tanist_gateway::GatewayError;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::{Quarantined, Submission, SubmissionKey, Suspect};
-use crate::handle::Reply;
+use super::{Ended, Known, Persisting, Quarantined, Rebuilding, Replies, SubmissionKey};
 
 /// State of one job in the Dispatcher.
 #[derive(Debug)]
-pub enum Entry {
-    Persisting {
-        key: SubmissionKey,
-        name: String,
-        waiting: Vec<Reply<pb::SubmitJobResponse>>,
-        /// Other submissions under the same id. They are decided when this one is.
-        others: Vec<(Submission, Reply<pb::SubmitJobResponse>)>,
-    },
-    Running {
-        key: SubmissionKey,
-        name: String,
-        control: Arc<dyn JobMasterControl>,
-    },
-    /// It has no JobMaster now: the last one broke, its turn to be recovered has not come, or its records can't
-    /// be read for now. The job, or its unreadable result, is being read again.
-    Rebuilding {
-        key: SubmissionKey,
-        name: String,
-        why: &'static str,
-        /// Set if the turn has not come, or if only the state could be read.
-        suspect: Option<Box<Suspect>>,
-    },
-    /// Globally terminal. The result is being written, is being cleaned up after, or is clean.
-    Ended {
-        key: SubmissionKey,
-        result: Box<pb::JobResult>,
-        /// Submissions of the same job that arrived before its cleanup was done.
-        waiting: Vec<Reply<pb::SubmitJobResponse>>,
-        /// Why this term stopped the cleanup.
-        left: Option<String>,
-    },
-    /// Quarantined.
-    Quarantined { job: Box<Quarantined> },
+pub enum Entry<R: Replies> {
+    /// Its submission is being written.
+    Persisting(Persisting<R>),
+    /// It has a JobMaster.
+    Running { key: SubmissionKey, name: String },
+    /// It has no JobMaster now, and is being read.
+    Rebuilding(Rebuilding),
+    /// Its result is stored.
+    Ended(Ended<R>),
+    /// It is quarantined.
+    Quarantined(Box<Quarantined>),
+}
+
+impl<R: Replies> Entry<R> {
+    /// What decides about a submission under its id.
+    pub(super) fn known(&self) -> Known<'_> {
+        match self {
+            Entry::Persisting(persisting) => Known::Persisting(persisting.key()),
+            Entry::Running { key, .. } => Known::Accepted(key),
+            Entry::Rebuilding(rebuilding) => Known::Accepted(rebuilding.key()),
+            Entry::Quarantined(quarantined) => Known::Accepted(quarantined.key()),
+            Entry::Ended(ended) => Known::Ended {
+                key: ended.key(),
+                dirty: ended.result().dirty,
+            },
+        }
+    }
 }
 
 /// Source of a job's description.
+#[derive(Debug)]
 pub enum Described {
     /// The job's JobMaster must be asked.
-    ByJobMaster(Arc<dyn JobMasterControl>),
+    ByJobMaster,
     /// Known without asking.
     Known(Box<pb::JobDetails>),
+    /// The description of this ended job must be read.
+    Stored {
+        result: Box<pb::JobResult>,
+        /// Number of submissions that wait for the cleanup.
+        waiting: usize,
+        /// Why this term stopped the cleanup.
+        left: Option<String>,
+    },
 }
 
 /// Returns the source of a job's description. For an ended job this is what is in memory.
-pub fn describe(job: JobId, entry: &Entry) -> Described {
+pub fn describe<R: Replies>(job: JobId, entry: &Entry<R>) -> Described {
     match entry {
-        Entry::Running { control, .. } => Described::ByJobMaster(control.clone()),
-        Entry::Persisting { .. }
-        | Entry::Rebuilding { .. }
-        | Entry::Ended { .. }
-        | Entry::Quarantined { .. } => {
+        Entry::Running { .. } => Described::ByJobMaster,
+        Entry::Persisting(_) | Entry::Rebuilding(_) | Entry::Ended(_) | Entry::Quarantined(_) => {
             Described::Known(Box::new(describe_without_job_master(job, entry)))
         }
     }
 }
 
 /// Describes a job without asking its JobMaster.
-pub fn describe_without_job_master(job: JobId, entry: &Entry) -> pb::JobDetails {
+pub fn describe_without_job_master<R: Replies>(job: JobId, entry: &Entry<R>) -> pb::JobDetails {
     match entry {
         Entry::Running { name, .. } => {
             let why = (
@@ -78,27 +74,22 @@ pub fn describe_without_job_master(job: JobId, entry: &Entry) -> pb::JobDetails 
             );
             bare_details(job, name, pb::JobStatus::Reconciling, why)
         }
-        Entry::Persisting { name, .. } => {
+        Entry::Persisting(persisting) => {
             let why = (
                 pb::BlockedReasonKind::Store,
                 "its submission is being written",
             );
-            bare_details(job, name, pb::JobStatus::Initializing, why)
+            bare_details(job, persisting.name(), pb::JobStatus::Initializing, why)
         }
-        Entry::Rebuilding { name, why, .. } => {
-            let why = (pb::BlockedReasonKind::Recovering, *why);
-            bare_details(job, name, pb::JobStatus::Reconciling, why)
+        Entry::Rebuilding(rebuilding) => {
+            let why = (pb::BlockedReasonKind::Recovering, rebuilding.why());
+            bare_details(job, rebuilding.name(), pb::JobStatus::Reconciling, why)
         }
-        Entry::Ended {
-            result,
-            waiting,
-            left,
-            ..
-        } => {
-            let details = result.details.clone().unwrap_or_default();
-            ended_details(details, result, waiting.len(), left.as_deref())
+        Entry::Ended(ended) => {
+            let details = ended.result().details.clone().unwrap_or_default();
+            ended_details(details, ended.result(), ended.waiting(), ended.left())
         }
-        Entry::Quarantined { job: quarantined } => quarantined.details(job),
+        Entry::Quarantined(quarantined) => quarantined.details(job),
     }
 }
 

@@ -1,8 +1,18 @@
-//! Broken JobMasters of a term: those that ended without a result. Pure.
+//! Broken JobMasters of a term: those that ended without a result.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tanist_proto::id::JobId;
+
+/// Number of JobMasters of one job that may break in a term before the job is quarantined.
+pub const TOLERATED: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Returns the pause before another JobMaster is started; `None` if none is.
+pub fn pause(broken: u32) -> Option<Duration> {
+    (broken <= TOLERATED).then(|| FIRST_PAUSE * 2u32.pow(broken))
+}
 
 /// Times at which JobMasters broke in this term, by job.
 #[derive(Debug, Default)]

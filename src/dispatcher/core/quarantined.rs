@@ -6,25 +6,22 @@ use tanist_gateway::persistence::was_never_placed;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::{Entry, SubmissionKey, state_key};
+use super::{Entry, Replies, SubmissionKey, state_key};
 
 /// A quarantined job.
 #[derive(Debug, Clone)]
 pub struct Quarantined {
-    pub key: SubmissionKey,
-    pub name: String,
-    pub submitted_at_ms: u64,
+    key: SubmissionKey,
+    name: String,
+    submitted_at_ms: u64,
     /// `None`: unknown.
-    pub sink_directories: Option<pb::SinkDirectories>,
-    /// It has a result, but that can't be read.
-    pub has_ended: bool,
-    /// All its tasks have finished and it was not cancelled: its output may be visible, fully or in part.
-    pub has_finished: bool,
+    sink_directories: Option<pb::SinkDirectories>,
+    has_ended: bool,
+    has_finished: bool,
     /// None of its tasks was ever placed.
-    pub was_never_placed: bool,
-    /// A record of it is being written.
-    pub is_busy: bool,
-    pub quarantine: pb::Quarantine,
+    was_never_placed: bool,
+    is_busy: bool,
+    quarantine: pb::Quarantine,
     told: Told,
 }
 
@@ -51,7 +48,8 @@ impl Told {
 /// Maximum length of an event's text, in bytes.
 const KEPT_TEXT: usize = 256;
 
-pub fn event(kind: pb::JobEventKind, epoch: u64, at_ms: u64) -> pb::JobEvent {
+/// An event of a job's history.
+pub(super) fn event(kind: pb::JobEventKind, epoch: u64, at_ms: u64) -> pb::JobEvent {
     pb::JobEvent {
         at_ms,
         kind: kind.into(),
@@ -62,7 +60,7 @@ pub fn event(kind: pb::JobEventKind, epoch: u64, at_ms: u64) -> pb::JobEvent {
 
 impl Quarantined {
     /// Takes a quarantined job's data out of its state. `sink_directories` are those of its graph, if that was read.
-    pub fn of(
+    pub(super) fn of(
         state: &mut pb::JobState,
         quarantine: pb::Quarantine,
         sink_directories: Option<pb::SinkDirectories>,
@@ -85,14 +83,64 @@ impl Quarantined {
         }
     }
 
+    pub(super) fn key(&self) -> &SubmissionKey {
+        &self.key
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is unknown where it has written.
+    pub(super) fn lacks_directories(&self) -> bool {
+        self.sink_directories.is_none()
+    }
+
+    /// Whether it has a result, which can't be read.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Records that it has a result, which can't be read.
+    pub(super) fn note_ended(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Whether all its tasks have finished and it was not cancelled: its output may be visible, fully or in part.
+    pub(super) fn has_finished(&self) -> bool {
+        self.has_finished
+    }
+
+    /// Whether a record of it is being written, or it is being read.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
+    /// Sets whether a record of it is being written, or it is being read.
+    pub(super) fn set_busy(&mut self, is_busy: bool) {
+        self.is_busy = is_busy;
+    }
+
+    pub(super) fn kind(&self) -> pb::QuarantineKind {
+        self.quarantine.kind()
+    }
+
+    /// Why it is quarantined.
+    pub(super) fn reason(&self) -> &str {
+        &self.quarantine.reason
+    }
+
+    /// Since when it is quarantined.
+    pub(super) fn since_ms(&self) -> u64 {
+        self.quarantine.since_ms
+    }
+
     /// Keeps what the term knew of the job before and can't read any more.
-    pub fn recall(&mut self, before: &Entry) {
+    pub(super) fn recall<R: Replies>(&mut self, before: &Entry<R>) {
         let (key, name, known) = match before {
-            Entry::Quarantined { job } => (&job.key, &job.name, Some(&**job)),
-            Entry::Rebuilding {
-                key, name, suspect, ..
-            } => (key, name, suspect.as_ref().map(|it| &it.known)),
-            Entry::Persisting { .. } | Entry::Running { .. } | Entry::Ended { .. } => return,
+            Entry::Quarantined(job) => (&job.key, &*job.name, Some(&**job)),
+            Entry::Rebuilding(job) => (job.key(), job.name(), job.known()),
+            Entry::Persisting(_) | Entry::Running { .. } | Entry::Ended(_) => return,
         };
         if self.sink_directories.is_none() {
             self.sink_directories = known.and_then(|known| known.sink_directories.clone());
@@ -100,7 +148,7 @@ impl Quarantined {
         // Else its state was read, and is current.
         if self.key.is_unknown() && !key.is_unknown() {
             self.key = key.clone();
-            self.name.clone_from(name);
+            self.name = name.to_owned();
             if let Some(known) = known {
                 self.submitted_at_ms = known.submitted_at_ms;
                 self.has_finished = known.has_finished;
@@ -111,7 +159,7 @@ impl Quarantined {
     }
 
     /// Returns the event of its quarantine.
-    pub fn set_aside(&self) -> pb::JobEvent {
+    pub(super) fn set_aside(&self) -> pb::JobEvent {
         let known = &self.quarantine;
         let epoch = known.evidence.last().map_or(0, |it| it.epoch);
         let mut text = known.reason.clone();
@@ -124,13 +172,13 @@ impl Quarantined {
 
     /// Returns its result CANCELED, written in the term `epoch` at `now_ms`. If its sink directories are unknown, its
     /// files may be left behind.
-    pub fn canceled_result(&self, job: JobId, epoch: u64, now_ms: u64) -> pb::JobResult {
+    pub(super) fn canceled_result(&self, job: JobId, epoch: u64, now_ms: u64) -> pb::JobResult {
         let cause = self.quarantine.reason.clone();
         self.canceled(self.details(job), cause, epoch, now_ms)
     }
 
     /// The same for a job that was not quarantined but waited to be recovered.
-    pub fn canceled_in_wait(&self, job: JobId, epoch: u64, now_ms: u64) -> pb::JobResult {
+    pub(super) fn canceled_in_wait(&self, job: JobId, epoch: u64, now_ms: u64) -> pb::JobResult {
         self.canceled(self.told(job), String::new(), epoch, now_ms)
     }
 
@@ -197,7 +245,7 @@ impl Quarantined {
         }
     }
 
-    pub fn details(&self, job: JobId) -> pb::JobDetails {
+    pub(super) fn details(&self, job: JobId) -> pb::JobDetails {
         let status = pb::JobStatus::Suspended.into();
         let at_ms = self.quarantine.since_ms;
         let mut details = self.told(job);

@@ -1,0 +1,161 @@
+//! Effects: the outputs of the core. Data only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_gateway::{GatewayError, GatewayResult, JobMasterGateway};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::{Command, Described, JobToRetry, Replies, Submission, Timer};
+
+/// An output of the core, run by the actor, in order.
+#[derive(Debug)]
+pub enum Effect<R: Replies> {
+    /// Answer a submission.
+    AnswerSubmission {
+        reply: R::To<pb::SubmitJobResponse>,
+        answer: GatewayResult<pb::SubmitJobResponse>,
+    },
+    /// Answer a request that changes something.
+    Acknowledge {
+        reply: R::To<pb::Ack>,
+        answer: GatewayResult<()>,
+    },
+    /// Answer a request of this process.
+    AnswerDone { reply: R::To<()> },
+    /// Answer a command with an error.
+    Refuse {
+        command: Command<R>,
+        error: GatewayError,
+    },
+    /// Answer with the JobMaster of the job.
+    AnswerJobMaster {
+        reply: R::To<Arc<dyn JobMasterGateway>>,
+        answer: GatewayResult<JobId>,
+    },
+    /// Answer with the JobMasters of these jobs.
+    AnswerJobMasters {
+        reply: R::To<Vec<Option<Arc<dyn JobMasterGateway>>>>,
+        jobs: Vec<Option<JobId>>,
+    },
+    /// Answer with a description, once its source has it.
+    Describe {
+        reply: R::To<pb::JobDetails>,
+        described: GatewayResult<(JobId, Described)>,
+    },
+    /// Describe all these jobs, then [`super::Event::Listed`].
+    List {
+        reply: R::To<pb::ListJobsResponse>,
+        jobs: Vec<(JobId, Described)>,
+    },
+    /// Answer with a list.
+    AnswerList {
+        reply: R::To<pb::ListJobsResponse>,
+        jobs: Vec<pb::JobDetails>,
+        as_of: pb::ReadPosition,
+    },
+    /// Answer with these numbers of jobs, and the numbers of slots from the ResourceManager.
+    AnswerOverview {
+        reply: R::To<pb::ClusterOverview>,
+        jobs: Box<pb::ClusterOverview>,
+    },
+    /// Answer with the ResourceManager's TaskManagers.
+    ListTaskManagers {
+        reply: R::To<pb::ListTaskManagersResponse>,
+    },
+    /// Pass the request on to the ResourceManager, and its answer back.
+    DrainTaskManager {
+        request: Box<pb::DrainTaskManagerRequest>,
+        reply: R::To<pb::Ack>,
+    },
+    /// Ask the store whether this term is the latest.
+    ConfirmTerm,
+    /// Write graph and state of a submitted job.
+    WriteSubmission {
+        submission: Box<Submission>,
+        state: Box<pb::JobState>,
+    },
+    /// Start a JobMaster. The job has none.
+    StartJobMaster {
+        job: JobId,
+        graph: pb::JobGraph,
+        state: pb::JobState,
+        /// The job was read from the store.
+        is_recovered: bool,
+    },
+    /// Ask the job's JobMaster to cancel it. It answers.
+    CancelByJobMaster { job: JobId, reply: R::To<pb::Ack> },
+    /// Ask the job's JobMaster to stop it. It answers.
+    StopByJobMaster { job: JobId, reply: R::To<pb::Ack> },
+    /// Answer whether the record of a running job has a retry of its quarantine.
+    AnswerRetried { job: JobId, reply: R::To<pb::Ack> },
+    /// Stop the rest of a broken JobMaster and withdraw its requirements, then read the job again.
+    RemoveJobMaster {
+        job: JobId,
+        /// Number of this job's JobMasters that have broken.
+        broken: u32,
+        /// Why no JobMaster can be created from the job's records.
+        unfit: Option<String>,
+        /// The pause before the job is read.
+        pause: Option<Duration>,
+    },
+    /// Write a result, which replaces graph and state.
+    WriteResult {
+        job: JobId,
+        result: Box<pb::JobResult>,
+        /// Writing is retried until the term ends. Else the first failure is returned.
+        is_retried: bool,
+        /// The request that ended the job.
+        reply: Option<R::To<pb::Ack>>,
+    },
+    /// The result is written: the JobMaster releases what it holds, and ends.
+    ReleaseJobMaster { job: JobId },
+    /// Remove what an ended job left.
+    CleanUp { job: JobId, remove: pb::Cleanup },
+    /// Write a result whose cleanup has finished.
+    WriteCleanResult {
+        job: JobId,
+        result: Box<pb::JobResult>,
+    },
+    /// Check again for what these ended jobs left, then remove their results.
+    DeleteResults {
+        jobs: Vec<JobId>,
+        leftovers: Vec<(JobId, pb::Cleanup)>,
+    },
+    /// Drop the descriptions of these ended jobs. Their results stay.
+    DropDescriptions { results: Vec<pb::JobResult> },
+    /// Write the retention count, in a clean result. Tried once.
+    NoteRetention {
+        job: JobId,
+        result: Box<pb::JobResult>,
+    },
+    /// Write why a job is quarantined, for later terms.
+    WriteQuarantine {
+        job: JobId,
+        state: Box<pb::JobState>,
+    },
+    /// Read these jobs.
+    ReadWaitingJobs {
+        jobs: Vec<JobId>,
+        reply: Option<R::To<()>>,
+    },
+    /// Read a job until the outcome is definite.
+    AwaitRecords { job: JobId },
+    /// Read the result of an ended job until the outcome is definite.
+    AwaitResult { job: JobId },
+    /// Read the results that existed when the term began.
+    ReadResults,
+    /// Read a quarantined job, to retry it.
+    ReadQuarantined { job: JobId, reply: R::To<pb::Ack> },
+    /// Write a job's record, which has no quarantine any more.
+    RemoveQuarantine {
+        job: JobId,
+        to_retry: Box<JobToRetry>,
+        reply: R::To<pb::Ack>,
+    },
+    /// Remove an unreadable result.
+    DeleteUnreadableResult { job: JobId, reply: R::To<pb::Ack> },
+    /// Return the timer after this time.
+    StartTimer { timer: Timer, after: Duration },
+}

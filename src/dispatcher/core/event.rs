@@ -1,0 +1,149 @@
+//! Events: the inputs of the core. Data only.
+
+use tanist_gateway::persistence::PersistError;
+use tanist_ha::clock::Uptime;
+use tanist_ha::election::NotLeading;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::{Command, JobToRetry, Listing, Replies, Submission, Times};
+use crate::{JobStoreError, RecoveredJob, RecoveredJobs};
+
+/// What the actor reads right before each event.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// Time since the Dispatcher started.
+    pub uptime: Uptime,
+    /// The wall clock, in milliseconds since 1970.
+    pub wall_ms: u64,
+    /// The term's clock, for deadlines of submissions.
+    pub times: Times,
+    /// Whether the term may decide.
+    pub standing: Result<(), NotLeading>,
+}
+
+/// The outcome of reading a job again. An error means that the term is ending.
+pub type Reread = Result<RecoveredJob, JobStoreError>;
+
+/// A time that the core waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// Timeout of the requests that wait for unread results.
+    UnreadResults,
+    /// Timeout of the submissions that wait for the cleanup of a job.
+    Cleanup(JobId),
+}
+
+/// An input of the core.
+#[derive(Debug)]
+pub enum Event<R: Replies> {
+    /// A request.
+    Asked(Command<R>),
+    /// The store was asked whether this term is the latest; the error is the reason.
+    TermConfirmed(Result<(), String>),
+    /// A submission was written, or writing it failed.
+    SubmissionWritten {
+        submission: Box<Submission>,
+        state: Box<pb::JobState>,
+        written: Result<(), JobStoreError>,
+    },
+    /// The job is globally terminal.
+    JobEnded {
+        job: JobId,
+        result: Box<pb::JobResult>,
+    },
+    /// A JobMaster ended without a result.
+    JobMasterBroke {
+        job: JobId,
+        /// Why no JobMaster can be created from the job's records.
+        unfit: Option<String>,
+    },
+    /// The rest of a broken JobMaster is removed, and its job was read again.
+    JobMasterRemoved {
+        job: JobId,
+        /// Number of this job's JobMasters that have broken.
+        broken: u32,
+        /// Why no JobMaster can be created from the job's records.
+        unfit: Option<String>,
+        found: Reread,
+    },
+    /// The result was written, as it says, or writing it failed.
+    ResultWritten {
+        job: JobId,
+        written: Result<Box<pb::JobResult>, JobStoreError>,
+        /// The request that ended the job.
+        reply: Option<R::To<pb::Ack>>,
+    },
+    /// What an ended job left is removed.
+    CleanedUp { job: JobId },
+    /// The cleanup failed as often as is allowed in one term.
+    CleanupGivenUp { job: JobId, reason: String },
+    /// The result was written without what is removed, or writing it failed.
+    MarkedClean {
+        job: JobId,
+        marked: Result<(), JobStoreError>,
+    },
+    /// Expired results were removed, or that failed.
+    ResultsDeleted {
+        jobs: Vec<JobId>,
+        deleted: Result<(), JobStoreError>,
+    },
+    /// Some or all surplus descriptions were dropped.
+    DescriptionsDropped {
+        /// The results without them.
+        results: Vec<pb::JobResult>,
+        /// The error that stopped it.
+        failure: Option<JobStoreError>,
+    },
+    /// The retention count was written, or writing it failed.
+    RetentionNoted {
+        job: JobId,
+        counted_ms: u64,
+        noted: Result<(), JobStoreError>,
+    },
+    /// The reason for a quarantine was written, or writing it failed.
+    QuarantineWritten {
+        job: JobId,
+        written: Result<(), PersistError>,
+    },
+    /// Jobs that wait were read: suspects whose turn has come, or a job whose records could not be read.
+    WaitingJobsRead {
+        found: Vec<(JobId, Reread)>,
+        reply: Option<R::To<()>>,
+    },
+    /// The result of an ended job, unreadable when the term began, was read; or it is certain that it can't be read.
+    ResultRead {
+        job: JobId,
+        found: Result<Box<pb::JobResult>, (pb::QuarantineKind, String)>,
+    },
+    /// The results that existed when the term began were read.
+    ResultsRead(Box<RecoveredJobs>),
+    /// A quarantined job was read again, to retry it.
+    QuarantinedRead {
+        job: JobId,
+        found: Reread,
+        reply: R::To<pb::Ack>,
+    },
+    /// A job's record was written without its quarantine, or writing it failed.
+    QuarantineRemoved {
+        job: JobId,
+        to_retry: Box<JobToRetry>,
+        written: Result<(), PersistError>,
+        reply: R::To<pb::Ack>,
+    },
+    /// An unreadable result was removed, or that failed.
+    UnreadableResultDeleted {
+        job: JobId,
+        deleted: Result<(), JobStoreError>,
+        reply: R::To<pb::Ack>,
+    },
+    /// All jobs were described for a list.
+    Listed {
+        listing: Listing,
+        reply: R::To<pb::ListJobsResponse>,
+    },
+    /// A timer has run out.
+    TimedOut(Timer),
+    /// It is time to look for expired results.
+    ExpirationDue,
+}

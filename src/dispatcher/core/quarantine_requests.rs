@@ -1,0 +1,157 @@
+//! How a quarantined job gets out.
+//!
+//! *Retry*: all records are read again, the reason is removed from the record, then the JobMaster is started.
+//! After a crash before the write the job is still quarantined; after the write it is recovered like any other
+//! job. *Delete*: the result CANCELED replaces its records in one transaction, then the request is
+//! acknowledged; TaskExecutors stop its tasks once the store says that it has ended. A *cancellation* does the
+//! same, except for a job whose tasks have all finished: part of its output may be visible, and only its
+//! JobMaster puts a cancellation and a finish in order.
+
+use tanist_gateway::GatewayError;
+use tanist_gateway::persistence::PersistError;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::quarantined::event;
+use super::{
+    DispatcherCore, Effect, Entry, JobToRetry, LogLine, Replies, Reread, is_written_about,
+    no_such_job, suspended,
+};
+use crate::{JobStoreError, RecoveredJob};
+
+impl<R: Replies> DispatcherCore<R> {
+    /// Retries a quarantined job, or deletes it.
+    pub(super) fn resolve_quarantine(
+        &mut self,
+        job: JobId,
+        action: pb::QuarantineAction,
+        reply: R::To<pb::Ack>,
+    ) {
+        let is_retry = action == pb::QuarantineAction::Retry;
+        let answer = match self.jobs.get(job) {
+            None => Err(no_such_job(job)),
+            Some(Entry::Running { .. }) if is_retry => {
+                self.out.effect(Effect::AnswerRetried { job, reply });
+                return;
+            }
+            // It is being read again anyway, as a retry would do.
+            Some(Entry::Rebuilding(_)) if is_retry => Ok(()),
+            Some(Entry::Ended(ended))
+                if !is_retry && ended.result().status() == pb::JobStatus::Canceled =>
+            {
+                Ok(())
+            }
+            Some(Entry::Quarantined(_)) if self.is_suspended() => Err(suspended()),
+            Some(Entry::Quarantined(known)) if known.is_busy() => Err(is_written_about(job)),
+            Some(Entry::Quarantined(known)) if known.has_ended() && is_retry => Err(
+                GatewayError::Conflict(format!("job {job}: {}", known.reason())),
+            ),
+            Some(Entry::Quarantined(known)) => {
+                let has_ended = known.has_ended();
+                self.set_busy(job, true);
+                match action {
+                    pb::QuarantineAction::Delete if has_ended => {
+                        let effect = Effect::DeleteUnreadableResult { job, reply };
+                        self.out.effect(effect);
+                    }
+                    pb::QuarantineAction::Delete => self.end_quarantined(job, Some(reply)),
+                    pb::QuarantineAction::Retry | pb::QuarantineAction::Unspecified => {
+                        self.out.effect(Effect::ReadQuarantined { job, reply });
+                    }
+                }
+                return;
+            }
+            Some(_) => Err(GatewayError::Conflict(format!(
+                "job {job} is not quarantined"
+            ))),
+        };
+        self.out.acknowledge(reply, answer);
+    }
+
+    /// The job was read again: removes the quarantine from its record.
+    pub(super) fn on_quarantined_read(&mut self, job: JobId, found: Reread, reply: R::To<pb::Ack>) {
+        let judged = match found {
+            Ok(RecoveredJob::Unavailable { reason, .. }) => {
+                self.set_busy(job, false);
+                let text = format!("the records of job {job} can't be read at present: {reason}");
+                let refusal = GatewayError::NotYet(text);
+                return self.out.acknowledge(reply, Err(refusal));
+            }
+            Ok(found) => self.judge(found, true),
+            Err(failure) => {
+                self.set_busy(job, false);
+                return self.out.acknowledge(reply, Err(failure.into()));
+            }
+        };
+        let known = match self.jobs.get(job) {
+            Some(Entry::Quarantined(known)) => Some(known),
+            _ => None,
+        };
+        match judged {
+            Ok(mut to_retry) => {
+                let epoch = self.term.epoch.get();
+                let retried = event(pb::JobEventKind::Retry, epoch, self.now.wall_ms);
+                let set_aside = known.map(|known| known.set_aside());
+                let events = &mut to_retry.state.events;
+                events.extend(set_aside.into_iter().chain([retried]));
+                self.out.effect(Effect::RemoveQuarantine {
+                    job,
+                    to_retry,
+                    reply,
+                });
+            }
+            Err(mut fault) => {
+                let same = known.filter(|known| known.kind() == fault.kind());
+                if let Some(before) = same {
+                    fault.lasts_since(before.since_ms());
+                }
+                let text = format!("job {job} stays quarantined: {}", fault.reason());
+                self.quarantine(job, *fault);
+                self.out
+                    .acknowledge(reply, Err(GatewayError::Conflict(text)));
+            }
+        }
+    }
+
+    pub(super) fn on_quarantine_removed(
+        &mut self,
+        job: JobId,
+        to_retry: JobToRetry,
+        written: Result<(), PersistError>,
+        reply: R::To<pb::Ack>,
+    ) {
+        let answer = match written {
+            Ok(()) => {
+                self.out.log(LogLine::LedAgain { job });
+                self.job_master_failures.forget(job);
+                self.start_job_master(job, to_retry.graph, to_retry.state, true);
+                Ok(())
+            }
+            Err(error) => {
+                self.set_busy(job, false);
+                Err(match error {
+                    PersistError::TermOver => GatewayError::Unknown(error.to_string()),
+                    PersistError::TooLarge { .. } | PersistError::Refused(_) => {
+                        GatewayError::Internal(error.to_string())
+                    }
+                })
+            }
+        };
+        self.out.acknowledge(reply, answer);
+    }
+
+    /// An ended job whose result can't be read is forgotten.
+    pub(super) fn on_unreadable_result_deleted(
+        &mut self,
+        job: JobId,
+        deleted: Result<(), JobStoreError>,
+        reply: R::To<pb::Ack>,
+    ) {
+        self.set_busy(job, false);
+        if deleted.is_ok() {
+            self.jobs.forget(job);
+        }
+        let answer = deleted.map_err(GatewayError::from);
+        self.out.acknowledge(reply, answer);
+    }
+}

@@ -1,0 +1,120 @@
+//! A job that has no JobMaster now: the last one broke, its turn to be recovered has not come, or its records can't be
+//! read for now. The job, or its unreadable result, is being read again.
+
+use super::{Quarantined, SubmissionKey};
+
+/// A job that has no JobMaster now.
+#[derive(Debug)]
+pub struct Rebuilding {
+    key: SubmissionKey,
+    name: String,
+    why: &'static str,
+    /// Its broken JobMaster is being removed. Only the read after that counts.
+    is_removing: bool,
+    /// Set if the turn has not come, or if only the state could be read.
+    suspect: Option<Box<Suspect>>,
+}
+
+/// A job of which only the state was read. It can be cancelled.
+#[derive(Debug)]
+struct Suspect {
+    /// Its data, in the same form as for a quarantined job.
+    known: Quarantined,
+    /// Its turn came while its result was being written.
+    was_passed_over: bool,
+}
+
+impl Rebuilding {
+    /// A job whose JobMaster broke.
+    pub(super) fn broken(key: SubmissionKey, name: String) -> Rebuilding {
+        Rebuilding {
+            key,
+            name,
+            why: "its JobMaster broke, and another one is started",
+            is_removing: true,
+            suspect: None,
+        }
+    }
+
+    /// A job of which only the state was read.
+    pub(super) fn suspect(known: Quarantined) -> Rebuilding {
+        Rebuilding {
+            key: known.key().clone(),
+            name: known.name().to_owned(),
+            why: "an earlier term died in recovery: this job is started when its turn comes",
+            is_removing: false,
+            suspect: Some(Box::new(Suspect {
+                known,
+                was_passed_over: false,
+            })),
+        }
+    }
+
+    /// A job about which nothing is known.
+    pub(super) fn unknown(why: &'static str) -> Rebuilding {
+        Rebuilding {
+            key: SubmissionKey::unknown(),
+            name: String::new(),
+            why,
+            is_removing: false,
+            suspect: None,
+        }
+    }
+
+    pub(super) fn key(&self) -> &SubmissionKey {
+        &self.key
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Why it has no JobMaster.
+    pub(super) fn why(&self) -> &'static str {
+        self.why
+    }
+
+    /// Its records can't be read for now.
+    pub(super) fn await_records(&mut self, why: &'static str) {
+        self.why = why;
+        self.is_removing = false;
+    }
+
+    /// What is known of the job, if its state was read.
+    pub(super) fn known(&self) -> Option<&Quarantined> {
+        self.suspect.as_ref().map(|suspect| &suspect.known)
+    }
+
+    /// Begins to write its result CANCELED, and returns what is known of it. Fails if that is being written already, or
+    /// if its output may be visible, or if its state was not read.
+    pub(super) fn cancel(&mut self) -> Result<&Quarantined, Option<&'static str>> {
+        let suspect = self.suspect.as_mut().ok_or(None)?;
+        if suspect.known.is_busy() || suspect.known.has_finished() {
+            return Err(Some(self.why));
+        }
+        suspect.known.set_busy(true);
+        self.why = "it was cancelled before its turn to be recovered came, and its result is being written";
+        Ok(&suspect.known)
+    }
+
+    /// Records that its result could not be written. Returns true if its turn came meanwhile.
+    pub(super) fn cancel_failed(&mut self) -> bool {
+        let Some(suspect) = &mut self.suspect else {
+            return false;
+        };
+        suspect.known.set_busy(false);
+        self.why = "its cancellation could not be written: this job is started when its turn comes";
+        suspect.was_passed_over
+    }
+
+    /// The job was read. Returns true if it waits for that. It is passed over while its result is being written.
+    pub(super) fn takes_turn(&mut self) -> bool {
+        match &mut self.suspect {
+            Some(suspect) if suspect.known.is_busy() => {
+                suspect.was_passed_over = true;
+                false
+            }
+            Some(_) | None => !self.is_removing,
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Tests of the core.
+
+mod interleavings_tests;
+mod simulation;

@@ -1,0 +1,147 @@
+//! What holds after each step, and what each answer promises.
+
+use tanist_gateway::{GatewayError, GatewayResult};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::world::{Asked, Reached, Ticket, Tickets, World};
+use crate::core::Effect;
+
+impl World {
+    /// Whether the store says that the job ends, or has ended, as CANCELED.
+    fn is_canceled(&self, job: JobId) -> bool {
+        let state = self.store.states.get(&job);
+        let result = self.store.results.get(&job);
+        let wanted = state.is_some_and(|it| it.value.wanted() == pb::WantedStatus::Canceled);
+        wanted || result.is_some_and(|it| it.value.status() == pb::JobStatus::Canceled)
+    }
+
+    /// Checks the store and the JobMasters.
+    pub(super) fn check(&self) {
+        for (job, run) in &self.runs {
+            let graph = self.store.graphs.contains_key(job);
+            let state = self.store.states.contains_key(job);
+            let result = self.store.results.get(job);
+            assert_eq!(graph, state, "{job} has one record alone");
+            assert_ne!(
+                state,
+                result.is_some(),
+                "{job} is lost, or runs and has ended"
+            );
+            if run.is_cancel_acknowledged {
+                assert!(self.is_canceled(*job), "the cancellation of {job} is lost");
+            }
+            if let Some(result) = result {
+                let is_clean = !result.value.dirty;
+                assert!(!is_clean || run.is_cleaned_up, "{job} is clean too early");
+            }
+        }
+        for (job, job_master) in &self.job_masters {
+            let runs = self.store.has_begun(*job);
+            assert!(job_master.has_ended || runs, "{job} runs without records");
+        }
+    }
+
+    /// Whether the job's result is removed, and the core has not heard of it.
+    fn is_being_forgotten(&self, job: JobId) -> bool {
+        let removes = |effect: &Effect<Tickets>| match effect {
+            Effect::DeleteResults { jobs, .. } => jobs.contains(&job),
+            Effect::DeleteUnreadableResult { job: removed, .. } => *removed == job,
+            _ => false,
+        };
+        let mut applied = self.pending.iter().filter(|it| it.is_applied);
+        applied.any(|it| removes(&it.effect))
+    }
+
+    /// Checks the answer to a submission.
+    pub(super) fn check_submission(
+        &mut self,
+        job: JobId,
+        token: u8,
+        answer: GatewayResult<pb::SubmitJobResponse>,
+    ) {
+        // A deposed term may not know that it has removed the result.
+        let is_forgotten = self.is_fenced && self.forgotten.contains(&job);
+        if is_forgotten || self.is_being_forgotten(job) {
+            return;
+        }
+        let run = self.runs.get_mut(&job);
+        match answer {
+            Ok(response) => {
+                let run = run.expect("an acknowledged job is stored");
+                assert_eq!(run.token, token, "{job} is another job");
+                let before = run.acknowledged_in.replace(self.epoch);
+                if response.repeated {
+                    self.reach(Reached::Repeated);
+                    if before.is_some_and(|epoch| epoch < self.epoch) {
+                        self.reach(Reached::RepeatedAfterTakeover);
+                    }
+                } else {
+                    assert_eq!(before, None, "{job} is accepted twice");
+                }
+            }
+            Err(GatewayError::Conflict(_)) => {
+                let run = run.expect("a conflict with a stored job");
+                assert_ne!(run.token, token, "{job} is in conflict with itself");
+                self.reach(Reached::Conflict);
+            }
+            Err(GatewayError::Incomparable(_)) => {
+                assert!(run.is_some_and(|run| run.was_damaged), "{job} is readable");
+            }
+            Err(error @ (GatewayError::Invalid(_) | GatewayError::Outdated { .. })) => {
+                assert!(run.is_none(), "{job} is stored: {error}");
+                self.reach(Reached::Denied);
+            }
+            Err(GatewayError::NotYet(_) | GatewayError::StoreRefused(_)) => {}
+            Err(GatewayError::Unknown(_)) => assert!(self.is_fenced),
+            Err(error) => panic!("{job}: {error:?}"),
+        }
+    }
+
+    /// Takes the answer to a cancellation, a stop, a retry or a delete.
+    pub(super) fn acknowledge(&mut self, reply: Ticket, answer: GatewayResult<()>) {
+        let asked = self.answered(reply);
+        let (Asked::Cancel(job) | Asked::Stop(job) | Asked::Retry(job) | Asked::Delete(job)) =
+            asked
+        else {
+            panic!("the answer to {asked:?}");
+        };
+        match answer {
+            Err(GatewayError::NotFound(_)) => {
+                assert!(!self.store.has(job), "{job} is denied");
+                self.reach(Reached::Denied);
+                return;
+            }
+            Err(_) => return,
+            Ok(()) => {}
+        }
+        let is_gone = !self.store.has(job) && self.forgotten.contains(&job);
+        match asked {
+            Asked::Cancel(_) => {
+                assert!(is_gone || self.is_canceled(job), "{job} is not canceled");
+                if let Some(run) = self.runs.get_mut(&job) {
+                    run.is_cancel_acknowledged = true;
+                }
+                if self.store.results.contains_key(&job) {
+                    self.reach(Reached::CanceledWithoutJobMaster);
+                }
+            }
+            Asked::Delete(_) => {
+                let is_canceled = is_gone || self.is_canceled(job);
+                let has_ended = !self.store.has_begun(job);
+                assert!(is_canceled && has_ended, "{job} is not deleted");
+                self.reach(Reached::Deleted);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the answer to a description.
+    pub(super) fn described<T>(&mut self, reply: Ticket, answer: &GatewayResult<T>) {
+        let asked = self.answered(reply);
+        if let (Asked::Describe(job), Err(GatewayError::NotFound(_))) = (asked, answer) {
+            assert!(!self.store.has(job), "{job} is denied");
+            self.reach(Reached::Denied);
+        }
+    }
+}
