@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail, ensure};
 use tanist::application::{Application, job_id_of};
 use tanist::client::{ClientError, ClusterClient, ExecuteError};
 use tanist::config::{Configuration, LoadOptions};
-use tanist::job::{ExecSpec, JobBuilder, StreamGraph};
+use tanist::job::{JobBuilder, StreamGraph};
 use tanist_chaos::{Store, StoreKind, wait_for};
 use tanist_ha::keys::Name;
 use tanist_proto::v1::JobStatus;
@@ -24,8 +24,6 @@ const BOUND: Duration = Duration::from_secs(60);
 /// Number of records of the first job, and their rate per second.
 const TICKS: u64 = 900;
 const RATE: u64 = 300;
-/// The file without which the first job does not end.
-const MAY_END: &str = "may-end";
 
 /// A process with this name uses the default store, as if none were configured.
 const OWN_STORE: &str = "own-store";
@@ -75,18 +73,8 @@ fn the_program() {
     std::process::exit(code.code().into());
 }
 
-/// A job whose records pass a program that ends once the file is there.
 fn ticks(directory: &Path, count: u64) -> StreamGraph {
-    let may_end = directory.join(MAY_END);
-    let script = format!(
-        "cat; until test -e '{}'; do sleep 0.05; done",
-        may_end.display()
-    );
-    JobBuilder::new("ticks")
-        .datagen("numbers", Some(RATE), Some(count), 0, 10)
-        .exec("gate", ExecSpec::new(["sh", "-c", &script]))
-        .file_sink("out", directory.join("ticks").to_string_lossy())
-        .build()
+    numbers("ticks", Some(count), Some(RATE), &directory.join("ticks"))
 }
 
 fn numbers(name: &str, count: Option<u64>, rate: Option<u64>, output: &Path) -> StreamGraph {
@@ -122,11 +110,6 @@ impl Processes {
 
     fn path(&self) -> &Path {
         self.directory.path()
-    }
-
-    /// Lets the first job end.
-    fn let_end(&self) -> anyhow::Result<()> {
-        Ok(std::fs::write(self.path().join(MAY_END), "")?)
     }
 
     fn settings(&self) -> Vec<(String, String)> {
@@ -287,7 +270,6 @@ async fn an_application_outlives_its_leader_and_ends_once_in_every_process(
     wait_for_members(&client, 3).await?;
 
     leader.kill().await?;
-    processes.let_end()?;
     for (id, standby) in &mut standbys {
         let code = processes.code_of(standby, id).await?;
         ensure!(
@@ -340,7 +322,6 @@ async fn a_leader_that_is_killed_between_any_two_steps_changes_nothing_about_the
     need_failpoints()?;
     for (step, runs) in STEPS {
         let processes = Processes::new(kind, 10).await?;
-        processes.let_end()?;
         let killed = format!("{step}=kill");
         let mut leader = processes.start_with("jobmanager", "jm-1", &killed)?;
         let mut worker = processes.start("taskmanager", "tm-1")?;
@@ -384,7 +365,6 @@ async fn a_jobmanager_that_is_asked_to_end_keeps_the_application(
         "the TaskManager was sent away"
     );
 
-    processes.let_end()?;
     let mut next = processes.start("jobmanager", "jm-2")?;
     let code = processes.code_of(&mut next, "jm-2").await?;
     ensure!(code == Some(0), "{code:?}:\n{}", processes.log("jm-2"));
@@ -421,7 +401,6 @@ async fn a_signal_to_local_ends_the_application_if_its_store_goes_with_it(
         ensure!(code == Some(TERMINATED), "{id}: {code:?}:\n{said}");
         ensure!(said.contains(told), "{id}:\n{said}");
         if goes_on {
-            processes.let_end()?;
             let mut again = processes.start("local", id)?;
             let code = processes.code_of(&mut again, id).await?;
             ensure!(code == Some(0), "{code:?}:\n{}", processes.log(id));
