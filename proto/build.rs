@@ -74,8 +74,8 @@ fn services(descriptors: &FileDescriptorSet) -> String {
                  `Name name(Request) -> Answer;`, each with its documentation.\n\
                  #[macro_export]\n\
                  macro_rules! {name}_methods {{\n    \
-                     ($then:ident! {{ $($given:tt)* }}) => {{\n        \
-                         $then! {{\n            $($given)*\n{methods}        }}\n    }};\n}}\n"
+                     ($($then:ident)::+! {{ $($given:tt)* }}) => {{\n        \
+                         $($then)::+! {{\n            $($given)*\n{methods}        }}\n    }};\n}}\n"
             )
             .expect("a string grows");
         }

@@ -26,6 +26,21 @@ macro_rules! gateway {
     };
 }
 
+/// Defines the requests of a gateway as messages to an actor, each with the channel that takes its answer.
+#[macro_export]
+macro_rules! requests {
+    (
+        $(#[$doc:meta])* $request:ident, $reply:ident;
+        $($(#[$method_doc:meta])* $variant:ident $method:ident($message:ident) -> $answer:ident;)*
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(super) enum $request {
+            $($(#[$method_doc])* $variant(Box<pb::$message>, $reply<pb::$answer>),)*
+        }
+    };
+}
+
 tanist_proto::dispatcher_methods! { gateway! {
     /// Requests of clients and REST to the leading JobManager.
     DispatcherGateway;

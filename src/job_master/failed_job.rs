@@ -35,12 +35,7 @@ pub(super) async fn serve_failed(
             Some(Message::Cancel(reply) | Message::StopJob(reply)) => {
                 drop(reply.send(Err(over())));
             }
-            Some(Message::Register(_, reply)) => drop(reply.send(Err(over()))),
-            Some(Message::Offer(_, reply)) => drop(reply.send(Err(over()))),
-            Some(Message::Update(_, reply)) => drop(reply.send(Err(over()))),
-            Some(Message::FailSlot(_, reply)) => drop(reply.send(Err(over()))),
-            Some(Message::AskCoordinator(_, reply)) => drop(reply.send(Err(over()))),
-            Some(Message::Disconnect(_, reply)) => drop(reply.send(Err(over()))),
+            Some(Message::Request(request)) => request.refuse(over()),
         }
     }
 }

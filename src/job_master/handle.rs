@@ -16,21 +16,15 @@ use tokio::sync::oneshot;
 
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 
+tanist_proto::job_master_methods! { tanist_gateway::requests! {
+    /// A request of a TaskManager.
+    Request, Reply;
+} }
+
 /// A message to the actor, with the channel for its answer.
 #[derive(Debug)]
 pub(super) enum Message {
-    Register(
-        pb::RegisterTaskManagerRequest,
-        Reply<pb::RegisterTaskManagerResponse>,
-    ),
-    Offer(pb::OfferSlotsRequest, Reply<pb::OfferSlotsResponse>),
-    Update(
-        pb::UpdateTaskExecutionStatesRequest,
-        Reply<pb::UpdateTaskExecutionStatesResponse>,
-    ),
-    FailSlot(pb::FailSlotRequest, Reply<pb::Ack>),
-    AskCoordinator(pb::AskCoordinatorRequest, Reply<pb::AskCoordinatorResponse>),
-    Disconnect(pb::DisconnectTaskManagerRequest, Reply<pb::Ack>),
+    Request(Request),
     Gone(ResourceId, String),
     Cancel(Reply<()>),
     StopJob(Reply<()>),
@@ -200,45 +194,33 @@ impl JobMasterHandle {
     }
 }
 
-#[async_trait]
-impl JobMasterGateway for JobMasterHandle {
-    async fn register_task_manager(
-        &self,
-        request: pb::RegisterTaskManagerRequest,
-    ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
-        self.ask(|reply| Message::Register(request, reply)).await
-    }
-
-    async fn offer_slots(
-        &self,
-        request: pb::OfferSlotsRequest,
-    ) -> GatewayResult<pb::OfferSlotsResponse> {
-        self.ask(|reply| Message::Offer(request, reply)).await
-    }
-
-    async fn update_task_execution_states(
-        &self,
-        request: pb::UpdateTaskExecutionStatesRequest,
-    ) -> GatewayResult<pb::UpdateTaskExecutionStatesResponse> {
-        self.ask(|reply| Message::Update(request, reply)).await
-    }
-
-    async fn fail_slot(&self, request: pb::FailSlotRequest) -> GatewayResult<pb::Ack> {
-        self.ask(|reply| Message::FailSlot(request, reply)).await
-    }
-
-    async fn ask_coordinator(
-        &self,
-        request: pb::AskCoordinatorRequest,
-    ) -> GatewayResult<pb::AskCoordinatorResponse> {
-        self.ask(|reply| Message::AskCoordinator(request, reply))
-            .await
-    }
-
-    async fn disconnect_task_manager(
-        &self,
-        request: pb::DisconnectTaskManagerRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.ask(|reply| Message::Disconnect(request, reply)).await
-    }
+/// Implements each method by asking the actor.
+macro_rules! gateway {
+    ($($(#[$doc:meta])* $variant:ident $method:ident($message:ident) -> $answer:ident;)*) => {
+        #[async_trait]
+        impl JobMasterGateway for JobMasterHandle {
+            $(async fn $method(&self, message: pb::$message) -> GatewayResult<pb::$answer> {
+                let message = Box::new(message);
+                self.ask(|reply| Message::Request(Request::$variant(message, reply))).await
+            })*
+        }
+    };
 }
+
+tanist_proto::job_master_methods! { gateway! {} }
+
+/// Implements the refusal of any request.
+macro_rules! refusal {
+    ($($(#[$doc:meta])* $variant:ident $method:ident($message:ident) -> $answer:ident;)*) => {
+        impl Request {
+            /// Answers with an error. A caller that is gone needs no answer.
+            pub(super) fn refuse(self, error: GatewayError) {
+                match self {
+                    $(Request::$variant(_, reply) => drop(reply.send(Err(error))),)*
+                }
+            }
+        }
+    };
+}
+
+tanist_proto::job_master_methods! { refusal! {} }

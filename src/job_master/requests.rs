@@ -6,15 +6,15 @@ use tanist_proto::v1 as pb;
 use super::actor::{JobMasterActor, Next};
 use super::admission::refused;
 use super::core::{CoordinatorAnswer, CoordinatorRequest, Event, parse};
-use super::handle::{Message, Reply};
+use super::handle::{Message, Reply, Request};
 
 impl JobMasterActor {
-    pub(super) fn answer(&mut self, message: Message) -> Next {
-        match message {
-            Message::Register(request, reply) => {
-                let _ = reply.send(self.register(request));
+    fn answer_request(&mut self, request: Request) {
+        match request {
+            Request::RegisterTaskManager(request, reply) => {
+                let _ = reply.send(self.register(*request));
             }
-            Message::Offer(request, reply) => {
+            Request::OfferSlots(request, reply) => {
                 let connection = self.admit_from(
                     request.sender.as_ref(),
                     request.job.as_ref(),
@@ -29,7 +29,7 @@ impl JobMasterActor {
                 });
                 let _ = reply.send(answer);
             }
-            Message::Update(request, reply) => {
+            Request::UpdateTaskExecutionStates(request, reply) => {
                 let connection = self.admit_from(
                     request.sender.as_ref(),
                     request.job.as_ref(),
@@ -45,7 +45,7 @@ impl JobMasterActor {
                 });
                 let _ = reply.send(answer.map(|_| pb::UpdateTaskExecutionStatesResponse {}));
             }
-            Message::FailSlot(request, reply) => {
+            Request::FailSlot(request, reply) => {
                 let connection = self.admit_from(
                     request.sender.as_ref(),
                     request.job.as_ref(),
@@ -68,8 +68,8 @@ impl JobMasterActor {
                 });
                 let _ = reply.send(answer.map(|_| pb::Ack {}));
             }
-            Message::AskCoordinator(request, reply) => self.ask(request, reply),
-            Message::Disconnect(request, reply) => {
+            Request::AskCoordinator(request, reply) => self.ask(*request, reply),
+            Request::DisconnectTaskManager(request, reply) => {
                 let connection = self.admit_from(
                     request.sender.as_ref(),
                     request.job.as_ref(),
@@ -85,6 +85,12 @@ impl JobMasterActor {
                 });
                 let _ = reply.send(answer.map(|_| pb::Ack {}));
             }
+        }
+    }
+
+    pub(super) fn answer(&mut self, message: Message) -> Next {
+        match message {
+            Message::Request(request) => self.answer_request(request),
             Message::Gone(task_manager, incarnation) => {
                 self.note(Event::TaskManagerGone {
                     task_manager,

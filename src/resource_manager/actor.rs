@@ -33,15 +33,15 @@ pub(super) const MAILBOX: usize = 256;
 /// Receives the answer to a message.
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 
-/// A request to the actor.
+tanist_proto::resource_manager_methods! { tanist_gateway::requests! {
+    /// A request of a TaskExecutor.
+    Request, Reply;
+} }
+
+/// A message to the actor.
 #[derive(Debug)]
 pub(super) enum Message {
-    Register(
-        Box<pb::RegisterTaskExecutorRequest>,
-        Reply<pb::RegistrationResponse>,
-    ),
-    SlotsAvailable(pb::NotifySlotsAvailableRequest, Reply<pb::Ack>),
-    Goodbye(pb::DisconnectTaskExecutorRequest, Reply<pb::Ack>),
+    Request(Request),
     RegisterJobMaster(JobMasterRegistration, Reply<()>),
     Declare(ResourceRequirements, Reply<()>),
     DisconnectJobMaster(JobId, Departure, Reply<()>),
@@ -144,23 +144,29 @@ impl Actor {
         self.calls.shutdown().await;
     }
 
-    fn handle(&mut self, message: Message) {
-        let now = self.started.uptime();
-        self.core.credit_standstill(now);
-        match message {
-            Message::Register(request, reply) => {
+    fn request(&mut self, now: Uptime, request: Request) {
+        match request {
+            Request::RegisterTaskExecutor(request, reply) => {
                 let answer = self.core.register(now, *request);
                 let cluster = self.core.term().incarnation.to_string();
                 self.answer(reply, answer.map(|answer| answer.into_message(&cluster)));
             }
-            Message::SlotsAvailable(request, reply) => {
-                let answer = self.core.slots_available(now, request);
+            Request::NotifySlotsAvailable(request, reply) => {
+                let answer = self.core.slots_available(now, *request);
                 self.answer(reply, answer);
             }
-            Message::Goodbye(request, reply) => {
+            Request::DisconnectTaskExecutor(request, reply) => {
                 let answer = self.core.goodbye(now, &request);
                 self.answer(reply, answer);
             }
+        }
+    }
+
+    fn handle(&mut self, message: Message) {
+        let now = self.started.uptime();
+        self.core.credit_standstill(now);
+        match message {
+            Message::Request(request) => self.request(now, request),
             Message::RegisterJobMaster(registration, reply) => {
                 let answer = self.register_job_master(now, registration);
                 self.answer(reply, answer);

@@ -13,7 +13,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
 
 use super::Shortage;
-use super::actor::{Message, Reply};
+use super::actor::{Message, Reply, Request};
 use super::core::Contact;
 
 /// See the module.
@@ -52,31 +52,20 @@ impl ResourceManagerHandle {
     }
 }
 
-#[async_trait]
-impl ResourceManagerGateway for ResourceManagerHandle {
-    async fn register_task_executor(
-        &self,
-        request: pb::RegisterTaskExecutorRequest,
-    ) -> GatewayResult<pb::RegistrationResponse> {
-        self.ask(|reply| Message::Register(Box::new(request), reply))
-            .await
-    }
-
-    async fn notify_slots_available(
-        &self,
-        request: pb::NotifySlotsAvailableRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.ask(|reply| Message::SlotsAvailable(request, reply))
-            .await
-    }
-
-    async fn disconnect_task_executor(
-        &self,
-        request: pb::DisconnectTaskExecutorRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.ask(|reply| Message::Goodbye(request, reply)).await
-    }
+/// Implements each method by asking the actor.
+macro_rules! gateway {
+    ($($(#[$doc:meta])* $variant:ident $method:ident($message:ident) -> $answer:ident;)*) => {
+        #[async_trait]
+        impl ResourceManagerGateway for ResourceManagerHandle {
+            $(async fn $method(&self, message: pb::$message) -> GatewayResult<pb::$answer> {
+                let message = Box::new(message);
+                self.ask(|reply| Message::Request(Request::$variant(message, reply))).await
+            })*
+        }
+    };
 }
+
+tanist_proto::resource_manager_methods! { gateway! {} }
 
 #[async_trait]
 impl ResourceRequirementsGateway for ResourceManagerHandle {

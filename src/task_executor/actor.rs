@@ -43,32 +43,15 @@ pub(super) const MAILBOX: usize = 1024;
 /// Receives the answer to a request.
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 
-/// A request over the gateway.
-#[derive(Debug)]
-pub(super) enum Request {
-    AllocateSlot(pb::RequestSlotRequest, Reply<pb::RequestSlotResponse>),
-    FreeSlots(pb::FreeSlotsRequest, Reply<pb::Ack>),
-    // Boxed, since it may have a graph.
-    SubmitTasks(Box<pb::SubmitTasksRequest>, Reply<pb::SubmitTasksResponse>),
-    CancelTasks(pb::CancelTasksRequest, Reply<pb::Ack>),
-    Acknowledge(pb::AcknowledgeExecutionsRequest, Reply<pb::Ack>),
-    ResourceManagerHeartbeat(
-        pb::HeartbeatFromResourceManagerRequest,
-        Reply<pb::HeartbeatFromResourceManagerResponse>,
-    ),
-    JobMasterHeartbeat(
-        pb::HeartbeatFromJobMasterRequest,
-        Reply<pb::HeartbeatFromJobMasterResponse>,
-    ),
-    AnnounceLeader(pb::AnnounceLeaderRequest, Reply<pb::AnnounceLeaderResponse>),
-    DisconnectJobMaster(pb::DisconnectJobMasterRequest, Reply<pb::Ack>),
-    DisconnectResourceManager(pb::DisconnectResourceManagerRequest, Reply<pb::Ack>),
-}
+tanist_proto::task_executor_methods! { tanist_gateway::requests! {
+    /// A request over the gateway.
+    Request, Reply;
+} }
 
 /// A message to the actor.
 #[derive(Debug)]
 pub(super) enum Message {
-    Request(Box<Request>),
+    Request(Request),
     PrepareResourceManager {
         run: u64,
         reply: Reply<pb::RegisterTaskExecutorRequest>,
@@ -250,7 +233,7 @@ impl Actor {
         let now = self.started.uptime();
         let running = &self.running;
         match message {
-            Message::Request(request) => self.request(now, *request),
+            Message::Request(request) => self.request(now, request),
             Message::PrepareResourceManager { run, reply } => {
                 let prepared = self.core.prepare_resource_manager(run);
                 self.answer(reply, prepared);
@@ -283,7 +266,7 @@ impl Actor {
     fn request(&mut self, now: Uptime, request: Request) {
         let core = &mut self.core;
         match request {
-            Request::AllocateSlot(request, reply) => {
+            Request::RequestSlot(request, reply) => {
                 let answer = core.request_slot(now, &request);
                 self.answer(reply, answer);
             }
@@ -296,16 +279,16 @@ impl Actor {
                 let answer = core.cancel_tasks(now, &request);
                 self.answer(reply, answer);
             }
-            Request::Acknowledge(request, reply) => {
+            Request::AcknowledgeExecutions(request, reply) => {
                 let answer = core.acknowledge_executions(now, &request);
                 self.answer(reply, answer);
             }
-            Request::ResourceManagerHeartbeat(request, reply) => {
+            Request::HeartbeatFromResourceManager(request, reply) => {
                 let unread = *self.services.launcher.kept_outputs().borrow();
                 let answer = core.heartbeat_from_resource_manager(now, &request, unread);
                 self.answer(reply, answer);
             }
-            Request::JobMasterHeartbeat(request, reply) => {
+            Request::HeartbeatFromJobMaster(request, reply) => {
                 let job = request
                     .job
                     .as_ref()

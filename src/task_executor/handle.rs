@@ -32,40 +32,35 @@ impl TaskExecutorHandle {
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> GatewayResult<T> {
-        let message = |reply| Message::Request(Box::new(request(reply)));
+        let message = |reply| Message::Request(request(reply));
         let answer = self.send(message).await;
         answer.map_err(|_| GatewayError::gone("TaskExecutor"))?
     }
 }
 
+/// Refuses an invalid message.
+macro_rules! check {
+    (announce_leader, $message:ident) => {
+        names_address(&$message)?
+    };
+    ($valid:ident, $message:ident) => {};
+}
+
 /// Implements each method by asking the actor, once the message is valid and its term is proven.
-macro_rules! ask {
-    ($($method:ident($request:ident) -> $answer:ident = $variant:ident $(if $check:ident)?;)*) => {
+macro_rules! gateway {
+    ($($(#[$doc:meta])* $variant:ident $method:ident($message:ident) -> $answer:ident;)*) => {
         #[async_trait]
         impl TaskExecutorGateway for TaskExecutorHandle {
-            $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
-                $($check(&request)?;)?
-                self.terms.prove(request.sender.as_ref()).await?;
-                self.ask(|reply| Request::$variant(request.into(), reply)).await
+            $(async fn $method(&self, message: pb::$message) -> GatewayResult<pb::$answer> {
+                check!($method, message);
+                self.terms.prove(message.sender.as_ref()).await?;
+                self.ask(|reply| Request::$variant(Box::new(message), reply)).await
             })*
         }
     };
 }
 
-ask! {
-    request_slot(RequestSlotRequest) -> RequestSlotResponse = AllocateSlot;
-    free_slots(FreeSlotsRequest) -> Ack = FreeSlots;
-    submit_tasks(SubmitTasksRequest) -> SubmitTasksResponse = SubmitTasks;
-    cancel_tasks(CancelTasksRequest) -> Ack = CancelTasks;
-    acknowledge_executions(AcknowledgeExecutionsRequest) -> Ack = Acknowledge;
-    heartbeat_from_resource_manager(HeartbeatFromResourceManagerRequest)
-        -> HeartbeatFromResourceManagerResponse = ResourceManagerHeartbeat;
-    heartbeat_from_job_master(HeartbeatFromJobMasterRequest)
-        -> HeartbeatFromJobMasterResponse = JobMasterHeartbeat;
-    announce_leader(AnnounceLeaderRequest) -> AnnounceLeaderResponse = AnnounceLeader if names_address;
-    disconnect_job_master(DisconnectJobMasterRequest) -> Ack = DisconnectJobMaster;
-    disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack = DisconnectResourceManager;
-}
+tanist_proto::task_executor_methods! { gateway! {} }
 
 /// A leader that can't be reached is not followed, in any term.
 fn names_address(request: &pb::AnnounceLeaderRequest) -> GatewayResult<()> {
