@@ -80,12 +80,12 @@ impl World {
                 );
                 store.put_state(*job, (**state).clone());
             }
-            Effect::RemoveQuarantine { job, to_retry, .. } => {
+            Effect::RemoveQuarantine { job, records, .. } => {
                 assert!(
                     !self.job_masters.contains_key(job),
                     "{job} is written twice"
                 );
-                store.put_state(*job, to_retry.state.clone());
+                store.put_state(*job, records.state.clone());
             }
             Effect::DeleteUnreadableResult { job, .. } => {
                 let record = store.results.remove(job).expect("it has ended");
@@ -239,7 +239,7 @@ impl World {
             },
             Effect::RemoveQuarantine {
                 job,
-                to_retry,
+                records,
                 reply,
             } => {
                 if written.is_ok() {
@@ -247,7 +247,7 @@ impl World {
                 }
                 Event::QuarantineRemoved {
                     job,
-                    to_retry,
+                    records,
                     written: persisted(),
                     reply,
                 }
