@@ -195,7 +195,7 @@ impl World {
                 written: written.map(|()| result),
                 reply,
             },
-            Effect::CleanUp { job, remove } => {
+            Effect::CleanUp { job, .. } => {
                 assert!(self.store.results.contains_key(&job), "{job} has no result");
                 if is_refused {
                     let reason = "no permission".to_owned();
@@ -203,7 +203,6 @@ impl World {
                 } else {
                     let run = self.runs.get_mut(&job).expect("it has ended");
                     run.is_cleaned_up = true;
-                    drop(remove);
                     Event::CleanedUp { job }
                 }
             }
