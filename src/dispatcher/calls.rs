@@ -16,7 +16,7 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::warn;
 
 use super::actor::DispatcherContext;
-use super::core::{self, Submission};
+use super::core::{self, JobRecords, Submission};
 use super::descriptions::Dropped;
 use super::handle::{Channels, Command, Reply};
 use super::job_store::JobStoreError;
@@ -114,10 +114,9 @@ impl Calls {
             }
             Effect::StartJobMaster {
                 job,
-                graph,
-                state,
+                records,
                 is_recovered,
-            } => self.start_job_master(job, graph, state, is_recovered),
+            } => self.start_job_master(job, *records, is_recovered),
             Effect::CancelByJobMaster { job, reply } => {
                 let job_master = self.job_master(job);
                 self.spawn_reply(reply, async move {
@@ -233,15 +232,15 @@ impl Calls {
             }
             Effect::RemoveQuarantine {
                 job,
-                to_retry,
+                records,
                 reply,
             } => {
                 let store = self.context.store.clone();
                 self.spawn(async move {
-                    let written = store.put_state(&to_retry.state).await;
+                    let written = store.put_state(&records.state).await;
                     Event::QuarantineRemoved {
                         job,
-                        to_retry,
+                        records,
                         written,
                         reply,
                     }
@@ -281,13 +280,8 @@ impl Calls {
         });
     }
 
-    fn start_job_master(
-        &mut self,
-        job: JobId,
-        graph: pb::JobGraph,
-        state: pb::JobState,
-        is_recovered: bool,
-    ) {
+    fn start_job_master(&mut self, job: JobId, records: JobRecords, is_recovered: bool) {
+        let JobRecords { graph, state } = records;
         let control = self.context.launcher.launch(graph, state, is_recovered);
         self.job_masters.insert(job, control.clone());
         self.spawn(async move {

@@ -7,7 +7,7 @@ use tanist_gateway::{GatewayError, GatewayResult, JobMasterGateway};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::{Command, Described, JobToRetry, Replies, Submission, Timer};
+use super::{Command, Described, JobRecords, Replies, Submission, Timer};
 
 /// An output of the core, run by the actor, in order.
 #[derive(Debug)]
@@ -79,8 +79,7 @@ pub enum Effect<R: Replies> {
     /// Start a JobMaster. The job has none.
     StartJobMaster {
         job: JobId,
-        graph: pb::JobGraph,
-        state: pb::JobState,
+        records: Box<JobRecords>,
         /// The job was read from the store.
         is_recovered: bool,
     },
@@ -151,7 +150,7 @@ pub enum Effect<R: Replies> {
     /// Write a job's record, which has no quarantine any more.
     RemoveQuarantine {
         job: JobId,
-        to_retry: Box<JobToRetry>,
+        records: Box<JobRecords>,
         reply: R::To<pb::Ack>,
     },
     /// Remove an unreadable result.

@@ -6,7 +6,7 @@ use tanist_ha::election::NotLeading;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::{Command, JobToRetry, Listing, Replies, Submission, Times};
+use super::{Command, JobRecords, Listing, Replies, Submission, Times};
 use crate::{JobStoreError, RecoveredJob, RecoveredJobs};
 
 /// What the actor reads right before each event.
@@ -127,7 +127,7 @@ pub enum Event<R: Replies> {
     /// A job's record was written without its quarantine, or writing it failed.
     QuarantineRemoved {
         job: JobId,
-        to_retry: Box<JobToRetry>,
+        records: Box<JobRecords>,
         written: Result<(), PersistError>,
         reply: R::To<pb::Ack>,
     },

@@ -48,7 +48,6 @@ use std::collections::BTreeSet;
 use tanist_gateway::GatewayError;
 use tanist_ha::election::{Epoch, NotLeading};
 use tanist_proto::id::JobId;
-use tanist_proto::v1 as pb;
 
 pub use self::admission::{
     Admission, Deadline, Known, Submission, SubmissionKey, Times, admit, first_state, is_expired,
@@ -68,7 +67,7 @@ pub use self::lists::{Listing, listed};
 pub use self::log_line::LogLine;
 use self::outputs::Outputs;
 pub use self::persisting::Persisting;
-pub use self::quarantine::JobToRetry;
+pub use self::quarantine::JobRecords;
 pub use self::quarantined::Quarantined;
 pub use self::read_barrier::ReadBarrier;
 pub use self::rebuilding::Rebuilding;
@@ -190,10 +189,10 @@ impl<R: Replies> DispatcherCore<R> {
             }
             Event::QuarantineRemoved {
                 job,
-                to_retry,
+                records,
                 written,
                 reply,
-            } => self.on_quarantine_removed(job, *to_retry, written, reply),
+            } => self.on_quarantine_removed(job, records, written, reply),
             Event::UnreadableResultDeleted {
                 job,
                 deleted,
@@ -218,22 +217,15 @@ impl<R: Replies> DispatcherCore<R> {
     }
 
     /// Starts the JobMaster of a job that has none.
-    fn start_job_master(
-        &mut self,
-        job: JobId,
-        graph: pb::JobGraph,
-        state: pb::JobState,
-        is_recovered: bool,
-    ) {
+    fn start_job_master(&mut self, job: JobId, records: Box<JobRecords>, is_recovered: bool) {
         let running = Entry::Running {
-            key: state_key(&state),
-            name: state.name.clone(),
+            key: state_key(&records.state),
+            name: records.state.name.clone(),
         };
         self.jobs.set(job, running);
         self.out.effect(Effect::StartJobMaster {
             job,
-            graph,
-            state,
+            records,
             is_recovered,
         });
     }

@@ -57,7 +57,7 @@ impl Fault {
 
 /// The records of a job that can be led.
 #[derive(Debug)]
-pub struct JobToRetry {
+pub struct JobRecords {
     /// The job graph to run.
     pub graph: pb::JobGraph,
     /// Progress of the job.
@@ -86,7 +86,7 @@ impl<R: Replies> DispatcherCore<R> {
         &self,
         found: RecoveredJob,
         retried: bool,
-    ) -> Result<Box<JobToRetry>, Box<Fault>> {
+    ) -> Result<Box<JobRecords>, Box<Fault>> {
         let (graph, mut state) = match found {
             RecoveredJob::Unreadable {
                 kind,
@@ -137,7 +137,7 @@ impl<R: Replies> DispatcherCore<R> {
             return Err(Box::new(Fault::of(quarantine, *state, Some(&graph))));
         }
         state.quarantine = None;
-        Ok(Box::new(JobToRetry {
+        Ok(Box::new(JobRecords {
             graph: *graph,
             state: *state,
         }))
@@ -153,7 +153,7 @@ impl<R: Replies> DispatcherCore<R> {
             found => found,
         };
         match self.judge(found, false) {
-            Ok(sound) => self.start_job_master(job, sound.graph, sound.state, true),
+            Ok(records) => self.start_job_master(job, records, true),
             Err(fault) => self.quarantine(job, *fault),
         }
     }

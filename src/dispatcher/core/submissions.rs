@@ -4,8 +4,8 @@ use tanist_gateway::GatewayError;
 use tanist_proto::v1 as pb;
 
 use super::{
-    Admission, Command, DispatcherCore, Effect, Entry, Known, LogLine, Persisting, Replies,
-    Submission, accepted, admit, first_state, suspended,
+    Admission, Command, DispatcherCore, Effect, Entry, JobRecords, Known, LogLine, Persisting,
+    Replies, Submission, accepted, admit, first_state, suspended,
 };
 use crate::JobStoreError;
 
@@ -83,7 +83,9 @@ impl<R: Replies> DispatcherCore<R> {
             Ok(()) => {
                 let name = submission.graph.name.clone();
                 self.out.log(LogLine::JobSubmitted { job, name });
-                self.start_job_master(job, submission.graph, state, false);
+                let graph = submission.graph;
+                let records = Box::new(JobRecords { graph, state });
+                self.start_job_master(job, records, false);
                 for (place, reply) in waiting.into_iter().enumerate() {
                     let answer = Ok(accepted(job, place > 0));
                     self.out.answer_submission(reply, answer);

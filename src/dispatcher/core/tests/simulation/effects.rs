@@ -80,12 +80,12 @@ impl World {
                 );
                 store.put_state(*job, (**state).clone());
             }
-            Effect::RemoveQuarantine { job, to_retry, .. } => {
+            Effect::RemoveQuarantine { job, records, .. } => {
                 assert!(
                     !self.job_masters.contains_key(job),
                     "{job} is written twice"
                 );
-                store.put_state(*job, to_retry.state.clone());
+                store.put_state(*job, records.state.clone());
             }
             Effect::DeleteUnreadableResult { job, .. } => {
                 let record = store.results.remove(job).expect("it has ended");
@@ -195,7 +195,7 @@ impl World {
                 written: written.map(|()| result),
                 reply,
             },
-            Effect::CleanUp { job, remove } => {
+            Effect::CleanUp { job, .. } => {
                 assert!(self.store.results.contains_key(&job), "{job} has no result");
                 if is_refused {
                     let reason = "no permission".to_owned();
@@ -203,7 +203,6 @@ impl World {
                 } else {
                     let run = self.runs.get_mut(&job).expect("it has ended");
                     run.is_cleaned_up = true;
-                    drop(remove);
                     Event::CleanedUp { job }
                 }
             }
@@ -239,7 +238,7 @@ impl World {
             },
             Effect::RemoveQuarantine {
                 job,
-                to_retry,
+                records,
                 reply,
             } => {
                 if written.is_ok() {
@@ -247,7 +246,7 @@ impl World {
                 }
                 Event::QuarantineRemoved {
                     job,
-                    to_retry,
+                    records,
                     written: persisted(),
                     reply,
                 }

@@ -258,6 +258,11 @@ impl World {
 
     /// All jobs end and are forgotten, whatever has happened to them.
     pub(super) fn come_to_an_end(&mut self, pick: u16) {
+        // Each request of a term that goes on gets its answer.
+        self.standing = Ok(());
+        if !self.is_fenced {
+            self.come_to_rest();
+        }
         self.take_over(pick & !0x60);
         self.come_to_rest();
         for job in (0..3).map(job_of) {

@@ -311,7 +311,7 @@ impl World {
             | Effect::AnswerJobMaster { reply, .. }
             | Effect::AnswerJobMasters { reply, .. }
             | Effect::DrainTaskManager { reply, .. } => drop(self.answered(reply)),
-            Effect::StartJobMaster { job, state, .. } => {
+            Effect::StartJobMaster { job, records, .. } => {
                 assert!(
                     !self.job_masters.contains_key(&job),
                     "{job} has a JobMaster already"
@@ -324,7 +324,10 @@ impl World {
                     !self.store.results.contains_key(&job),
                     "{job} has a result and runs again"
                 );
-                assert!(state.quarantine.is_none(), "{job} is quarantined and runs");
+                assert!(
+                    records.state.quarantine.is_none(),
+                    "{job} is quarantined and runs"
+                );
                 self.job_masters.insert(job, JobMaster::default());
             }
             Effect::ReleaseJobMaster { job } => {
