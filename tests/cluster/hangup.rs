@@ -68,7 +68,7 @@ async fn a_process_that_gets_sighup_takes_the_new_log_level_and_goes_on() -> any
     let mut process = start(directory.path(), &file)?;
     let stderr = process.stderr.take().context("it is a pipe")?;
     let mut log = BufReader::new(stderr).lines();
-    until_logged(&mut log, "leader").await?;
+    until_logged(&mut log, "leadership confirmed").await?;
     let pid = i32::try_from(process.id().context("it runs")?)?;
     let pid = Pid::from_raw(pid).context("it has a number")?;
 

@@ -39,6 +39,8 @@ async fn what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confi
     let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
         .on_hosts_of_their_own()
         .set("taskmanager.rpc.port", &TASKMANAGER_PORT.to_string())
+        // The kernel drops a call that is not acknowledged within a quarter of it.
+        .set("heartbeat.timeout", "2 min")
         .failpoints(0, &held.failpoints())
         .start()
         .await?;
