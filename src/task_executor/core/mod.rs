@@ -205,6 +205,7 @@ impl TaskExecutorCore {
             Event::DeadlineReached(at) => self.deadline_reached(now, at),
             Event::Stopped => {
                 self.lifecycle.stop();
+                self.connections().stop_registering();
                 let timeouts = self.cancellation_timeouts(now);
                 for job in self.jobs.iter_mut() {
                     job.cancel_all(timeouts, &mut self.output);

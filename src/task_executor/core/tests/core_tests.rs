@@ -19,7 +19,7 @@ const SLOTS: u32 = 2;
 
 /// An event for a TaskExecutor. Senders are chosen from all that were ever valid.
 #[derive(Debug, Clone)]
-enum Step {
+pub(super) enum Step {
     Lead {
         epoch: u64,
     },
@@ -113,7 +113,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 impl World {
-    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+    pub(super) fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         let now = self.now;
         match *step {
             Step::Lead { epoch } => {

@@ -20,6 +20,7 @@ use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 
+use super::core_tests::Step;
 use crate::Options;
 use crate::core::{Effect, Event, Target, TaskExecutorCore, TaskKey};
 use crate::tests::testing::description;
@@ -87,6 +88,33 @@ impl World {
             cancelled: BTreeMap::new(),
             epoch: 1,
         }
+    }
+
+    /// Registered at both sides, with slot 0 for job 1, in which subtask 0 runs with generation 1. Its youngest sender
+    /// is the JobMaster, the next one the ResourceManager.
+    pub(super) fn running() -> World {
+        let mut world = World::new();
+        let register = |at| Step::Register { at, succeeds: true };
+        let (sender, slot, job, allocation) = (0, 0, 1, 1);
+        let request = Step::RequestSlot {
+            sender,
+            slot,
+            job,
+            allocation,
+        };
+        let submit = Step::Submit {
+            sender,
+            job,
+            subtask: 0,
+            generation: 1,
+            allocation,
+        };
+        let lead = Step::Lead { epoch: 1 };
+        for step in [lead, register(None), request, register(Some(1)), submit] {
+            world.step(&step).expect("it holds");
+        }
+        assert_eq!(world.running.len(), 1);
+        world
     }
 
     /// The sender of a leader that knows the TaskExecutor by this registration.

@@ -2,6 +2,7 @@
 
 mod budget_tests;
 mod connection_tests;
+mod connections_tests;
 mod core_tests;
 mod core_world;
 mod generation_check_tests;
