@@ -263,13 +263,14 @@ impl World {
             Step::End { .. } => {}
             Step::Wait { seconds } => {
                 self.now += Duration::from_secs(seconds);
-                let reached = Event::DeadlineReached(Moment::default());
-                self.core.handle(self.now, reached);
+                self.core.woke_up(self.now);
+                self.core.handle(self.now, Event::DeadlineReached);
             }
         }
         let status = self.core.after_event(self.now, Moment::default(), 0);
         prop_assert!(status.isolated_until.is_none(), "no job is isolated here");
         self.run_effects()?;
+        self.core.arm_deadline(self.now, Moment::default());
         let heard = self.terms.accepted().epoch.get();
         prop_assert!(
             heard >= self.epoch,

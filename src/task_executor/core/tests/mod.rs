@@ -6,6 +6,7 @@ mod connections_tests;
 mod core_tests;
 mod core_world;
 mod generation_check_tests;
+mod lateness_tests;
 mod leader_tracker_tests;
 mod leaderless_timer_tests;
 mod lifecycle_tests;
