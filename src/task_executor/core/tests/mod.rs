@@ -12,4 +12,5 @@ mod lateness_tests;
 mod leader_tracker_tests;
 mod leaderless_timer_tests;
 mod lifecycle_tests;
+mod outbox_tests;
 mod slot_table_tests;
