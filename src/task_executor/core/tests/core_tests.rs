@@ -166,7 +166,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
                 Step::SubmitIsolated { sender, job, subtask, generation, allocation, stored }
             }
         ),
-        20 => others(sender, job),
+        14 => others(sender, job),
     ];
     // Seldom, since almost nothing happens after it.
     let step = prop_oneof![120 => step, 1 => Just(Step::Stop)];
@@ -428,6 +428,7 @@ impl World {
 proptest! {
     #[test]
     fn whatever_comes_in_whatever_order_slots_have_one_holder_and_generations_start_once(
+        is_running in any::<bool>(),
         steps in steps(),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -436,7 +437,10 @@ proptest! {
             .build()
             .expect("a runtime");
         runtime.block_on(async {
-            let mut world = World::new();
+            let mut world = match is_running {
+                true => World::running(),
+                false => World::new(),
+            };
             for step in std::iter::once(&Step::Lead { epoch: 1 }).chain(&steps) {
                 if let Step::Believe { epoch } = *step {
                     world.believe(epoch).await;
