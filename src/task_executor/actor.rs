@@ -78,6 +78,17 @@ enum Called {
     Done,
 }
 
+/// What ends a wait of the loop.
+enum Input {
+    Leaders(Result<(), watch::error::RecvError>),
+    Term,
+    Called(Result<Called, tokio::task::JoinError>),
+    Deadline,
+    KeptOutputs,
+    CoordinatorRequest(CoordinatorRequest),
+    Message(Message),
+}
+
 /// The actor's channels.
 pub(super) struct Channels {
     mailbox: mpsc::Sender<Message>,
@@ -174,37 +185,40 @@ impl Actor {
             status.presence.publish(&self.channels.presence);
             self.run_effects();
             let (now, at) = (self.started.uptime(), self.services.guard.now());
-            let deadlines = [
-                self.core.next_deadline(now, at),
-                leaderless_timer.deadline(),
-            ];
+            let deadlines = [self.core.arm_deadline(now, at), leaderless_timer.deadline()];
             let due = self
                 .started
                 .sleep_until(deadlines.into_iter().flatten().min());
             let cancel = self.channels.cancel.clone();
-            tokio::select! {
+            let input = tokio::select! {
                 biased;
                 () = cancel.cancelled() => break None,
-                changed = leaders.changed(), if is_followed => match changed {
-                    Ok(()) => self.follow_leader(&mut leaders),
-                    Err(_ended) => is_followed = false,
-                },
-                Ok(()) = terms.changed() => {
+                changed = leaders.changed(), if is_followed => Input::Leaders(changed),
+                Ok(()) = terms.changed() => Input::Term,
+                Some(called) = self.calls.join_next() => Input::Called(called),
+                () = due => Input::Deadline,
+                Ok(()) = kept_outputs.changed(), if self.core.is_draining() => Input::KeptOutputs,
+                Some(request) = next_coordinator_request(&mut coordinator_requests) => {
+                    Input::CoordinatorRequest(request)
+                }
+                Some(message) = self.channels.messages.recv() => Input::Message(message),
+            };
+            let now = self.started.uptime();
+            self.core.woke_up(now);
+            match input {
+                Input::Leaders(Ok(())) => self.follow_leader(&mut leaders),
+                Input::Leaders(Err(_ended)) => is_followed = false,
+                Input::Term => {
                     // The believed leader may have been dropped: then the store's leader is followed.
                     if self.core.term_changed(&terms.borrow_and_update()) {
                         self.follow_leader(&mut leaders);
                     }
                 }
-                Some(called) = self.calls.join_next() => self.called(called),
-                () = due => {
-                    let reached = Event::DeadlineReached(self.services.guard.now());
-                    self.core.handle(self.started.uptime(), reached);
-                }
-                Ok(()) = kept_outputs.changed(), if self.core.is_draining() => {}
-                Some(request) = next_coordinator_request(&mut coordinator_requests) => {
-                    self.coordinator_asked(request);
-                }
-                Some(message) = self.channels.messages.recv() => {
+                Input::Called(called) => self.called(called),
+                Input::Deadline => self.core.handle(now, Event::DeadlineReached),
+                Input::KeptOutputs => {}
+                Input::CoordinatorRequest(request) => self.coordinator_asked(request),
+                Input::Message(message) => {
                     if let Some(stop) = self.handle(message) {
                         break Some(stop);
                     }

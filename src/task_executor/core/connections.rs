@@ -2,6 +2,7 @@
 //! and which messages belong to one.
 //!
 //! - Losing the ResourceManager or a JobMaster stops nothing: it registers again, with its slots and executions.
+//! - A stopping TaskExecutor begins no connection: its disconnect messages name those that it had.
 //! - Every message of a leader passes two checks: the highest epoch that this process accepts, and the registration
 //!   of the connection. Messages about a job also name the incarnation of its JobMaster.
 
@@ -15,6 +16,7 @@ use super::connection::Connection;
 use super::effect::{Effect, Target};
 use super::jobs::Jobs;
 use super::leader_tracker::{Followed, Leader, LeaderTracker};
+use super::lifecycle::Lifecycle;
 use super::log_line::LogLine;
 use super::messages::{invalid, parse};
 use super::output::Output;
@@ -25,6 +27,7 @@ pub struct Connections<'a> {
     leader: &'a mut LeaderTracker,
     resource_manager: &'a mut Connection,
     jobs: &'a mut Jobs,
+    lifecycle: &'a Lifecycle,
     output: &'a mut Output,
 }
 
@@ -34,6 +37,7 @@ impl TaskExecutorCore {
             leader: &mut self.leader,
             resource_manager: &mut self.resource_manager,
             jobs: &mut self.jobs,
+            lifecycle: &self.lifecycle,
             output: &mut self.output,
         }
     }
@@ -57,9 +61,27 @@ impl Connections<'_> {
         targets.for_each(|target| self.output.effect(Effect::StopRegistering(target)));
     }
 
+    /// Ends the attempts to register: the TaskExecutor stops. Registrations that have succeeded stay until their
+    /// disconnect messages.
+    pub fn stop_registering(&mut self) {
+        let mut targets = Vec::new();
+        if self.resource_manager.is_registering() {
+            self.resource_manager.end();
+            targets.push(Target::ResourceManager);
+        }
+        let jobs = self.jobs.iter_mut();
+        for job in jobs.filter(|job| job.connection().is_registering()) {
+            job.disconnect();
+            targets.push(Target::JobMaster(job.id()));
+        }
+        let targets = targets.into_iter();
+        targets.for_each(|target| self.output.effect(Effect::StopRegistering(target)));
+    }
+
     /// Connects, or connects again, to the followed leader.
     pub fn connect(&mut self, target: Target) {
-        let Some(address) = self.leader.address() else {
+        let address = self.leader.address();
+        let Some(address) = address.filter(|_| !self.lifecycle.is_stopping()) else {
             return;
         };
         let run = match target {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tanist_dataflow::Requester;
 use tanist_gateway::registration::Registered;
 use tanist_gateway::{GatewayResult, NoAnswer, StoredJobs};
-use tanist_ha::clock::Moment;
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -83,8 +82,8 @@ pub enum Event {
         /// Its last counters.
         metrics: Option<pb::TaskMetrics>,
     },
-    /// A deadline was reached, at this moment by the clock of isolated jobs.
-    DeadlineReached(Moment),
+    /// A deadline was reached.
+    DeadlineReached,
     /// The TaskExecutor stops: all tasks are cancelled, and nothing more is accepted.
     Stopped,
 }

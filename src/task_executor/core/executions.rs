@@ -4,6 +4,7 @@
 //! - A terminal state never changes. It is kept, and reported, until it is acknowledged or a younger generation of
 //!   the subtask is admitted.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -88,6 +89,8 @@ struct Execution {
 #[derive(Debug, Default)]
 pub struct Executions {
     executions: BTreeMap<ExecutionKey, Execution>,
+    /// Number of running executions in each allocation that has any.
+    running_in: BTreeMap<AllocationId, u32>,
     /// Highest generation that was started or cancelled, by subtask.
     highest: BTreeMap<(JobVertexId, u32), Generation>,
     changed: BTreeSet<ExecutionKey>,
@@ -151,6 +154,7 @@ impl Executions {
             entered: vec![(pb::ExecutionState::Deploying, now)],
         };
         self.executions.insert(key, execution);
+        *self.running_in.entry(allocation).or_default() += 1;
         self.changed.insert(key);
         Ok(())
     }
@@ -233,8 +237,21 @@ impl Executions {
         execution.entered.push((status.execution_state(), now));
         execution.status = status;
         execution.metrics = metrics;
+        if execution.status.is_terminal() {
+            let allocation = execution.allocation;
+            self.count_end_in(allocation);
+        }
         self.changed.insert(*key);
         true
+    }
+
+    fn count_end_in(&mut self, allocation: AllocationId) {
+        if let Entry::Occupied(mut running) = self.running_in.entry(allocation) {
+            *running.get_mut() -= 1;
+            if *running.get() == 0 {
+                running.remove();
+            }
+        }
     }
 
     /// Forgets an execution whose terminal state is in the job's record.
@@ -263,8 +280,7 @@ impl Executions {
 
     /// Whether an execution runs in the allocation.
     pub fn is_in_use(&self, allocation: AllocationId) -> bool {
-        self.live()
-            .any(|(_, execution)| execution.allocation == allocation)
+        self.running_in.contains_key(&allocation)
     }
 
     /// Whether an execution runs in the allocation that was not cancelled.
@@ -275,9 +291,11 @@ impl Executions {
         })
     }
 
-    /// The allocation of each running execution.
-    pub fn in_use(&self) -> impl Iterator<Item = AllocationId> {
-        self.live().map(|(_, execution)| execution.allocation)
+    /// The allocations in which executions run, each with their number.
+    pub fn in_use(&self) -> impl Iterator<Item = (AllocationId, u32)> {
+        self.running_in
+            .iter()
+            .map(|(&allocation, &count)| (allocation, count))
     }
 
     /// Whether nothing runs, every terminal state is acknowledged, and no output is kept.
@@ -292,7 +310,7 @@ impl Executions {
 
     /// Whether any execution runs.
     pub fn is_running(&self) -> bool {
-        self.live().next().is_some()
+        !self.running_in.is_empty()
     }
 
     /// Takes an execution that did not end within its cancellation timeout. Each is returned once.

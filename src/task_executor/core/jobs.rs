@@ -79,11 +79,8 @@ impl Jobs {
 
     /// The number of running tasks by allocation.
     pub fn tasks_by_allocation(&self) -> BTreeMap<AllocationId, u32> {
-        let mut tasks = BTreeMap::new();
-        for allocation in self.iter().flat_map(|job| job.executions().in_use()) {
-            *tasks.entry(allocation).or_default() += 1;
-        }
-        tasks
+        let in_use = self.iter().flat_map(|job| job.executions().in_use());
+        in_use.collect()
     }
 
     /// Whether any task runs.

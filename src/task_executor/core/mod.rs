@@ -15,6 +15,7 @@
 //! | [`isolation`] | until when the tasks of isolated jobs may run |
 //! | [`generation_check`] | reads of the stored generations |
 //! | [`lifecycle`] | whether it is drained, has left or stops |
+//! | [`lateness`] | how late the process wakes up |
 //! | [`output`] | effects and lines of the log |
 //!
 //! Handlers: [`connections`], [`slot_allocation`], [`deployments`]. Inputs: [`event`] and [`requests`].
@@ -34,6 +35,7 @@ mod graphs;
 mod isolation;
 mod job;
 mod jobs;
+mod lateness;
 mod leader_tracker;
 mod leaderless_timer;
 mod lifecycle;
@@ -68,6 +70,7 @@ pub use self::graphs::GraphKey;
 use self::graphs::KnownGraph;
 use self::isolation::IsolatedJobs;
 use self::jobs::Jobs;
+use self::lateness::Lateness;
 use self::leader_tracker::{Leader, LeaderTracker};
 pub use self::leaderless_timer::LeaderlessTimer;
 use self::lifecycle::Lifecycle;
@@ -92,6 +95,7 @@ pub struct TaskExecutorCore {
     isolated: IsolatedJobs,
     generation_check: GenerationCheck,
     lifecycle: Lifecycle,
+    lateness: Lateness,
     output: Output,
 }
 
@@ -130,6 +134,7 @@ impl TaskExecutorCore {
             isolated: IsolatedJobs::default(),
             generation_check: GenerationCheck::new(now, terms),
             lifecycle: Lifecycle::new(),
+            lateness: Lateness::new(now),
             output: Output::default(),
             options,
             description,
@@ -202,9 +207,10 @@ impl TaskExecutorCore {
                 status,
                 metrics,
             } => self.task_changed(now, task, status, metrics),
-            Event::DeadlineReached(at) => self.deadline_reached(now, at),
+            Event::DeadlineReached => self.deadline_reached(now),
             Event::Stopped => {
                 self.lifecycle.stop();
+                self.connections().stop_registering();
                 let timeouts = self.cancellation_timeouts(now);
                 for job in self.jobs.iter_mut() {
                     job.cancel_all(timeouts, &mut self.output);
@@ -297,8 +303,30 @@ impl TaskExecutorCore {
         }
     }
 
-    /// When [`Event::DeadlineReached`] is due next.
-    pub fn next_deadline(&self, now: Uptime, at: Moment) -> Option<Uptime> {
+    /// Begins the wait for the next input. Returns when [`Event::DeadlineReached`] is due.
+    /// [`TaskExecutorCore::woke_up`] ends the wait.
+    pub fn arm_deadline(&mut self, now: Uptime, at: Moment) -> Option<Uptime> {
+        self.woke_up(now);
+        let deadline = self.next_deadline(now, at);
+        self.lateness.arm(now, deadline);
+        deadline
+    }
+
+    /// Extends cancellation deadlines if this process stood still: tasks could not end meanwhile. Not those of
+    /// isolated jobs: other processes rely on the time by which their tasks have ended. To be called first after the
+    /// wait for an input.
+    pub fn woke_up(&mut self, now: Uptime) {
+        let interval = self.options.task_cancellation_interval;
+        let Some(late) = self.lateness.take(now, interval) else {
+            return;
+        };
+        self.output.log(LogLine::StoodStill { late });
+        let jobs = self.jobs.iter_mut();
+        jobs.filter(|job| !self.isolated.contains(job.id()))
+            .for_each(|job| job.extend_deadlines(late));
+    }
+
+    fn next_deadline(&self, now: Uptime, at: Moment) -> Option<Uptime> {
         let doubted_at = self.jobs.active();
         let doubted_at = doubted_at.filter_map(|job| job.connection().doubted_at());
         let deadlines = [
@@ -312,9 +340,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles everything that is due.
-    fn deadline_reached(&mut self, now: Uptime, at: Moment) {
-        // First: the deadlines of cancelled tasks, which a standstill extends, are looked at below.
-        self.extend_deadlines(now, at);
+    fn deadline_reached(&mut self, now: Uptime) {
         // Before slots are freed: without registration, freed slots are in the report of the next one.
         self.connections().reconnect_silent(now);
         // Before cancellations are repeated: those of the freed slots are new.
@@ -323,21 +349,6 @@ impl TaskExecutorCore {
         for job in self.jobs.iter_mut() {
             job.review_cancellations(now, timeout, &mut self.output);
         }
-    }
-
-    /// Extends cancellation deadlines after this process stood still (it was stopped, or its host gave it no CPU
-    /// time): tasks could not end meanwhile. Not those of isolated jobs: other processes rely on the time by which
-    /// their tasks have ended.
-    fn extend_deadlines(&mut self, now: Uptime, at: Moment) {
-        let due = self.next_deadline(now, at).unwrap_or(now);
-        let late = now.saturating_duration_since(due);
-        if late < self.options.task_cancellation_interval {
-            return;
-        }
-        self.output.log(LogLine::StoodStill { late });
-        let jobs = self.jobs.iter_mut();
-        jobs.filter(|job| !self.isolated.contains(job.id()))
-            .for_each(|job| job.extend_deadlines(late));
     }
 
     fn follow(&mut self, now: Uptime, leader: Leader) {

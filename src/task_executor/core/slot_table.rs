@@ -82,6 +82,8 @@ pub enum RequestAnswer {
 #[derive(Debug)]
 pub struct SlotTable {
     slots: BTreeMap<u32, SlotState>,
+    /// The slots that are being released.
+    releasing: BTreeMap<u32, SlotHolder>,
     /// Numbers below this are default slots.
     default_slots: u32,
     budget: Budget,
@@ -101,6 +103,7 @@ impl SlotTable {
             slots: (0..default_slots)
                 .map(|number| (number, SlotState::Free))
                 .collect(),
+            releasing: BTreeMap::new(),
             default_slots,
             budget: Budget::new(worker),
             gone: BTreeSet::new(),
@@ -184,11 +187,12 @@ impl SlotTable {
 
     /// Begins to free a slot. Returns whether there was one to free.
     pub fn release(&mut self, allocation: AllocationId) -> bool {
-        for slot in self.slots.values_mut() {
+        for (&number, slot) in &mut self.slots {
             match slot {
                 SlotState::Allocated { holder, .. } | SlotState::Active(holder)
                     if holder.allocation == allocation =>
                 {
+                    self.releasing.insert(number, *holder);
                     *slot = SlotState::Releasing(*holder);
                     return true;
                 }
@@ -207,15 +211,13 @@ impl SlotTable {
         &mut self,
         is_in_use: impl Fn(SlotHolder) -> bool,
     ) -> Vec<(u32, SlotHolder)> {
-        let ended = |(&number, slot): (&u32, &SlotState)| match slot {
-            SlotState::Releasing(holder) if !is_in_use(*holder) => Some((number, *holder)),
-            SlotState::Free
-            | SlotState::Allocated { .. }
-            | SlotState::Active(_)
-            | SlotState::Releasing(_) => None,
-        };
-        let ended: Vec<_> = self.slots.iter().filter_map(ended).collect();
+        let releasing = self.releasing.iter();
+        let releasing = releasing.map(|(&number, &holder)| (number, holder));
+        let ended: Vec<_> = releasing
+            .filter(|&(_, holder)| !is_in_use(holder))
+            .collect();
         for &(number, SlotHolder { allocation, .. }) in &ended {
+            self.releasing.remove(&number);
             if number < self.default_slots {
                 self.slots.insert(number, SlotState::Free);
             } else {

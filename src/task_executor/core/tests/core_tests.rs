@@ -10,6 +10,7 @@ use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
+use super::calls::Outcome;
 use super::core_world::{World, id, leaders_sender, scope, shown};
 use crate::core::*;
 use crate::launcher::TaskStatus;
@@ -19,7 +20,7 @@ const SLOTS: u32 = 2;
 
 /// An event for a TaskExecutor. Senders are chosen from all that were ever valid.
 #[derive(Debug, Clone)]
-enum Step {
+pub(super) enum Step {
     Lead {
         epoch: u64,
     },
@@ -54,6 +55,15 @@ enum Step {
         generation: u64,
         allocation: u128,
     },
+    /// A deployment of an isolated job, for which the store has this generation.
+    SubmitIsolated {
+        sender: usize,
+        job: u128,
+        subtask: u32,
+        generation: u64,
+        allocation: u128,
+        stored: u64,
+    },
     Cancel {
         sender: usize,
         job: u128,
@@ -76,6 +86,49 @@ enum Step {
     Wait {
         seconds: u64,
     },
+    /// A heartbeat of the ResourceManager.
+    Heartbeat {
+        sender: usize,
+        draining: bool,
+        releasing: bool,
+    },
+    Stop,
+    /// An operator of a running task asks its coordinator.
+    AskCoordinator {
+        which: usize,
+    },
+    /// The call with such a request ends, in the present run or the one before.
+    EndRequest {
+        which: usize,
+        is_old: bool,
+        outcome: Outcome,
+    },
+    EndOffer {
+        job: u128,
+        accepts: bool,
+        outcome: Outcome,
+    },
+    EndReport {
+        job: u128,
+        outcome: Outcome,
+    },
+    /// A leader calls and announces itself while the store is silent.
+    Believe {
+        epoch: u64,
+    },
+    /// The store shows no such term.
+    Contradict,
+    /// The core learns what this process accepts.
+    TermChanged,
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        4 => Just(Outcome::Answered),
+        2 => Just(Outcome::NotYet),
+        1 => Just(Outcome::Outdated),
+        1 => Just(Outcome::Invalid),
+    ]
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -104,16 +157,70 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         ),
         1 => (sender.clone(), allocation)
             .prop_map(|(sender, allocation)| Step::Free { sender, allocation }),
-        1 => (sender, job, proptest::bool::weighted(0.3))
+        1 => (sender.clone(), job.clone(), proptest::bool::weighted(0.3))
             .prop_map(|(sender, job, ended)| Step::Disconnect { sender, job, ended }),
         2 => (0usize..4).prop_map(|which| Step::End { which }),
         1 => (1u64..100).prop_map(|seconds| Step::Wait { seconds }),
+        2 => (sender.clone(), job.clone(), 0u32..2, 0u64..5, 1u128..6, 0u64..5).prop_map(
+            |(sender, job, subtask, generation, allocation, stored)| {
+                Step::SubmitIsolated { sender, job, subtask, generation, allocation, stored }
+            }
+        ),
+        14 => others(sender, job),
     ];
+    // Seldom, since almost nothing happens after it.
+    let step = prop_oneof![120 => step, 1 => Just(Step::Stop)];
     proptest::collection::vec(step, 0..120)
 }
 
+fn others(
+    sender: impl Strategy<Value = usize>,
+    job: impl Strategy<Value = u128> + Clone,
+) -> impl Strategy<Value = Step> {
+    prop_oneof![
+        1 => (sender, any::<bool>(), any::<bool>()).prop_map(
+            |(sender, draining, releasing)| Step::Heartbeat { sender, draining, releasing }
+        ),
+        4 => (0usize..4).prop_map(|which| Step::AskCoordinator { which }),
+        4 => (0usize..4, proptest::bool::weighted(0.2), outcome())
+            .prop_map(|(which, is_old, outcome)| Step::EndRequest { which, is_old, outcome }),
+        4 => (job.clone(), proptest::bool::weighted(0.7), outcome())
+            .prop_map(|(job, accepts, outcome)| Step::EndOffer { job, accepts, outcome }),
+        4 => (job, outcome()).prop_map(|(job, outcome)| Step::EndReport { job, outcome }),
+        1 => (1u64..6).prop_map(|epoch| Step::Believe { epoch }),
+        2 => Just(Step::Contradict),
+        3 => Just(Step::TermChanged),
+    ]
+}
+
+/// A deployment of one task.
+fn submission(
+    sender: Option<pb::Sender>,
+    job: u128,
+    subtask: u32,
+    generation: u64,
+    allocation: u128,
+) -> pb::SubmitTasksRequest {
+    pb::SubmitTasksRequest {
+        sender,
+        job: scope(job),
+        graph: Some(graph()),
+        tasks: vec![pb::TaskDeployment {
+            vertex_id: VERTEX.to_owned(),
+            subtask,
+            generation,
+            allocation_id: id(allocation),
+            inputs: Vec::new(),
+            region: 0,
+        }],
+        graph_reference: None,
+        stopping: false,
+        stop_first: None,
+    }
+}
+
 impl World {
-    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+    pub(super) fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         let now = self.now;
         match *step {
             Step::Lead { epoch } => {
@@ -170,6 +277,9 @@ impl World {
                 let answer = self.core.request_slot(now, &request);
                 self.check_heard(sender.as_ref(), &answer)?;
                 let after = self.holders();
+                if self.core.is_draining() {
+                    prop_assert_eq!(&before, &after, "it is drained");
+                }
                 for (slot, holder) in &before {
                     prop_assert_eq!(after.get(slot), Some(holder), "it changed hands");
                 }
@@ -182,24 +292,25 @@ impl World {
                 allocation,
             } => {
                 let sender = self.sender(sender);
-                let request = pb::SubmitTasksRequest {
-                    sender: sender.clone(),
-                    job: scope(job),
-                    graph: Some(graph()),
-                    tasks: vec![pb::TaskDeployment {
-                        vertex_id: VERTEX.to_owned(),
-                        subtask,
-                        generation,
-                        allocation_id: id(allocation),
-                        inputs: Vec::new(),
-                        region: 0,
-                    }],
-                    graph_reference: None,
-                    stopping: false,
-                    stop_first: None,
-                };
+                let request = submission(sender.clone(), job, subtask, generation, allocation);
                 let answer = self.core.submit(now, request);
                 self.check_heard(sender.as_ref(), &answer)?;
+            }
+            Step::SubmitIsolated {
+                sender,
+                job,
+                subtask,
+                generation,
+                allocation,
+                stored,
+            } => {
+                let sender = self.sender(sender);
+                let mut request = submission(sender.clone(), job, subtask, generation, allocation);
+                request.stop_first = Some(pb::StopFirst {
+                    timeout_ms: 30_000,
+                    cancellation_ms: 10_000,
+                });
+                self.submit_isolated(sender.as_ref(), JobId::from_bits(job), request, stored)?;
             }
             Step::Cancel {
                 sender,
@@ -263,27 +374,61 @@ impl World {
             Step::End { .. } => {}
             Step::Wait { seconds } => {
                 self.now += Duration::from_secs(seconds);
-                let reached = Event::DeadlineReached(Moment::default());
-                self.core.handle(self.now, reached);
+                self.core.woke_up(self.now);
+                self.core.handle(self.now, Event::DeadlineReached);
+            }
+            Step::Heartbeat {
+                sender,
+                draining,
+                releasing,
+            } => {
+                let sender = self.sender(sender);
+                let request = pb::HeartbeatFromResourceManagerRequest {
+                    sender: sender.clone(),
+                    draining,
+                    releasing,
+                };
+                let answer = self.core.heartbeat_from_resource_manager(now, &request, 0);
+                self.check_heard(sender.as_ref(), &answer)?;
+            }
+            Step::Stop => self.core.handle(now, Event::Stopped),
+            Step::AskCoordinator { which } => self.ask_coordinator(which),
+            Step::EndRequest {
+                which,
+                is_old,
+                outcome,
+            } => self.end_request(which, is_old, outcome),
+            Step::EndOffer {
+                job,
+                accepts,
+                outcome,
+            } => self.end_offer(job, accepts, outcome),
+            Step::EndReport { job, outcome } => self.end_report(job, outcome),
+            Step::Believe { epoch } => self.step(&Step::Announce { epoch })?,
+            Step::Contradict => self.contradict(),
+            Step::TermChanged => {
+                let proof = self.proof();
+                if self.core.term_changed(&proof) {
+                    let is_registered = self.core.resource_manager.is_registered();
+                    prop_assert!(!is_registered, "the leader was dropped");
+                }
             }
         }
-        let status = self.core.after_event(self.now, Moment::default(), 0);
-        prop_assert!(status.isolated_until.is_none(), "no job is isolated here");
+        let status = self.core.after_event(self.now, self.at(), 0);
         self.run_effects()?;
-        let heard = self.terms.accepted().epoch.get();
-        prop_assert!(
-            heard >= self.epoch,
-            "the epoch went back from {} to {heard}",
-            self.epoch
-        );
-        self.epoch = heard;
-        Ok(())
+        let mut running = self.running.iter();
+        let is_isolated = running.any(|(task, _)| self.isolated.contains(&task.job));
+        let is_isolated = is_isolated && !self.core.lifecycle.is_stopping();
+        prop_assert_eq!(status.isolated_until.is_some(), is_isolated);
+        self.core.arm_deadline(self.now, self.at());
+        self.check_epoch()
     }
 }
 
 proptest! {
     #[test]
     fn whatever_comes_in_whatever_order_slots_have_one_holder_and_generations_start_once(
+        is_running in any::<bool>(),
         steps in steps(),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -292,8 +437,14 @@ proptest! {
             .build()
             .expect("a runtime");
         runtime.block_on(async {
-            let mut world = World::new();
+            let mut world = match is_running {
+                true => World::running(),
+                false => World::new(),
+            };
             for step in std::iter::once(&Step::Lead { epoch: 1 }).chain(&steps) {
+                if let Step::Believe { epoch } = *step {
+                    world.believe(epoch).await;
+                }
                 world.step(step)?;
                 world.check()?;
             }

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use tanist_gateway::fencing::{HighestEpoch, sender_of};
+use tanist_gateway::fencing::{Contradicted, HighestEpoch, OwnStore, Proof, sender_of};
 use tanist_gateway::registration::Registered;
 use tanist_gateway::{GatewayError, GatewayResult, NoAnswer, StoredGenerations, StoredJobs};
 use tanist_ha::clock::{Moment, Uptime};
@@ -19,7 +19,10 @@ use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, TermHolder};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
+use tokio::sync::watch;
 
+use super::calls::Calls;
+use super::core_tests::Step;
 use crate::Options;
 use crate::core::{Effect, Event, Target, TaskExecutorCore, TaskKey};
 use crate::tests::testing::description;
@@ -61,6 +64,11 @@ pub(super) struct World {
     pub(super) running: Vec<(TaskKey, String)>,
     cancelled_tasks: BTreeSet<TaskKey>,
     read: Option<Vec<JobId>>,
+    pub(super) calls: Calls,
+    /// Jobs to which an isolated task was deployed.
+    pub(super) isolated: BTreeSet<JobId>,
+    /// The last provisional term that the store has contradicted.
+    contradicted: Option<Contradicted>,
     /// Started executions since the job was last forgotten.
     started: BTreeSet<TaskKey>,
     pub(super) cancelled: BTreeMap<(JobId, u32), u64>,
@@ -83,10 +91,82 @@ impl World {
             running: Vec::new(),
             cancelled_tasks: BTreeSet::new(),
             read: None,
+            calls: Calls::default(),
+            isolated: BTreeSet::new(),
+            contradicted: None,
             started: BTreeSet::new(),
             cancelled: BTreeMap::new(),
             epoch: 1,
         }
+    }
+
+    /// Registered at both sides, with slot 0 for job 1, in which subtask 0 runs with generation 1. Its youngest sender
+    /// is the JobMaster, the next one the ResourceManager.
+    pub(super) fn running() -> World {
+        let mut world = World::new();
+        let register = |at| Step::Register { at, succeeds: true };
+        let (sender, slot, job, allocation) = (0, 0, 1, 1);
+        let request = Step::RequestSlot {
+            sender,
+            slot,
+            job,
+            allocation,
+        };
+        let submit = Step::Submit {
+            sender,
+            job,
+            subtask: 0,
+            generation: 1,
+            allocation,
+        };
+        let lead = Step::Lead { epoch: 1 };
+        for step in [lead, register(None), request, register(Some(1)), submit] {
+            world.step(&step).expect("it holds");
+        }
+        assert_eq!(world.running.len(), 1);
+        world
+    }
+
+    /// The present moment by the clock of isolated jobs.
+    pub(super) fn at(&self) -> Moment {
+        let elapsed = self.now.saturating_duration_since(Uptime::START);
+        Moment::default().after(elapsed)
+    }
+
+    /// Checks that the accepted epoch only grows, unless the store has contradicted the provisional one.
+    pub(super) fn check_epoch(&mut self) -> Result<(), TestCaseError> {
+        let accepted = self.terms.accepted().epoch.get();
+        let contradicted = self.proof().contradicted();
+        let is_contradicted = contradicted != self.contradicted;
+        let before = self.epoch;
+        prop_assert!(
+            accepted >= before || is_contradicted,
+            "the epoch went back from {before} to {accepted}"
+        );
+        self.contradicted = contradicted;
+        self.epoch = accepted;
+        Ok(())
+    }
+
+    pub(super) fn proof(&self) -> Proof {
+        self.terms.subscribe().borrow().clone()
+    }
+
+    /// A leader calls while the store does not answer, and its term is accepted provisionally.
+    pub(super) async fn believe(&mut self, epoch: u64) {
+        let leaders = watch::Sender::new(LeaderView::default());
+        let silent = OwnStore::start(leaders, std::future::pending);
+        self.terms.proven_by(silent);
+        // It is refused if the epoch is too low.
+        let _refused_or_not = self.terms.prove(Some(&leaders_sender(epoch))).await;
+        self.epoch = self.terms.accepted().epoch.get();
+    }
+
+    /// The store answers a read that shows no younger term than it had shown before.
+    pub(super) fn contradict(&mut self) {
+        let (proof, baseline) = (self.proof(), self.terms.read_baseline());
+        let incarnation = ClusterIncarnation::new("c1");
+        self.terms.answered(&incarnation, proof.proven(), &baseline);
     }
 
     /// The sender of a leader that knows the TaskExecutor by this registration.
@@ -105,6 +185,10 @@ impl World {
         answer: &GatewayResult<T>,
     ) -> Result<(), TestCaseError> {
         let Some(sender) = sender else { return Ok(()) };
+        if sender.epoch > self.epoch {
+            prop_assert!(answer.is_err(), "its term was contradicted: {sender:?}");
+            return Ok(());
+        }
         let is_present = self
             .registrations
             .values()
@@ -160,6 +244,40 @@ impl World {
         Ok(())
     }
 
+    /// A deployment of an isolated job, for which the store has this generation.
+    pub(super) fn submit_isolated(
+        &mut self,
+        sender: Option<&pb::Sender>,
+        job: JobId,
+        request: pb::SubmitTasksRequest,
+        stored: u64,
+    ) -> Result<(), TestCaseError> {
+        let generations = StoredGenerations::Present(vec![Generation::new(stored)]);
+        let shown = Ok(StoredJobs {
+            incarnation: ClusterIncarnation::new("c1"),
+            epoch: self.proof().proven(),
+            jobs: BTreeMap::from([(job, generations)]),
+        });
+        let (now, at) = (self.now, self.at());
+        let answer = self.core.submit_confirmed(now, request, at, shown);
+        self.check_heard(sender, &answer)?;
+        if answer.is_ok() {
+            self.isolated.insert(job);
+        }
+        let earlier = self.running.len();
+        self.run_effects()?;
+        let (earlier, started) = self.running.split_at(earlier);
+        for (task, _) in started {
+            let generation = task.execution.generation.get();
+            prop_assert_eq!(generation, stored, "the store has another generation");
+            let is_same =
+                |of: &TaskKey| (of.job, of.execution.subtask) == (task.job, task.execution.subtask);
+            let runs_beside = earlier.iter().any(|(of, _)| is_same(of));
+            prop_assert!(!runs_beside, "{task:?} runs beside an earlier attempt");
+        }
+        Ok(())
+    }
+
     pub(super) fn register(
         &mut self,
         at: Option<u128>,
@@ -210,7 +328,11 @@ impl World {
     }
 
     pub(super) fn run_effects(&mut self) -> Result<(), TestCaseError> {
+        let is_stopping = self.core.lifecycle.is_stopping();
         for effect in self.core.take_effects() {
+            self.calls.record(&effect)?;
+            let is_refused_now = is_stopping && is_for_running(&effect);
+            prop_assert!(!is_refused_now, "it stops: {effect:?}");
             match effect {
                 Effect::Register { target, run, .. } => {
                     self.runs.insert(target, run);
@@ -242,8 +364,9 @@ impl World {
                     self.started.retain(|task| task.job != job);
                     self.cancelled.retain(|(of, _), _| *of != job);
                     self.registrations.remove(&Target::JobMaster(job));
+                    self.isolated.remove(&job);
                 }
-                // No job is stopped here.
+                // No sources are stopped here.
                 Effect::Stop(_) => {}
                 Effect::ReadGenerations(jobs) => {
                     prop_assert!(self.read.is_none(), "two reads at once");
@@ -275,6 +398,7 @@ impl World {
     }
 
     pub(super) fn check(&self) -> Result<(), TestCaseError> {
+        self.check_follow_ups()?;
         let holders = self.holders();
         let allocations: BTreeSet<&str> = holders
             .values()
@@ -294,7 +418,7 @@ impl World {
                 "{task:?} runs in a slot that its job does not hold"
             );
         }
-        if let Some(deadline) = self.core.next_deadline(self.now, Moment::default()) {
+        if let Some(deadline) = self.core.next_deadline(self.now, self.at()) {
             prop_assert!(
                 deadline >= self.now || self.core.lifecycle.is_stopping(),
                 "a deadline was missed"
@@ -302,6 +426,19 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Whether a TaskExecutor does this only while it does not stop.
+fn is_for_running(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Register { .. }
+            | Effect::NotifySlots { .. }
+            | Effect::Offer { .. }
+            | Effect::Update { .. }
+            | Effect::AskCoordinator { .. }
+            | Effect::Start(..)
+    )
 }
 
 pub(super) fn id(bits: u128) -> String {
