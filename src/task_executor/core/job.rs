@@ -432,7 +432,7 @@ impl Job {
             });
             output.cancel(job, vec![execution]);
         }
-        if let Some(overdue) = self.executions.take_overdue(now) {
+        if let Some(overdue) = self.executions.take_overdue(now).first() {
             let (vertex, subtask) = (overdue.vertex, overdue.subtask);
             output.effect(Effect::Fatal(Fatal::CancellationTimedOut(format!(
                 "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after its \
