@@ -48,12 +48,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// Without slots and executions.
-    pub fn new(id: JobId) -> Job {
+    /// Without slots and executions. The runs of its connection are above `run`.
+    pub fn new(id: JobId, run: u64) -> Job {
         Job {
             id,
             incarnation: 0,
-            connection: Connection::idle(),
+            connection: Connection::idle(run),
             outbox: Outbox::new(),
             executions: Executions::default(),
             regions: Regions::default(),
