@@ -92,12 +92,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Without address.
-    pub fn idle() -> Connection {
+    /// Without address. Its runs of attempts are above `run`.
+    pub fn idle(run: u64) -> Connection {
         Connection {
             state: State::Idle,
             address: String::new(),
-            run: 0,
+            run,
             registration: None,
         }
     }

@@ -313,15 +313,16 @@ impl Executions {
         !self.running_in.is_empty()
     }
 
-    /// Takes an execution that did not end within its cancellation timeout. Each is returned once.
-    pub fn take_overdue(&mut self, now: Uptime) -> Option<ExecutionKey> {
+    /// Takes the executions that did not end within their cancellation timeout. Each is returned once.
+    pub fn take_overdue(&mut self, now: Uptime) -> Vec<ExecutionKey> {
         let live = self.executions.iter_mut();
-        let mut live = live.filter(|(_, execution)| !execution.status.is_terminal());
-        live.find_map(|(key, execution)| {
+        let live = live.filter(|(_, execution)| !execution.status.is_terminal());
+        let overdue = live.filter_map(|(key, execution)| {
             let deadline = &mut execution.canceling.as_mut()?.deadline;
             deadline.take_if(|deadline| *deadline <= now)?;
             Some(*key)
-        })
+        });
+        overdue.collect()
     }
 
     /// Extends the deadlines of cancelled executions: this process stood still, and they could not end.

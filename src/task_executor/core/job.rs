@@ -48,12 +48,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// Without slots and executions.
-    pub fn new(id: JobId) -> Job {
+    /// Without slots and executions. The runs of its connection are above `run`.
+    pub fn new(id: JobId, run: u64) -> Job {
         Job {
             id,
             incarnation: 0,
-            connection: Connection::idle(),
+            connection: Connection::idle(run),
             outbox: Outbox::new(),
             executions: Executions::default(),
             regions: Regions::default(),
@@ -432,7 +432,7 @@ impl Job {
             });
             output.cancel(job, vec![execution]);
         }
-        if let Some(overdue) = self.executions.take_overdue(now) {
+        if let Some(overdue) = self.executions.take_overdue(now).first() {
             let (vertex, subtask) = (overdue.vertex, overdue.subtask);
             output.effect(Effect::Fatal(Fatal::CancellationTimedOut(format!(
                 "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after its \

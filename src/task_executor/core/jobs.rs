@@ -13,50 +13,56 @@ use super::slot_table::SlotHolder;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Jobs(BTreeMap<JobId, Job>);
+pub struct Jobs {
+    jobs: BTreeMap<JobId, Job>,
+    /// The highest run of a connection of forgotten jobs: a job that is added again does not take the result of a
+    /// call from before.
+    forgotten_run: u64,
+}
 
 impl Jobs {
     /// A job.
     pub fn get(&self, job: JobId) -> Option<&Job> {
-        self.0.get(&job)
+        self.jobs.get(&job)
     }
 
     /// A job.
     pub fn get_mut(&mut self, job: JobId) -> Option<&mut Job> {
-        self.0.get_mut(&job)
+        self.jobs.get_mut(&job)
     }
 
     /// A job that a request names.
     pub fn requested(&mut self, job: JobId) -> GatewayResult<&mut Job> {
         let unknown =
             || GatewayError::NotFound(format!("job {job} is unknown on this TaskManager"));
-        self.0.get_mut(&job).ok_or_else(unknown)
+        self.jobs.get_mut(&job).ok_or_else(unknown)
     }
 
     /// A job, if this run of its connection to the JobMaster is the present one.
     pub fn in_run(&mut self, job: JobId, run: u64) -> Option<&mut Job> {
-        let known = self.0.get_mut(&job);
+        let known = self.jobs.get_mut(&job);
         known.filter(|known| known.connection().run() == run)
     }
 
     /// A job, which is added if it is not known.
     pub fn get_or_add(&mut self, job: JobId) -> &mut Job {
-        self.0.entry(job).or_insert_with(|| Job::new(job))
+        let run = self.forgotten_run;
+        self.jobs.entry(job).or_insert_with(|| Job::new(job, run))
     }
 
     /// All jobs.
     pub fn iter(&self) -> impl Iterator<Item = &Job> {
-        self.0.values()
+        self.jobs.values()
     }
 
     /// All jobs.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Job> {
-        self.0.values_mut()
+        self.jobs.values_mut()
     }
 
     /// The ids of all jobs.
     pub fn ids(&self) -> Vec<JobId> {
-        self.0.keys().copied().collect()
+        self.jobs.keys().copied().collect()
     }
 
     /// The jobs that have not ended here.
@@ -107,9 +113,11 @@ impl Jobs {
 
     /// Forgets jobs that have ended, whose tasks have ended, and that have no slot.
     pub fn forget_ended(&mut self, has_slot: impl Fn(JobId) -> bool, output: &mut Output) {
-        self.0.retain(|&id, job| {
+        let forgotten_run = &mut self.forgotten_run;
+        self.jobs.retain(|&id, job| {
             let is_over = job.is_ending() && !job.executions().is_running() && !has_slot(id);
             if is_over {
+                *forgotten_run = job.connection().run().max(*forgotten_run);
                 output.effect(Effect::Release(id));
             }
             !is_over

@@ -128,7 +128,7 @@ impl TaskExecutorCore {
     ) -> TaskExecutorCore {
         TaskExecutorCore {
             leader: LeaderTracker::new(now, terms.clone(), first_registration),
-            resource_manager: Connection::idle(),
+            resource_manager: Connection::idle(0),
             jobs: Jobs::default(),
             slots: SlotTable::new(&description.worker),
             isolated: IsolatedJobs::default(),

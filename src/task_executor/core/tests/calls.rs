@@ -56,6 +56,8 @@ struct Request {
 pub(super) struct Calls {
     /// The last report of each job, with the run of its connection.
     reports: BTreeMap<JobId, (u64, Report)>,
+    /// The executions in it.
+    reported: BTreeMap<JobId, Vec<pb::ExecutionReport>>,
     /// The last offer of each job, with the run of its connection.
     offers: BTreeMap<JobId, (u64, Vec<String>)>,
     requests: BTreeMap<u64, Request>,
@@ -65,10 +67,11 @@ pub(super) struct Calls {
 impl Calls {
     /// Records an effect, if it is a call or the end of an operator's request.
     pub(super) fn record(&mut self, effect: &Effect) -> Result<(), TestCaseError> {
-        if let Effect::Update { to, .. } = effect {
+        if let Effect::Update { to, request } = effect {
             let in_flight = (to.run, Report::InFlight);
             let last = self.reports.insert(to.job, in_flight);
             prop_assert_ne!(last, Some(in_flight), "two reports at once");
+            self.reported.insert(to.job, request.executions.clone());
         }
         if let Effect::Offer { to, request } = effect {
             let offers = request.offers.iter();
@@ -97,6 +100,14 @@ impl Calls {
             Report::InFlight => true,
             Report::Failed(at) => now < at + Options::default().retry_delay,
         })
+    }
+
+    /// The executions in the last report of a job, if it was sent in this run of the connection and failed.
+    pub(super) fn failed_report(&self, job: JobId, run: u64) -> &[pb::ExecutionReport] {
+        match self.reports.get(&job) {
+            Some(&(of, Report::Failed(_))) if of == run => &self.reported[&job],
+            Some(_) | None => &[],
+        }
     }
 
     /// The tasks whose requests are not answered.

@@ -7,7 +7,7 @@ use crate::core::connection::*;
 #[test]
 fn a_registration_is_over_when_another_run_of_attempts_begins_and_when_the_connection_is_given_up()
 {
-    let mut connection = Connection::idle();
+    let mut connection = Connection::idle(0);
     let send = |connection: &mut Connection, number| {
         let registration = Registration::new(ClusterIncarnation::new("c1"), Epoch::new(1), number);
         let sender = connection.send(registration);

@@ -141,3 +141,27 @@ async fn a_leader_whose_term_the_store_contradicts_is_dropped_and_no_slot_expire
     }
     assert!(world.core.slots.next_deadline().is_some());
 }
+
+#[test]
+fn a_job_that_is_added_again_takes_no_answer_from_before() {
+    let mut world = World::running();
+    let run = |world: &World| {
+        let known = world.core.jobs.get(JobId::from_bits(1));
+        known.map(|known| known.connection().run())
+    };
+    let earlier = run(&world);
+    let (sender, job, ended) = (0, 1, true);
+    let disconnect = Step::Disconnect { sender, job, ended };
+    for step in [disconnect, Step::End { which: 0 }] {
+        world.step(&step).expect("it holds");
+    }
+    assert_eq!(run(&world), None, "it is forgotten");
+    let request = Step::RequestSlot {
+        sender: 1,
+        slot: 0,
+        job,
+        allocation: 2,
+    };
+    world.step(&request).expect("it holds");
+    assert!(run(&world) > earlier, "{:?}", run(&world));
+}

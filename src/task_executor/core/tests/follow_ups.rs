@@ -42,7 +42,13 @@ impl World {
         let is_needed = !job.is_ending() || job.executions().is_running();
         let is_known_for = is_needed || core.slots.is_used_by(id);
         prop_assert!(is_known_for, "{id} has ended and is not forgotten");
-        let is_registered = job.connection().is_registered();
+        let (is_registered, run) = (job.connection().is_registered(), job.connection().run());
+        let key = |of: &pb::ExecutionReport| (of.subtask, of.generation);
+        let present = job.executions().report(&|_| None);
+        let mut failed = self.calls.failed_report(id, run).iter();
+        let is_lost = failed.any(|of| present.iter().any(|it| key(it) == key(of)));
+        let is_kept = !is_lost || job.executions().has_changed();
+        prop_assert!(is_kept, "the failed report of {id} is not repeated");
         let far = self.now + Duration::from_secs(1_000_000_000);
         let expiring = core.slots.expired(far).into_iter();
         let expiring = expiring.filter(|holder| holder.job == id);
@@ -58,9 +64,7 @@ impl World {
             id
         );
         if is_registered && job.executions().has_changed() && !core.lifecycle.is_stopping() {
-            let is_reported = self
-                .calls
-                .is_report_pending(self.now, id, job.connection().run());
+            let is_reported = self.calls.is_report_pending(self.now, id, run);
             prop_assert!(is_reported, "changes of {id} are not reported");
         }
         Ok(())
