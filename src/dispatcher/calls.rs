@@ -16,7 +16,7 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::warn;
 
 use super::actor::DispatcherContext;
-use super::core::{self, Submission};
+use super::core::{self, ReadNumber, Submission};
 use super::descriptions::Dropped;
 use super::handle::{Channels, Command, Reply};
 use super::job_store::JobStoreError;
@@ -117,7 +117,7 @@ impl Calls {
                 graph,
                 state,
                 is_recovered,
-            } => self.start_job_master(job, graph, state, is_recovered),
+            } => self.start_job_master(job, *graph, *state, is_recovered),
             Effect::CancelByJobMaster { job, reply } => {
                 let job_master = self.job_master(job);
                 self.spawn_reply(reply, async move {
@@ -200,12 +200,20 @@ impl Calls {
                     Event::QuarantineWritten { job, written }
                 });
             }
-            Effect::ReadWaitingJobs { jobs, reply } => self.read_waiting_jobs(jobs, reply),
-            Effect::AwaitRecords { job } => {
+            Effect::ReadWaitingJobs {
+                jobs,
+                number,
+                reply,
+            } => self.read_waiting_jobs(jobs, number, reply),
+            Effect::AwaitRecords { job, number } => {
                 let store = self.context.store.clone();
                 self.spawn(async move {
                     let found = vec![(job, store.await_job(job).await)];
-                    Event::WaitingJobsRead { found, reply: None }
+                    Event::WaitingJobsRead {
+                        found,
+                        number,
+                        reply: None,
+                    }
                 });
             }
             Effect::AwaitResult { job } => {
@@ -361,7 +369,12 @@ impl Calls {
         });
     }
 
-    fn read_waiting_jobs(&mut self, jobs: Vec<JobId>, reply: Option<Reply<()>>) {
+    fn read_waiting_jobs(
+        &mut self,
+        jobs: Vec<JobId>,
+        number: ReadNumber,
+        reply: Option<Reply<()>>,
+    ) {
         let store = self.context.store.clone();
         self.spawn(async move {
             let reads = jobs.into_iter().map(|job| {
@@ -369,7 +382,11 @@ impl Calls {
                 async move { (job, store.reread(job).await) }
             });
             let found = stream::iter(reads).buffered(READ_AT_ONCE).collect().await;
-            Event::WaitingJobsRead { found, reply }
+            Event::WaitingJobsRead {
+                found,
+                number,
+                reply,
+            }
         });
     }
 

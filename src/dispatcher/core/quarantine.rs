@@ -59,9 +59,9 @@ impl Fault {
 #[derive(Debug)]
 pub struct JobToRetry {
     /// The job graph to run.
-    pub graph: pb::JobGraph,
+    pub graph: Box<pb::JobGraph>,
     /// Progress of the job.
-    pub state: pb::JobState,
+    pub state: Box<pb::JobState>,
 }
 
 impl<R: Replies> DispatcherCore<R> {
@@ -86,7 +86,7 @@ impl<R: Replies> DispatcherCore<R> {
         &self,
         found: RecoveredJob,
         retried: bool,
-    ) -> Result<Box<JobToRetry>, Box<Fault>> {
+    ) -> Result<JobToRetry, Box<Fault>> {
         let (graph, mut state) = match found {
             RecoveredJob::Unreadable {
                 kind,
@@ -137,10 +137,7 @@ impl<R: Replies> DispatcherCore<R> {
             return Err(Box::new(Fault::of(quarantine, *state, Some(&graph))));
         }
         state.quarantine = None;
-        Ok(Box::new(JobToRetry {
-            graph: *graph,
-            state: *state,
-        }))
+        Ok(JobToRetry { graph, state })
     }
 
     /// Continues with a job according to its records.

@@ -71,7 +71,7 @@ impl<R: Replies> DispatcherCore<R> {
     pub(super) fn on_submission_written(
         &mut self,
         submission: Submission,
-        state: pb::JobState,
+        state: Box<pb::JobState>,
         written: Result<(), JobStoreError>,
     ) {
         let job = submission.job;
@@ -83,7 +83,7 @@ impl<R: Replies> DispatcherCore<R> {
             Ok(()) => {
                 let name = submission.graph.name.clone();
                 self.out.log(LogLine::JobSubmitted { job, name });
-                self.start_job_master(job, submission.graph, state, false);
+                self.start_job_master(job, Box::new(submission.graph), state, false);
                 for (place, reply) in waiting.into_iter().enumerate() {
                     let answer = Ok(accepted(job, place > 0));
                     self.out.answer_submission(reply, answer);

@@ -85,7 +85,7 @@ impl World {
                     !self.job_masters.contains_key(job),
                     "{job} is written twice"
                 );
-                store.put_state(*job, to_retry.state.clone());
+                store.put_state(*job, (*to_retry.state).clone());
             }
             Effect::DeleteUnreadableResult { job, .. } => {
                 let record = store.results.remove(job).expect("it has ended");
@@ -132,7 +132,7 @@ impl World {
     fn waits(&self, effect: &Effect<Tickets>, is_refused: bool) -> bool {
         match effect {
             Effect::WriteResult { is_retried, .. } => *is_retried && is_refused && !self.is_fenced,
-            Effect::AwaitRecords { job } => {
+            Effect::AwaitRecords { job, .. } => {
                 matches!(self.store.read(*job), RecoveredJob::Unavailable { .. })
             }
             Effect::AwaitResult { job } => self.store.read_result(*job) == Err(None),
@@ -257,12 +257,21 @@ impl World {
                 deleted: written,
                 reply,
             },
-            Effect::ReadWaitingJobs { jobs, reply } => {
+            Effect::ReadWaitingJobs {
+                jobs,
+                number,
+                reply,
+            } => {
                 let found = jobs.into_iter().map(|job| (job, self.reread(job)));
                 let found = found.collect();
-                Event::WaitingJobsRead { found, reply }
+                Event::WaitingJobsRead {
+                    found,
+                    number,
+                    reply,
+                }
             }
-            Effect::AwaitRecords { job } => Event::WaitingJobsRead {
+            Effect::AwaitRecords { job, number } => Event::WaitingJobsRead {
+                number,
                 found: vec![(job, Ok(self.store.read(job)))],
                 reply: None,
             },
