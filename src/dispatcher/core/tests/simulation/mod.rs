@@ -5,6 +5,8 @@
 mod effects;
 mod invariants;
 mod random_steps;
+mod reads;
+mod rest;
 mod steps;
 mod store;
 mod world;
