@@ -64,8 +64,8 @@ impl<R: Replies> DispatcherCore<R> {
         for (job, result) in waiting.ended {
             self.on_job_ended(job, result);
         }
-        for (job, result, reply) in waiting.canceled {
-            self.end_canceled(job, result, reply);
+        for it in waiting.canceled {
+            self.end_canceled(it.job, it.result, it.reply);
         }
         for command in waiting.commands {
             self.take_command(command);

@@ -24,9 +24,17 @@ pub(super) struct Waiting<R: Replies> {
     /// Jobs that have ended in this term.
     pub ended: Vec<(JobId, Box<pb::JobResult>)>,
     /// Jobs without a JobMaster that are cancelled.
-    pub canceled: Vec<(JobId, Box<pb::JobResult>, Option<R::To<pb::Ack>>)>,
+    pub canceled: Vec<Canceled<R>>,
     /// Requests to read the results.
     pub readers: Vec<R::To<()>>,
+}
+
+/// The cancellation of a job without a JobMaster.
+#[derive(Debug)]
+pub(super) struct Canceled<R: Replies> {
+    pub job: JobId,
+    pub result: Box<pb::JobResult>,
+    pub reply: Option<R::To<pb::Ack>>,
 }
 
 impl<R: Replies> UnreadResults<R> {
@@ -83,7 +91,7 @@ impl<R: Replies> UnreadResults<R> {
         result: Box<pb::JobResult>,
         reply: Option<R::To<pb::Ack>>,
     ) {
-        self.waiting.canceled.push((job, result, reply));
+        self.waiting.canceled.push(Canceled { job, result, reply });
     }
 
     /// Adds a request to read. Returns true if reading must be started.
