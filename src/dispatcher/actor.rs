@@ -69,11 +69,13 @@ impl Dispatcher {
         let (store_timeout, max_uploaded) = (options.store_timeout, options.max_uploaded);
         let (blobs, checks) = (context.blobs.clone(), context.checks);
         let clock = TermClock::start(&context.session, options.result_retention);
-        let mut actor = DispatcherActor::recover(options, context, clock.clone(), recovered);
+        let actor = DispatcherActor::recover(options, context, clock.clone(), recovered);
         let stopped = CancellationToken::new();
         let guard = stopped.clone().drop_guard();
         tokio::spawn(async move {
             let _guard = guard;
+            // Dropped before the guard: when `stopped` is signalled, the core and the requests in it are gone.
+            let mut actor = actor;
             actor.run(mailbox).await;
             actor.calls.stop().await;
         });

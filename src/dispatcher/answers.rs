@@ -1,10 +1,13 @@
 //! Answers that wait: for the description of a JobMaster, for a description in the store, or for the ResourceManager.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream;
-use tanist_gateway::{GatewayError, GatewayResult, ResourceRequirementsGateway, START_BY_HAND};
+use tanist_gateway::{
+    GatewayError, GatewayResult, JobMasterControl, ResourceRequirementsGateway, START_BY_HAND,
+};
 use tanist_ha::election::NotLeading;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -12,9 +15,41 @@ use tanist_proto::v1 as pb;
 use super::calls::{Calls, Event, started};
 use super::core::{Described, Listing, ended_details, listed};
 use super::handle::Reply;
+use super::job_store::JobStore;
 
 /// Number of JobMasters that describe their jobs at the same time for a list of all jobs.
 const DESCRIBED_AT_ONCE: usize = 256;
+
+/// Source of a job's description, with the JobMaster to ask.
+struct Source {
+    described: Described,
+    job_master: Option<Arc<dyn JobMasterControl>>,
+}
+
+impl Source {
+    fn of(calls: &Calls, job: JobId, described: Described) -> Source {
+        Source {
+            described,
+            job_master: calls.job_master(job),
+        }
+    }
+
+    /// Returns the description.
+    async fn details(self, job: JobId, store: &JobStore) -> GatewayResult<pb::JobDetails> {
+        match self.described {
+            Described::ByJobMaster => started(job, self.job_master)?.describe().await,
+            Described::Known(details) => Ok(*details),
+            Described::Stored {
+                result,
+                waiting,
+                left,
+            } => {
+                let described = store.describe_ended(job, &result).await;
+                Ok(ended_details(described, &result, waiting, left.as_deref()))
+            }
+        }
+    }
+}
 
 impl Calls {
     /// Answers with a description.
@@ -23,38 +58,16 @@ impl Calls {
         reply: Reply<pb::JobDetails>,
         described: GatewayResult<(JobId, Described)>,
     ) {
-        let described = described.map(|(job, described)| self.details(job, described));
+        let source = described.map(|(job, described)| (job, Source::of(self, job, described)));
         let as_of = Some(self.position());
-        let resources = self.context().resources.clone();
+        let context = self.context();
+        let (store, resources) = (context.store.clone(), context.resources.clone());
         self.spawn_reply(reply, async move {
-            let mut details = described?.await?;
+            let (job, source) = source?;
+            let mut details = source.details(job, &store).await?;
             tell_of_workers(std::slice::from_mut(&mut details), &*resources).await;
             Ok(pb::JobDetails { as_of, ..details })
         });
-    }
-
-    /// Returns the description from its source.
-    fn details(
-        &self,
-        job: JobId,
-        described: Described,
-    ) -> impl Future<Output = GatewayResult<pb::JobDetails>> + Send + use<> {
-        let job_master = self.job_master(job);
-        let store = self.context().store.clone();
-        async move {
-            match described {
-                Described::ByJobMaster => started(job, job_master)?.describe().await,
-                Described::Known(details) => Ok(*details),
-                Described::Stored {
-                    result,
-                    waiting,
-                    left,
-                } => {
-                    let described = store.describe_ended(job, &result).await;
-                    Ok(ended_details(described, &result, waiting, left.as_deref()))
-                }
-            }
-        }
     }
 
     /// Describes all jobs for a list.
@@ -64,15 +77,19 @@ impl Calls {
         jobs: Vec<(JobId, Described)>,
     ) {
         let as_of = self.position();
-        let described = jobs.into_iter().map(|(job, described)| {
-            let details = self.details(job, described);
-            async move { (job, details.await) }
+        let sources = jobs.into_iter().map(|(job, described)| {
+            let source = Source::of(self, job, described);
+            (job, source)
         });
-        let described: Vec<_> = described.collect();
+        let sources: Vec<_> = sources.collect();
+        let store = self.context().store.clone();
         let listing = async move {
-            let mut jobs = Vec::with_capacity(described.len());
+            // Growing the list step by step would need twice the memory for ten thousand jobs.
+            let mut jobs = Vec::with_capacity(sources.len());
             let mut unanswered = Vec::new();
-            let mut described = pin!(stream::iter(described).buffered(DESCRIBED_AT_ONCE));
+            let described = stream::iter(sources)
+                .map(async |(job, source)| (job, source.details(job, &store).await));
+            let mut described = pin!(described.buffered(DESCRIBED_AT_ONCE));
             while let Some((job, details)) = described.next().await {
                 if details.is_err() {
                     unanswered.push((jobs.len(), job));

@@ -16,7 +16,7 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::warn;
 
 use super::actor::DispatcherContext;
-use super::core::{self, JobRecords, Submission};
+use super::core::{self, ReadNumber, Submission};
 use super::descriptions::Dropped;
 use super::handle::{Channels, Command, Reply};
 use super::job_store::JobStoreError;
@@ -114,9 +114,10 @@ impl Calls {
             }
             Effect::StartJobMaster {
                 job,
-                records,
+                graph,
+                state,
                 is_recovered,
-            } => self.start_job_master(job, *records, is_recovered),
+            } => self.start_job_master(job, *graph, *state, is_recovered),
             Effect::CancelByJobMaster { job, reply } => {
                 let job_master = self.job_master(job);
                 self.spawn_reply(reply, async move {
@@ -199,12 +200,20 @@ impl Calls {
                     Event::QuarantineWritten { job, written }
                 });
             }
-            Effect::ReadWaitingJobs { jobs, reply } => self.read_waiting_jobs(jobs, reply),
-            Effect::AwaitRecords { job } => {
+            Effect::ReadWaitingJobs {
+                jobs,
+                number,
+                reply,
+            } => self.read_waiting_jobs(jobs, number, reply),
+            Effect::AwaitRecords { job, number } => {
                 let store = self.context.store.clone();
                 self.spawn(async move {
                     let found = vec![(job, store.await_job(job).await)];
-                    Event::WaitingJobsRead { found, reply: None }
+                    Event::WaitingJobsRead {
+                        found,
+                        number,
+                        reply: None,
+                    }
                 });
             }
             Effect::AwaitResult { job } => {
@@ -232,15 +241,15 @@ impl Calls {
             }
             Effect::RemoveQuarantine {
                 job,
-                records,
+                to_retry,
                 reply,
             } => {
                 let store = self.context.store.clone();
                 self.spawn(async move {
-                    let written = store.put_state(&records.state).await;
+                    let written = store.put_state(&to_retry.state).await;
                     Event::QuarantineRemoved {
                         job,
-                        records,
+                        to_retry,
                         written,
                         reply,
                     }
@@ -280,8 +289,13 @@ impl Calls {
         });
     }
 
-    fn start_job_master(&mut self, job: JobId, records: JobRecords, is_recovered: bool) {
-        let JobRecords { graph, state } = records;
+    fn start_job_master(
+        &mut self,
+        job: JobId,
+        graph: pb::JobGraph,
+        state: pb::JobState,
+        is_recovered: bool,
+    ) {
         let control = self.context.launcher.launch(graph, state, is_recovered);
         self.job_masters.insert(job, control.clone());
         self.spawn(async move {
@@ -355,7 +369,12 @@ impl Calls {
         });
     }
 
-    fn read_waiting_jobs(&mut self, jobs: Vec<JobId>, reply: Option<Reply<()>>) {
+    fn read_waiting_jobs(
+        &mut self,
+        jobs: Vec<JobId>,
+        number: ReadNumber,
+        reply: Option<Reply<()>>,
+    ) {
         let store = self.context.store.clone();
         self.spawn(async move {
             let reads = jobs.into_iter().map(|job| {
@@ -363,7 +382,11 @@ impl Calls {
                 async move { (job, store.reread(job).await) }
             });
             let found = stream::iter(reads).buffered(READ_AT_ONCE).collect().await;
-            Event::WaitingJobsRead { found, reply }
+            Event::WaitingJobsRead {
+                found,
+                number,
+                reply,
+            }
         });
     }
 

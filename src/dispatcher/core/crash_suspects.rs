@@ -16,7 +16,8 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::{
-    DispatcherCore, Effect, Entry, LogLine, Quarantined, Rebuilding, Replies, Reread, no_job_master,
+    DispatcherCore, Effect, Entry, LogLine, Quarantined, ReadNumber, Rebuilding, Replies, Reread,
+    no_job_master,
 };
 
 impl<R: Replies> DispatcherCore<R> {
@@ -26,7 +27,7 @@ impl<R: Replies> DispatcherCore<R> {
         let reason = "its turn to be recovered has not come".to_owned();
         let quarantine = self.found(pb::QuarantineKind::Unspecified, reason);
         let known = Quarantined::of(&mut state, quarantine, None);
-        let suspect = Rebuilding::suspect(known);
+        let suspect = Rebuilding::suspect(known, self.last_read.next());
         self.jobs.set(job, Entry::Rebuilding(suspect));
         if is_canceled {
             self.cancel_suspect(job, None);
@@ -58,22 +59,32 @@ impl<R: Replies> DispatcherCore<R> {
     pub(super) fn cancel_failed(&mut self, job: JobId) {
         let suspect = self.jobs.rebuilding_mut(job);
         if suspect.is_some_and(|suspect| suspect.cancel_failed()) {
-            let (jobs, reply) = (vec![job], None);
-            self.out.effect(Effect::ReadWaitingJobs { jobs, reply });
+            self.read_waiting_jobs(vec![job], None);
         }
+    }
+
+    /// Reads jobs whose turn has come.
+    pub(super) fn read_waiting_jobs(&mut self, jobs: Vec<JobId>, reply: Option<R::To<()>>) {
+        let number = self.number_read();
+        self.out.effect(Effect::ReadWaitingJobs {
+            jobs,
+            number,
+            reply,
+        });
     }
 
     /// Starts the jobs that were read.
     pub(super) fn on_waiting_jobs_read(
         &mut self,
         found: Vec<(JobId, Reread)>,
+        number: ReadNumber,
         reply: Option<R::To<()>>,
     ) {
         for (job, found) in found {
             match (found, self.jobs.rebuilding_mut(job)) {
                 (Err(failure), _) => self.out.log(LogLine::SuspectNotRead { job, failure }),
                 (Ok(found), Some(waiting)) => {
-                    if waiting.takes_turn() {
+                    if waiting.takes_turn(number) {
                         self.take_up(job, found);
                     }
                 }

@@ -65,7 +65,7 @@ impl<R: Replies> DispatcherCore<R> {
 
     /// Drops the descriptions of the oldest jobs beyond the limit. Their results stay.
     pub(super) fn bound_descriptions(&mut self) {
-        if self.is_expiring || self.unread.is_some() {
+        if self.is_expiring || self.unread.is_some() || self.is_suspended() {
             return;
         }
         let beyond = beyond_capacity(self.jobs.ended(), self.options.max_described);

@@ -7,7 +7,7 @@ use tanist_gateway::{GatewayError, GatewayResult, JobMasterGateway};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::{Command, Described, JobRecords, Replies, Submission, Timer};
+use super::{Command, Described, JobToRetry, ReadNumber, Replies, Submission, Timer};
 
 /// An output of the core, run by the actor, in order.
 #[derive(Debug)]
@@ -79,7 +79,8 @@ pub enum Effect<R: Replies> {
     /// Start a JobMaster. The job has none.
     StartJobMaster {
         job: JobId,
-        records: Box<JobRecords>,
+        graph: Box<pb::JobGraph>,
+        state: Box<pb::JobState>,
         /// The job was read from the store.
         is_recovered: bool,
     },
@@ -137,10 +138,16 @@ pub enum Effect<R: Replies> {
     /// Read these jobs.
     ReadWaitingJobs {
         jobs: Vec<JobId>,
+        /// Number of this read.
+        number: ReadNumber,
         reply: Option<R::To<()>>,
     },
     /// Read a job until the outcome is definite.
-    AwaitRecords { job: JobId },
+    AwaitRecords {
+        job: JobId,
+        /// Number of this read.
+        number: ReadNumber,
+    },
     /// Read the result of an ended job until the outcome is definite.
     AwaitResult { job: JobId },
     /// Read the results that existed when the term began.
@@ -150,7 +157,7 @@ pub enum Effect<R: Replies> {
     /// Write a job's record, which has no quarantine any more.
     RemoveQuarantine {
         job: JobId,
-        records: Box<JobRecords>,
+        to_retry: JobToRetry,
         reply: R::To<pb::Ack>,
     },
     /// Remove an unreadable result.

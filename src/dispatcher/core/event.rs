@@ -6,7 +6,7 @@ use tanist_ha::election::NotLeading;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::{Command, JobRecords, Listing, Replies, Submission, Times};
+use super::{Command, JobToRetry, Listing, ReadNumber, Replies, Submission, Times};
 use crate::{JobStoreError, RecoveredJob, RecoveredJobs};
 
 /// What the actor reads right before each event.
@@ -109,6 +109,8 @@ pub enum Event<R: Replies> {
     /// Jobs that wait were read: suspects whose turn has come, or a job whose records could not be read.
     WaitingJobsRead {
         found: Vec<(JobId, Reread)>,
+        /// Number of the read.
+        number: ReadNumber,
         reply: Option<R::To<()>>,
     },
     /// The result of an ended job, unreadable when the term began, was read; or it is certain that it can't be read.
@@ -127,7 +129,7 @@ pub enum Event<R: Replies> {
     /// A job's record was written without its quarantine, or writing it failed.
     QuarantineRemoved {
         job: JobId,
-        records: Box<JobRecords>,
+        to_retry: JobToRetry,
         written: Result<(), PersistError>,
         reply: R::To<pb::Ack>,
     },

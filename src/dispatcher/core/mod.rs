@@ -48,6 +48,7 @@ use std::collections::BTreeSet;
 use tanist_gateway::GatewayError;
 use tanist_ha::election::{Epoch, NotLeading};
 use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
 
 pub use self::admission::{
     Admission, Deadline, Known, Submission, SubmissionKey, Times, admit, first_state, is_expired,
@@ -67,10 +68,10 @@ pub use self::lists::{Listing, listed};
 pub use self::log_line::LogLine;
 use self::outputs::Outputs;
 pub use self::persisting::Persisting;
-pub use self::quarantine::JobRecords;
+pub use self::quarantine::JobToRetry;
 pub use self::quarantined::Quarantined;
 pub use self::read_barrier::ReadBarrier;
-pub use self::rebuilding::Rebuilding;
+pub use self::rebuilding::{ReadNumber, Rebuilding};
 pub use self::retention::Retention;
 use self::unread_results::UnreadResults;
 use crate::{DispatcherOptions, GraphChecks, RecoveredJobs};
@@ -103,6 +104,8 @@ pub struct DispatcherCore<R: Replies> {
     job_master_failures: JobMasterFailures,
     /// Number of submissions that this term has accepted.
     submissions: u64,
+    /// The last read of waiting jobs.
+    last_read: ReadNumber,
     out: Outputs<R>,
 }
 
@@ -129,6 +132,7 @@ impl<R: Replies> DispatcherCore<R> {
             is_expiring: false,
             job_master_failures: JobMasterFailures::default(),
             submissions: 0,
+            last_read: ReadNumber::default(),
             out: Outputs::default(),
         };
         let jobs = std::mem::take(&mut recovered.jobs);
@@ -154,7 +158,7 @@ impl<R: Replies> DispatcherCore<R> {
                 submission,
                 state,
                 written,
-            } => self.on_submission_written(*submission, *state, written),
+            } => self.on_submission_written(*submission, state, written),
             Event::JobEnded { job, result } => self.on_job_ended(job, result),
             Event::JobMasterBroke { job, unfit } => self.on_job_master_broke(job, unfit),
             Event::JobMasterRemoved {
@@ -181,7 +185,11 @@ impl<R: Replies> DispatcherCore<R> {
                 noted,
             } => self.on_retention_noted(job, counted_ms, noted),
             Event::QuarantineWritten { job, written } => self.on_quarantine_written(job, written),
-            Event::WaitingJobsRead { found, reply } => self.on_waiting_jobs_read(found, reply),
+            Event::WaitingJobsRead {
+                found,
+                number,
+                reply,
+            } => self.on_waiting_jobs_read(found, number, reply),
             Event::ResultRead { job, found } => self.on_result_read(job, found),
             Event::ResultsRead(read) => self.on_results_read(*read),
             Event::QuarantinedRead { job, found, reply } => {
@@ -189,10 +197,10 @@ impl<R: Replies> DispatcherCore<R> {
             }
             Event::QuarantineRemoved {
                 job,
-                records,
+                to_retry,
                 written,
                 reply,
-            } => self.on_quarantine_removed(job, records, written, reply),
+            } => self.on_quarantine_removed(job, to_retry, written, reply),
             Event::UnreadableResultDeleted {
                 job,
                 deleted,
@@ -216,16 +224,29 @@ impl<R: Replies> DispatcherCore<R> {
         self.now.standing == Err(NotLeading::Suspended)
     }
 
+    /// Returns the number of a read of waiting jobs that starts now.
+    fn number_read(&mut self) -> ReadNumber {
+        self.last_read = self.last_read.next();
+        self.last_read
+    }
+
     /// Starts the JobMaster of a job that has none.
-    fn start_job_master(&mut self, job: JobId, records: Box<JobRecords>, is_recovered: bool) {
+    fn start_job_master(
+        &mut self,
+        job: JobId,
+        graph: Box<pb::JobGraph>,
+        state: Box<pb::JobState>,
+        is_recovered: bool,
+    ) {
         let running = Entry::Running {
-            key: state_key(&records.state),
-            name: records.state.name.clone(),
+            key: state_key(&state),
+            name: state.name.clone(),
         };
         self.jobs.set(job, running);
         self.out.effect(Effect::StartJobMaster {
             job,
-            records,
+            graph,
+            state,
             is_recovered,
         });
     }

@@ -57,11 +57,11 @@ impl Fault {
 
 /// The records of a job that can be led.
 #[derive(Debug)]
-pub struct JobRecords {
+pub struct JobToRetry {
     /// The job graph to run.
-    pub graph: pb::JobGraph,
+    pub graph: Box<pb::JobGraph>,
     /// Progress of the job.
-    pub state: pb::JobState,
+    pub state: Box<pb::JobState>,
 }
 
 impl<R: Replies> DispatcherCore<R> {
@@ -86,7 +86,7 @@ impl<R: Replies> DispatcherCore<R> {
         &self,
         found: RecoveredJob,
         retried: bool,
-    ) -> Result<Box<JobRecords>, Box<Fault>> {
+    ) -> Result<JobToRetry, Box<Fault>> {
         let (graph, mut state) = match found {
             RecoveredJob::Unreadable {
                 kind,
@@ -137,10 +137,7 @@ impl<R: Replies> DispatcherCore<R> {
             return Err(Box::new(Fault::of(quarantine, *state, Some(&graph))));
         }
         state.quarantine = None;
-        Ok(Box::new(JobRecords {
-            graph: *graph,
-            state: *state,
-        }))
+        Ok(JobToRetry { graph, state })
     }
 
     /// Continues with a job according to its records.
@@ -153,7 +150,7 @@ impl<R: Replies> DispatcherCore<R> {
             found => found,
         };
         match self.judge(found, false) {
-            Ok(records) => self.start_job_master(job, records, true),
+            Ok(sound) => self.start_job_master(job, sound.graph, sound.state, true),
             Err(fault) => self.quarantine(job, *fault),
         }
     }

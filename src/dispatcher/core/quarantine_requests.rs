@@ -14,7 +14,7 @@ use tanist_proto::v1 as pb;
 
 use super::quarantined::event;
 use super::{
-    DispatcherCore, Effect, Entry, JobRecords, LogLine, Replies, Reread, is_written_about,
+    DispatcherCore, Effect, Entry, JobToRetry, LogLine, Replies, Reread, is_written_about,
     no_such_job, suspended,
 };
 use crate::{JobStoreError, RecoveredJob};
@@ -88,15 +88,15 @@ impl<R: Replies> DispatcherCore<R> {
             _ => None,
         };
         match judged {
-            Ok(mut records) => {
+            Ok(mut to_retry) => {
                 let epoch = self.term.epoch.get();
                 let retried = event(pb::JobEventKind::Retry, epoch, self.now.wall_ms);
                 let set_aside = known.map(|known| known.set_aside());
-                let events = &mut records.state.events;
+                let events = &mut to_retry.state.events;
                 events.extend(set_aside.into_iter().chain([retried]));
                 self.out.effect(Effect::RemoveQuarantine {
                     job,
-                    records,
+                    to_retry,
                     reply,
                 });
             }
@@ -116,7 +116,7 @@ impl<R: Replies> DispatcherCore<R> {
     pub(super) fn on_quarantine_removed(
         &mut self,
         job: JobId,
-        records: Box<JobRecords>,
+        to_retry: JobToRetry,
         written: Result<(), PersistError>,
         reply: R::To<pb::Ack>,
     ) {
@@ -124,7 +124,7 @@ impl<R: Replies> DispatcherCore<R> {
             Ok(()) => {
                 self.out.log(LogLine::LedAgain { job });
                 self.job_master_failures.forget(job);
-                self.start_job_master(job, records, true);
+                self.start_job_master(job, to_retry.graph, to_retry.state, true);
                 Ok(())
             }
             Err(error) => {

@@ -3,14 +3,26 @@
 
 use super::{Quarantined, SubmissionKey};
 
+/// Number of a read of waiting jobs, in the order in which they start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct ReadNumber(u64);
+
+impl ReadNumber {
+    /// The number of the next read.
+    pub(super) fn next(self) -> ReadNumber {
+        ReadNumber(self.0 + 1)
+    }
+}
+
 /// A job that has no JobMaster now.
 #[derive(Debug)]
 pub struct Rebuilding {
     key: SubmissionKey,
     name: String,
     why: &'static str,
-    /// Its broken JobMaster is being removed. Only the read after that counts.
-    is_removing: bool,
+    /// The first read of waiting jobs that counts; `None`: its broken JobMaster is being removed, and none counts. A
+    /// read that began before the removal may have found what that JobMaster has changed since.
+    first_read: Option<ReadNumber>,
     /// Set if the turn has not come, or if only the state could be read.
     suspect: Option<Box<Suspect>>,
 }
@@ -31,18 +43,18 @@ impl Rebuilding {
             key,
             name,
             why: "its JobMaster broke, and another one is started",
-            is_removing: true,
+            first_read: None,
             suspect: None,
         }
     }
 
     /// A job of which only the state was read.
-    pub(super) fn suspect(known: Quarantined) -> Rebuilding {
+    pub(super) fn suspect(known: Quarantined, first_read: ReadNumber) -> Rebuilding {
         Rebuilding {
             key: known.key().clone(),
             name: known.name().to_owned(),
             why: "an earlier term died in recovery: this job is started when its turn comes",
-            is_removing: false,
+            first_read: Some(first_read),
             suspect: Some(Box::new(Suspect {
                 known,
                 was_passed_over: false,
@@ -51,12 +63,12 @@ impl Rebuilding {
     }
 
     /// A job about which nothing is known.
-    pub(super) fn unknown(why: &'static str) -> Rebuilding {
+    pub(super) fn unknown(why: &'static str, first_read: ReadNumber) -> Rebuilding {
         Rebuilding {
             key: SubmissionKey::unknown(),
             name: String::new(),
             why,
-            is_removing: false,
+            first_read: Some(first_read),
             suspect: None,
         }
     }
@@ -74,10 +86,10 @@ impl Rebuilding {
         self.why
     }
 
-    /// Its records can't be read for now.
-    pub(super) fn await_records(&mut self, why: &'static str) {
+    /// Its records can't be read for now. Only reads from `first_read` on count.
+    pub(super) fn await_records(&mut self, why: &'static str, first_read: ReadNumber) {
         self.why = why;
-        self.is_removing = false;
+        self.first_read = Some(first_read);
     }
 
     /// What is known of the job, if its state was read.
@@ -97,24 +109,27 @@ impl Rebuilding {
         Ok(&suspect.known)
     }
 
-    /// Records that its result could not be written. Returns true if its turn came meanwhile.
+    /// Records that its result could not be written. Returns true if its turn came meanwhile: it must be read now.
     pub(super) fn cancel_failed(&mut self) -> bool {
         let Some(suspect) = &mut self.suspect else {
             return false;
         };
         suspect.known.set_busy(false);
         self.why = "its cancellation could not be written: this job is started when its turn comes";
-        suspect.was_passed_over
+        std::mem::take(&mut suspect.was_passed_over)
     }
 
     /// The job was read. Returns true if it waits for that. It is passed over while its result is being written.
-    pub(super) fn takes_turn(&mut self) -> bool {
+    pub(super) fn takes_turn(&mut self, number: ReadNumber) -> bool {
+        if self.first_read.is_none_or(|first| number < first) {
+            return false;
+        }
         match &mut self.suspect {
             Some(suspect) if suspect.known.is_busy() => {
                 suspect.was_passed_over = true;
                 false
             }
-            Some(_) | None => !self.is_removing,
+            Some(_) | None => true,
         }
     }
 }

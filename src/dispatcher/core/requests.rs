@@ -53,8 +53,7 @@ impl<R: Replies> DispatcherCore<R> {
                 self.resolve_quarantine(job, action, reply);
             }
             Command::StartCrashSuspects { jobs, reply } => {
-                let reply = Some(reply);
-                self.out.effect(Effect::ReadWaitingJobs { jobs, reply });
+                self.read_waiting_jobs(jobs, Some(reply));
             }
             Command::ReadResults { reply } => self.read_results(reply),
             Command::Turn { reply } => self.out.effect(Effect::AnswerDone { reply }),

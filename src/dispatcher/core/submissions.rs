@@ -4,8 +4,8 @@ use tanist_gateway::GatewayError;
 use tanist_proto::v1 as pb;
 
 use super::{
-    Admission, Command, DispatcherCore, Effect, Entry, JobRecords, Known, LogLine, Persisting,
-    Replies, Submission, accepted, admit, first_state, suspended,
+    Admission, Command, DispatcherCore, Effect, Entry, Known, LogLine, Persisting, Replies,
+    Submission, accepted, admit, first_state, suspended,
 };
 use crate::JobStoreError;
 
@@ -71,7 +71,7 @@ impl<R: Replies> DispatcherCore<R> {
     pub(super) fn on_submission_written(
         &mut self,
         submission: Submission,
-        state: pb::JobState,
+        state: Box<pb::JobState>,
         written: Result<(), JobStoreError>,
     ) {
         let job = submission.job;
@@ -83,9 +83,7 @@ impl<R: Replies> DispatcherCore<R> {
             Ok(()) => {
                 let name = submission.graph.name.clone();
                 self.out.log(LogLine::JobSubmitted { job, name });
-                let graph = submission.graph;
-                let records = Box::new(JobRecords { graph, state });
-                self.start_job_master(job, records, false);
+                self.start_job_master(job, Box::new(submission.graph), state, false);
                 for (place, reply) in waiting.into_iter().enumerate() {
                     let answer = Ok(accepted(job, place > 0));
                     self.out.answer_submission(reply, answer);

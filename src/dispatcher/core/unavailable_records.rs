@@ -24,6 +24,7 @@ impl<R: Replies> DispatcherCore<R> {
         reason: String,
     ) {
         self.out.log(LogLine::RecordsUnavailable { job, reason });
+        let number = self.last_read.next();
         match state {
             Some(state) => {
                 let ends = state.wanted() == pb::WantedStatus::Canceled;
@@ -31,25 +32,26 @@ impl<R: Replies> DispatcherCore<R> {
                 if let Some(rebuilding) = self.jobs.rebuilding_mut(job)
                     && !ends
                 {
-                    rebuilding.await_records(JOB_AWAITED);
+                    rebuilding.await_records(JOB_AWAITED, number);
                 }
             }
             None => match self.jobs.rebuilding_mut(job) {
                 // What was known of the job before still holds.
-                Some(rebuilding) => rebuilding.await_records(JOB_AWAITED),
+                Some(rebuilding) => rebuilding.await_records(JOB_AWAITED, number),
                 None => {
-                    let unknown = Rebuilding::unknown(JOB_AWAITED);
+                    let unknown = Rebuilding::unknown(JOB_AWAITED, number);
                     self.jobs.set(job, Entry::Rebuilding(unknown));
                 }
             },
         }
-        self.out.effect(Effect::AwaitRecords { job });
+        let number = self.number_read();
+        self.out.effect(Effect::AwaitRecords { job, number });
     }
 
     /// The result of this job can't be read for now.
     pub(super) fn await_result(&mut self, job: JobId, reason: String) {
         self.out.log(LogLine::ResultUnavailable { job, reason });
-        let unknown = Rebuilding::unknown(RESULT_AWAITED);
+        let unknown = Rebuilding::unknown(RESULT_AWAITED, self.last_read.next());
         self.jobs.set(job, Entry::Rebuilding(unknown));
         self.out.effect(Effect::AwaitResult { job });
     }

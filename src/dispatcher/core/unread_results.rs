@@ -17,14 +17,6 @@ pub(super) struct UnreadResults<R: Replies> {
     waiting: Waiting<R>,
 }
 
-/// A job without a JobMaster that is cancelled.
-#[derive(Debug)]
-pub(super) struct Canceled<R: Replies> {
-    pub job: JobId,
-    pub result: Box<pb::JobResult>,
-    pub reply: Option<R::To<pb::Ack>>,
-}
-
 /// What waits until the results are read.
 #[derive(Debug)]
 pub(super) struct Waiting<R: Replies> {
@@ -35,6 +27,14 @@ pub(super) struct Waiting<R: Replies> {
     pub canceled: Vec<Canceled<R>>,
     /// Requests to read the results.
     pub readers: Vec<R::To<()>>,
+}
+
+/// The cancellation of a job without a JobMaster.
+#[derive(Debug)]
+pub(super) struct Canceled<R: Replies> {
+    pub job: JobId,
+    pub result: Box<pb::JobResult>,
+    pub reply: Option<R::To<pb::Ack>>,
 }
 
 impl<R: Replies> UnreadResults<R> {

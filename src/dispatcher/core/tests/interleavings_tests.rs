@@ -42,3 +42,27 @@ fn while_a_broken_job_master_is_removed_no_other_read_starts_the_job() {
     world.come_to_rest();
     assert!(!world.job_masters[&job].has_ended);
 }
+
+/// What a JobMaster has written since is lost if the job is started from an older read.
+#[test]
+fn a_read_from_before_a_job_master_was_removed_starts_no_other_one() {
+    let mut world = World::new();
+    let job = job_of(0);
+    world.submit(job, 0, Deadline::Never);
+    world.finish_one(0, false);
+    let read = |reply| Command::StartCrashSuspects {
+        jobs: vec![job],
+        reply,
+    };
+    world.ask(Asked::Other, read, false);
+    world.read_now(0);
+    world.place(job);
+    world.break_job_master(job, None);
+    // Its records can't be read when the JobMaster is gone.
+    world.make_unavailable(job);
+    world.finish_one(1, false);
+    world.finish_one(0, false);
+    assert!(!world.job_masters.contains_key(&job));
+    world.come_to_rest();
+    assert!(world.job_masters.contains_key(&job));
+}

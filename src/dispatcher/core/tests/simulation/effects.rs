@@ -5,10 +5,11 @@ use tanist_ha::Error;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
+use super::reads::Read;
 use super::store::Health;
 use super::world::{Asked, Pending, RETENTION, Reached, Run, Tickets, World};
-use crate::core::{Effect, Event, Listing, Reread};
-use crate::{JobStoreError, RecoveredJob};
+use crate::JobStoreError;
+use crate::core::{Effect, Event, Listing};
 
 fn token_of(key: &[u8]) -> u8 {
     key.first().copied().expect("a digest of one byte")
@@ -18,6 +19,10 @@ impl World {
     /// Applies the write in the store, if this is one. Returns whether it was applied by this call.
     pub(super) fn apply(&mut self, index: usize) -> bool {
         self.check_end(index);
+        if self.pending[index].read.is_none() {
+            self.read_now(index);
+        }
+        self.restore(index);
         let pending = &mut self.pending[index];
         if pending.is_applied {
             return false;
@@ -31,6 +36,7 @@ impl World {
                 let token = token_of(&submission.key.digest);
                 let run = Run {
                     token,
+                    name: submission.graph.run.clone(),
                     ..Run::default()
                 };
                 self.runs.insert(job, run);
@@ -49,6 +55,9 @@ impl World {
             }
             Effect::DeleteResults { jobs, .. } => {
                 for job in jobs {
+                    if self.removed.contains_key(job) {
+                        continue;
+                    }
                     let run = self.runs.remove(job).expect("it has ended");
                     let kept = self.led - run.ended_at.expect("it has ended");
                     assert!(kept >= RETENTION, "{job} is forgotten after {kept:?}");
@@ -61,9 +70,7 @@ impl World {
             }
             Effect::DropDescriptions { results } => {
                 for result in results {
-                    let job = result.job_id.parse().expect("a job id");
-                    let record = store.results.get_mut(&job).expect("it has ended");
-                    record.value.description = None;
+                    store.drop_description(result);
                 }
                 reached = Some(Reached::DescriptionsDropped);
             }
@@ -80,12 +87,12 @@ impl World {
                 );
                 store.put_state(*job, (**state).clone());
             }
-            Effect::RemoveQuarantine { job, records, .. } => {
+            Effect::RemoveQuarantine { job, to_retry, .. } => {
                 assert!(
                     !self.job_masters.contains_key(job),
                     "{job} is written twice"
                 );
-                store.put_state(*job, records.state.clone());
+                store.put_state(*job, (*to_retry.state).clone());
             }
             Effect::DeleteUnreadableResult { job, .. } => {
                 let record = store.results.remove(job).expect("it has ended");
@@ -106,7 +113,9 @@ impl World {
 
     /// A job whose tasks have all finished becomes CANCELED only if a client deletes it.
     fn check_end(&self, index: usize) {
-        let Pending { effect, is_applied } = &self.pending[index];
+        let Pending {
+            effect, is_applied, ..
+        } = &self.pending[index];
         let Effect::WriteResult {
             job, result, reply, ..
         } = effect
@@ -132,10 +141,6 @@ impl World {
     fn waits(&self, effect: &Effect<Tickets>, is_refused: bool) -> bool {
         match effect {
             Effect::WriteResult { is_retried, .. } => *is_retried && is_refused && !self.is_fenced,
-            Effect::AwaitRecords { job } => {
-                matches!(self.store.read(*job), RecoveredJob::Unavailable { .. })
-            }
-            Effect::AwaitResult { job } => self.store.read_result(*job) == Err(None),
             _ => false,
         }
     }
@@ -147,10 +152,7 @@ impl World {
             (true, _, true) => Err(JobStoreError::Unknown),
             (true, false, false) => Err(JobStoreError::NotWritten),
             (_, true, _) => Ok(()),
-            (false, false, true) => Err(JobStoreError::OutOfSpace(Error::OutOfSpace {
-                store: "the simulation",
-                reason: "it is full".to_owned(),
-            })),
+            (false, false, true) => Err(self.refusal(index)),
             (false, false, false) => {
                 self.apply(index);
                 Ok(())
@@ -158,11 +160,74 @@ impl World {
         }
     }
 
-    fn reread(&self, job: JobId) -> Reread {
-        match self.is_fenced {
-            true => Err(JobStoreError::NotWritten),
-            false => Ok(self.store.read(job)),
+    /// Why the store does not accept a write.
+    fn refusal(&self, index: usize) -> JobStoreError {
+        let store = "the simulation";
+        let is_submission = matches!(self.pending[index].effect, Effect::WriteSubmission { .. });
+        match self.refusal & 3 {
+            0 => JobStoreError::OutOfSpace(Error::OutOfSpace {
+                store,
+                reason: "it is full".to_owned(),
+            }),
+            1 => JobStoreError::Refused(Error::Denied {
+                store,
+                reason: "the token has expired".to_owned(),
+            }),
+            2 if is_submission => JobStoreError::NotUploaded("an upload is missing".to_owned()),
+            _ => JobStoreError::Refused(Error::TooLarge {
+                store,
+                what: "a record",
+                size: 2,
+                limit: 1,
+            }),
         }
+    }
+
+    /// Writes results again that a removal has removed before it failed.
+    fn restore(&mut self, index: usize) {
+        let written = match &self.pending[index].effect {
+            Effect::NoteRetention { result, .. } => std::slice::from_ref(&**result),
+            Effect::DropDescriptions { results } => results.as_slice(),
+            _ => return,
+        };
+        for result in written {
+            let job: JobId = result.job_id.parse().expect("a job id");
+            if let Some(run) = self.removed.remove(&job) {
+                self.runs.insert(job, run);
+                self.store.put_result(job, result.clone());
+            }
+        }
+    }
+
+    /// Applies a part of a write that fails. The core does not hear which part of a removal was done.
+    fn apply_in_part(&mut self, index: usize) {
+        let reached = match &mut self.pending[index].effect {
+            Effect::DropDescriptions { results } => {
+                results.truncate(results.len() / 2);
+                if results.is_empty() {
+                    return;
+                }
+                Reached::PartlyDropped
+            }
+            Effect::DeleteResults { jobs, .. } => {
+                for job in jobs.iter().take(jobs.len().div_ceil(2)) {
+                    if let Some(run) = self.runs.remove(job) {
+                        self.store.results.remove(job);
+                        self.forgotten.insert(*job);
+                        self.removed.insert(*job, run);
+                    }
+                }
+                self.reach(Reached::PartlyDeleted);
+                return;
+            }
+            _ => return,
+        };
+        self.restore(index);
+        if let Effect::DropDescriptions { results } = &self.pending[index].effect {
+            let store = &mut self.store;
+            results.iter().for_each(|it| store.drop_description(it));
+        }
+        self.reach(reached);
     }
 
     /// Ends an effect, and gives its outcome to the core.
@@ -170,17 +235,30 @@ impl World {
         if self.waits(&self.pending[index].effect, is_refused) {
             return;
         }
+        // No answer of the store from before reaches a deposed term.
+        let before = self.pending[index].read.take().filter(|_| !self.is_fenced);
+        if before.is_some() {
+            self.reach(Reached::ReadBefore);
+        }
+        let read = before.or_else(|| self.read(index));
+        let awaits = matches!(
+            self.pending[index].effect,
+            Effect::AwaitRecords { .. } | Effect::AwaitResult { .. }
+        );
+        if awaits && read.is_none() {
+            return;
+        }
         // Whatever is no write ignores this.
         let written = self.write(index, is_refused);
+        let is_refused_in_term = written.is_err() && !self.is_fenced;
+        if is_refused_in_term {
+            self.apply_in_part(index);
+        }
         let Pending { effect, .. } = self.pending.remove(index);
-        let persisted = || match &written {
-            Ok(()) => Ok(()),
-            Err(JobStoreError::NotWritten | JobStoreError::Unknown) => Err(PersistError::TermOver),
-            Err(error) => Err(PersistError::Refused(error.to_string())),
-        };
+        let persisted = || written.clone().map_err(PersistError::from);
         let event = match effect {
             Effect::ConfirmTerm => {
-                let confirmed = !self.is_fenced && !is_refused;
+                let confirmed = matches!(read, Some(Read::Term(true))) && !is_refused;
                 Event::TermConfirmed(confirmed.then_some(()).ok_or("lost".to_owned()))
             }
             Effect::WriteSubmission { submission, state } => Event::SubmissionWritten {
@@ -210,21 +288,23 @@ impl World {
                 job,
                 marked: written,
             },
-            Effect::DeleteResults { jobs, .. } => Event::ResultsDeleted {
-                jobs,
-                deleted: written,
-            },
+            Effect::DeleteResults { jobs, .. } => {
+                if written.is_ok() {
+                    self.removed.retain(|job, _| !jobs.contains(job));
+                }
+                Event::ResultsDeleted {
+                    jobs,
+                    deleted: written,
+                }
+            }
             Effect::DropDescriptions { mut results } => {
                 results.iter_mut().for_each(|it| it.description = None);
-                match written {
-                    Ok(()) => Event::DescriptionsDropped {
-                        results,
-                        failure: None,
-                    },
-                    Err(failure) => Event::DescriptionsDropped {
-                        results: Vec::new(),
-                        failure: Some(failure),
-                    },
+                if written.is_err() && !is_refused_in_term {
+                    results.clear();
+                }
+                Event::DescriptionsDropped {
+                    results,
+                    failure: written.err(),
                 }
             }
             Effect::NoteRetention { job, result } => Event::RetentionNoted {
@@ -232,13 +312,18 @@ impl World {
                 counted_ms: result.counted_ms,
                 noted: written,
             },
-            Effect::WriteQuarantine { job, .. } => Event::QuarantineWritten {
-                job,
-                written: persisted(),
-            },
+            Effect::WriteQuarantine { job, .. } => {
+                if is_refused_in_term {
+                    self.reach(Reached::QuarantineNotWritten);
+                }
+                Event::QuarantineWritten {
+                    job,
+                    written: persisted(),
+                }
+            }
             Effect::RemoveQuarantine {
                 job,
-                records,
+                to_retry,
                 reply,
             } => {
                 if written.is_ok() {
@@ -246,7 +331,7 @@ impl World {
                 }
                 Event::QuarantineRemoved {
                     job,
-                    records,
+                    to_retry,
                     written: persisted(),
                     reply,
                 }
@@ -256,42 +341,49 @@ impl World {
                 deleted: written,
                 reply,
             },
-            Effect::ReadWaitingJobs { jobs, reply } => {
-                let found = jobs.into_iter().map(|job| (job, self.reread(job)));
-                let found = found.collect();
-                Event::WaitingJobsRead { found, reply }
+            Effect::ReadWaitingJobs { number, reply, .. } => {
+                let found = Read::into_jobs(read);
+                Event::WaitingJobsRead {
+                    found,
+                    number,
+                    reply,
+                }
             }
-            Effect::AwaitRecords { job } => Event::WaitingJobsRead {
-                found: vec![(job, Ok(self.store.read(job)))],
+            Effect::AwaitRecords { number, .. } => Event::WaitingJobsRead {
+                found: Read::into_jobs(read),
+                number,
                 reply: None,
             },
             Effect::AwaitResult { job } => Event::ResultRead {
                 job,
-                found: self.store.read_result(job).map_err(|kind| {
-                    let kind = kind.expect("awaited until it is definite");
-                    (kind, "read in the simulation".to_owned())
-                }),
+                found: match read {
+                    Some(Read::Result(Ok(result))) => Ok(result),
+                    Some(Read::Result(Err(kind))) => {
+                        Err((kind, "read in the simulation".to_owned()))
+                    }
+                    other => unreachable!("{other:?}"),
+                },
             },
             Effect::ReadResults => {
                 self.reach(Reached::ResultsReadLate);
-                Event::ResultsRead(Box::new(self.store.read_results()))
+                match read {
+                    Some(Read::Results(results)) => Event::ResultsRead(results),
+                    other => unreachable!("{other:?}"),
+                }
             }
             Effect::ReadQuarantined { job, reply } => Event::QuarantinedRead {
                 job,
-                found: self.reread(job),
+                found: Read::into_job(read),
                 reply,
             },
             Effect::RemoveJobMaster {
                 job, broken, unfit, ..
-            } => {
-                self.job_masters.remove(&job);
-                Event::JobMasterRemoved {
-                    job,
-                    broken,
-                    unfit,
-                    found: self.reread(job),
-                }
-            }
+            } => Event::JobMasterRemoved {
+                job,
+                broken,
+                unfit,
+                found: Read::into_job(read),
+            },
             Effect::List { reply, jobs } => {
                 let listing = Listing {
                     unanswered: jobs.iter().enumerate().map(|(at, it)| (at, it.0)).collect(),

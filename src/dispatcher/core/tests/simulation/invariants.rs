@@ -5,7 +5,26 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::world::{Asked, Reached, Ticket, Tickets, World};
-use crate::core::Effect;
+use crate::core::{Described, Effect};
+
+/// A suspended term decides nothing new: it takes no request that changes something, and forgets nothing.
+pub(super) fn check_suspended(effects: &[Effect<Tickets>], is_asked: bool) {
+    for effect in effects {
+        let decides = match effect {
+            Effect::WriteSubmission { .. }
+            | Effect::CancelByJobMaster { .. }
+            | Effect::StopByJobMaster { .. }
+            | Effect::ReadQuarantined { .. }
+            | Effect::DeleteUnreadableResult { .. }
+            | Effect::DeleteResults { .. }
+            | Effect::DropDescriptions { .. }
+            | Effect::NoteRetention { .. } => true,
+            Effect::WriteResult { .. } => is_asked,
+            _ => false,
+        };
+        assert!(!decides, "decided while suspended: {effect:?}");
+    }
+}
 
 impl World {
     /// Whether the store says that the job ends, or has ended, as CANCELED.
@@ -42,6 +61,72 @@ impl World {
         }
     }
 
+    /// Checks an effect against the store and the JobMasters.
+    pub(super) fn check_effect(&self, effect: &Effect<Tickets>) {
+        let has_job_master = |job: JobId| {
+            let has = self.job_masters.contains_key(&job);
+            assert!(has, "{job} has no JobMaster to ask");
+        };
+        let described = |(job, described): &(JobId, Described)| {
+            if matches!(described, Described::ByJobMaster) {
+                has_job_master(*job);
+            }
+        };
+        match effect {
+            Effect::StartJobMaster {
+                job, graph, state, ..
+            } => {
+                assert!(
+                    !self.job_masters.contains_key(job),
+                    "{job} has a JobMaster already"
+                );
+                assert!(
+                    self.store.has_begun(*job),
+                    "a JobMaster of {job}, which is not in the store"
+                );
+                assert!(
+                    !self.store.results.contains_key(job),
+                    "{job} has a result and runs again"
+                );
+                assert!(state.quarantine.is_none(), "{job} is quarantined and runs");
+                assert_eq!(**graph, self.store.graphs[job].value, "the graph of {job}");
+                assert_eq!(**state, self.store.states[job].value, "the state of {job}");
+            }
+            Effect::ReleaseJobMaster { job } => {
+                let has_ended = self.store.results.contains_key(job);
+                assert!(has_ended, "{job} is released without a result");
+            }
+            Effect::CancelByJobMaster { job, .. }
+            | Effect::StopByJobMaster { job, .. }
+            | Effect::AnswerRetried { job, .. }
+            | Effect::AnswerJobMaster {
+                answer: Ok(job), ..
+            } => has_job_master(*job),
+            Effect::AnswerJobMasters { jobs, .. } => {
+                jobs.iter().flatten().copied().for_each(has_job_master);
+            }
+            Effect::Describe { described: it, .. } => it.iter().for_each(described),
+            Effect::List { jobs, .. } => jobs.iter().for_each(described),
+            Effect::CleanUp { job, remove } => self.check_cleanup(*job, remove),
+            Effect::DeleteResults { jobs, leftovers } => {
+                let named: Vec<JobId> = leftovers.iter().map(|(job, _)| *job).collect();
+                assert_eq!(named, *jobs, "what a job left is not checked again");
+                let leftovers = leftovers.iter();
+                leftovers.for_each(|(job, remove)| self.check_cleanup(*job, remove));
+            }
+            _ => {}
+        }
+    }
+
+    /// A cleanup concerns the files of this run.
+    fn check_cleanup(&self, job: JobId, remove: &pb::Cleanup) {
+        // A term may not know that it has removed the result.
+        if let Some(run) = self.runs.get(&job) {
+            let is_unknown = run.was_damaged && remove.run.is_empty();
+            assert!(is_unknown || remove.run == run.name, "another run of {job}");
+        }
+    }
+
     /// Whether the job's result is removed, and the core has not heard of it.
     fn is_being_forgotten(&self, job: JobId) -> bool {
         let removes = |effect: &Effect<Tickets>| match effect {
@@ -49,6 +134,9 @@ impl World {
             Effect::DeleteUnreadableResult { job: removed, .. } => *removed == job,
             _ => false,
         };
+        if self.removed.contains_key(&job) {
+            return true;
+        }
         let mut applied = self.pending.iter().filter(|it| it.is_applied);
         applied.any(|it| removes(&it.effect))
     }

@@ -1,15 +1,13 @@
 //! The steps of a case: requests, ends of JobMasters, outcomes of effects, damage, time, and takeovers.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
 use tanist_ha::election::NotLeading;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::store::Health;
-use super::world::{Asked, RETENTION, World, job_of};
-use crate::core::{Command, Deadline, Event};
+use super::world::{Asked, Pending, RETENTION, World, job_of};
+use crate::core::job_master_failures::TOLERATED;
+use crate::core::{Command, Deadline, Effect, Event};
 
 /// Number of kinds of steps.
 pub(super) const KINDS: u8 = 60;
@@ -22,7 +20,8 @@ impl World {
             0..=7 => {
                 let token = u8::from(pick & 8 == 8);
                 let deadline = self.deadline(pick);
-                self.submit(job, token, deadline);
+                let flaw = (pick >> 8 & 7 == 7).then(|| "it has a flaw".to_owned());
+                self.submit_with(job, token, deadline, flaw);
             }
             8 | 9 => self.ask_cancel(job),
             10 => {
@@ -48,7 +47,10 @@ impl World {
                 self.break_job_master(job, Some(unfit));
             }
             26..=40 => self.finish_one(pick_of, false),
-            41..=44 => self.finish_one(pick_of, true),
+            41..=44 => {
+                self.refusal = pick >> 8;
+                self.finish_one(pick_of, true);
+            }
             45 | 46 => {
                 if !self.pending.is_empty() && !self.is_fenced {
                     self.apply(pick_of % self.pending.len());
@@ -61,11 +63,29 @@ impl World {
             }
             50 => self.damage(job, pick),
             51 => self.heal(job),
-            52 => self.standing = Err(NotLeading::Suspended),
-            53 | 54 => self.standing = Ok(()),
-            55 => self.is_fenced |= pick & 3 == 3,
-            56 | 57 => self.break_job_master(job, None),
-            _ => self.take_over(pick),
+            52 => self.stand(Err(NotLeading::Suspended)),
+            53 | 54 => self.stand(Ok(())),
+            55 => {
+                self.is_fenced |= pick & 3 == 3;
+                if pick & 7 == 5 {
+                    self.stand(Err(NotLeading::Over));
+                }
+            }
+            56 => self.break_job_master(job, None),
+            57 => self.break_too_often(job),
+            _ => {
+                if pick & 0x300 == 0x300 {
+                    self.settle();
+                }
+                self.take_over(pick);
+            }
+        }
+    }
+
+    /// The term is suspended, or not, or over for good.
+    fn stand(&mut self, standing: Result<(), NotLeading>) {
+        if self.standing != Err(NotLeading::Over) {
+            self.standing = standing;
         }
     }
 
@@ -126,7 +146,7 @@ impl World {
     }
 
     /// The JobMaster places the job's task.
-    pub(super) fn place(&mut self, job: JobId) {
+    pub(in crate::core::tests) fn place(&mut self, job: JobId) {
         if self.writes_as_job_master(job) {
             let record = self.store.states.get_mut(&job).expect("it runs");
             record.value.regions = vec![pb::RegionState {
@@ -199,6 +219,22 @@ impl World {
         }
     }
 
+    /// Its JobMasters break one after the other, until none is started.
+    fn break_too_often(&mut self, job: JobId) {
+        for _ in 0..=TOLERATED {
+            self.break_job_master(job, None);
+            let is_removal = |it: &Pending| matches!(&it.effect, Effect::RemoveJobMaster { job: removed, .. } if *removed == job);
+            if let Some(index) = self.pending.iter().position(is_removal) {
+                self.finish(index, false);
+            }
+        }
+    }
+
+    /// The graph of the job can't be read for now.
+    pub(in crate::core::tests) fn make_unavailable(&mut self, job: JobId) {
+        self.damage(job, 0);
+    }
+
     /// A record of the job can't be read any more, or not for now.
     fn damage(&mut self, job: JobId, pick: u16) {
         let health = match pick >> 4 & 3 {
@@ -230,65 +266,6 @@ impl World {
             if *it == Health::Unavailable {
                 *it = Health::Good;
             }
-        }
-    }
-
-    /// Without further faults: all effects end, and each request gets its answer.
-    pub(in crate::core::tests) fn come_to_rest(&mut self) {
-        (0..3).for_each(|number| self.heal(job_of(number)));
-        self.read_results();
-        self.start_suspects();
-        for _ in 0..1000 {
-            if self.pending.is_empty() {
-                assert!(self.open.is_empty(), "no answer to {:?}", self.open);
-                return self.check_list();
-            }
-            self.finish_one(0, false);
-        }
-        panic!("it does not come to rest: {:?}", self.pending);
-    }
-
-    /// A list has all jobs of the store, and no other.
-    fn check_list(&mut self) {
-        self.ask(Asked::Other, |reply| Command::List { reply }, false);
-        self.finish_one(0, false);
-        let stored: BTreeSet<JobId> = self.runs.keys().copied().collect();
-        assert_eq!(self.listed, stored, "a list has other jobs than the store");
-    }
-
-    /// All jobs end and are forgotten, whatever has happened to them.
-    pub(super) fn come_to_an_end(&mut self, pick: u16) {
-        // Each request of a term that goes on gets its answer.
-        self.standing = Ok(());
-        if !self.is_fenced {
-            self.come_to_rest();
-        }
-        self.take_over(pick & !0x60);
-        self.come_to_rest();
-        for job in (0..3).map(job_of) {
-            let is_led = self.job_masters.contains_key(&job);
-            let state = self.store.states.get(&job);
-            let is_sound = state.is_some_and(|it| it.value.quarantine.is_none());
-            let is_sound = is_sound && self.store.is_readable(job);
-            assert_eq!(is_led, is_sound, "{job} is led if it can be");
-            self.end(job);
-        }
-        self.come_to_rest();
-        for job in (0..3).map(job_of) {
-            let is_damaged = |health| matches!(health, Health::Damaged(_));
-            let result = self.store.results.get(&job);
-            if self.store.has_begun(job) || result.is_some_and(|it| is_damaged(it.health)) {
-                self.ask_resolve(job, pb::QuarantineAction::Delete);
-                self.come_to_rest();
-            }
-        }
-        for _ in 0..8 {
-            self.pass(RETENTION + Duration::from_secs(1));
-            self.give(Event::ExpirationDue);
-            self.come_to_rest();
-        }
-        for job in (0..3).map(job_of) {
-            assert!(!self.store.has(job), "{job} remains");
         }
     }
 }

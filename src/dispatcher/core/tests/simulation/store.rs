@@ -91,6 +91,20 @@ impl Store {
         self.results.insert(job, Record { value, health });
     }
 
+    /// Writes a result alone.
+    pub(super) fn put_result(&mut self, job: JobId, result: pb::JobResult) {
+        let health = Health::Good;
+        let value = result;
+        self.results.insert(job, Record { value, health });
+    }
+
+    /// Drops the description that a result has.
+    pub(super) fn drop_description(&mut self, result: &pb::JobResult) {
+        let job: JobId = result.job_id.parse().expect("a job id");
+        let record = self.results.get_mut(&job).expect("it has ended");
+        record.value.description = None;
+    }
+
     /// Reads all records of a job.
     pub(super) fn read(&self, job: JobId) -> RecoveredJob {
         let reason = "read in the simulation".to_owned();

@@ -11,6 +11,8 @@ use tanist_ha::election::{Epoch, NotLeading};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
+use super::invariants::check_suspended;
+use super::reads::Read;
 use super::store::Store;
 use crate::core::{
     Command, Deadline, DispatcherCore, Effect, Event, Now, Replies, Submission, SubmissionKey,
@@ -86,15 +88,27 @@ pub(super) enum Reached {
     Expired,
     /// A job is submitted under the id of a forgotten one.
     SubmittedAgain,
+    /// A read is done before its answer arrives.
+    ReadBefore,
+    /// Some descriptions are dropped, others not.
+    PartlyDropped,
+    /// Some results are removed, others not.
+    PartlyDeleted,
+    /// The reason for a quarantine can't be written, in a term that continues.
+    QuarantineNotWritten,
+    /// All faults of a term end before the term.
+    SettledInTerm,
 }
 
 /// Number of situations.
-pub(super) const SITUATIONS: usize = Reached::SubmittedAgain as usize + 1;
+pub(super) const SITUATIONS: usize = Reached::SettledInTerm as usize + 1;
 
 /// One run of a job: from its submission to the removal of its result.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Run {
     pub(super) token: u8,
+    /// Its name in the graph, for the cleanup.
+    pub(super) name: String,
     /// Its submission was acknowledged, in this term or before.
     pub(super) acknowledged_in: Option<u64>,
     pub(super) is_cancel_acknowledged: bool,
@@ -118,6 +132,8 @@ pub(in crate::core::tests) struct Pending {
     pub(in crate::core::tests) effect: Effect<Tickets>,
     /// The store has applied it, and the answer is on its way.
     pub(super) is_applied: bool,
+    /// What was read, and its answer is on its way.
+    pub(super) read: Option<Read>,
 }
 
 /// The world.
@@ -131,6 +147,10 @@ pub(in crate::core::tests) struct World {
     pub(super) runs: BTreeMap<JobId, Run>,
     /// Ids under which more than one job has run.
     pub(super) forgotten: BTreeSet<JobId>,
+    /// Runs whose results are removed, though the term was told that the removal failed.
+    pub(super) removed: BTreeMap<JobId, Run>,
+    /// Why the next write is refused, if it is.
+    pub(super) refusal: u16,
     pub(in crate::core::tests) open: BTreeMap<u64, Asked>,
     last_ticket: u64,
     last_run: u64,
@@ -180,7 +200,7 @@ impl World {
             standing: Ok(()),
         };
         let (core, _) = DispatcherCore::recover(
-            options(),
+            options(1),
             known_operators(),
             term(1),
             now,
@@ -195,6 +215,8 @@ impl World {
             job_masters: BTreeMap::new(),
             runs: BTreeMap::new(),
             forgotten: BTreeSet::new(),
+            removed: BTreeMap::new(),
+            refusal: 0,
             open: BTreeMap::new(),
             last_ticket: 0,
             last_run: 0,
@@ -228,8 +250,12 @@ impl World {
     }
 
     pub(super) fn give(&mut self, event: Event<Tickets>) {
+        let is_asked = matches!(event, Event::Asked(_));
         let effects = self.core.handle(self.now(), event);
         self.core.take_log();
+        if self.standing == Err(NotLeading::Suspended) {
+            check_suspended(&effects, is_asked);
+        }
         effects.into_iter().for_each(|effect| self.take(effect));
         self.check();
     }
@@ -267,6 +293,16 @@ impl World {
     }
 
     pub(in crate::core::tests) fn submit(&mut self, job: JobId, token: u8, deadline: Deadline) {
+        self.submit_with(job, token, deadline, None);
+    }
+
+    pub(super) fn submit_with(
+        &mut self,
+        job: JobId,
+        token: u8,
+        deadline: Deadline,
+        flaw: Option<String>,
+    ) {
         self.last_run += 1;
         let submission = Box::new(Submission {
             job,
@@ -281,7 +317,7 @@ impl World {
                 digest: vec![token],
             },
             deadline,
-            flaw: None,
+            flaw,
         });
         let command = |reply| Command::Submit { submission, reply };
         self.ask(Asked::Submit { job, token }, command, false);
@@ -294,6 +330,7 @@ impl World {
 
     /// Takes an effect of the core. Answers are checked at once; what waits is kept.
     fn take(&mut self, effect: Effect<Tickets>) {
+        self.check_effect(&effect);
         match effect {
             Effect::AnswerSubmission { reply, answer } => {
                 let Asked::Submit { job, token } = self.answered(reply) else {
@@ -311,23 +348,7 @@ impl World {
             | Effect::AnswerJobMaster { reply, .. }
             | Effect::AnswerJobMasters { reply, .. }
             | Effect::DrainTaskManager { reply, .. } => drop(self.answered(reply)),
-            Effect::StartJobMaster { job, records, .. } => {
-                assert!(
-                    !self.job_masters.contains_key(&job),
-                    "{job} has a JobMaster already"
-                );
-                assert!(
-                    self.store.has_begun(job),
-                    "a JobMaster of {job}, which is not in the store"
-                );
-                assert!(
-                    !self.store.results.contains_key(&job),
-                    "{job} has a result and runs again"
-                );
-                assert!(
-                    records.state.quarantine.is_none(),
-                    "{job} is quarantined and runs"
-                );
+            Effect::StartJobMaster { job, .. } => {
                 self.job_masters.insert(job, JobMaster::default());
             }
             Effect::ReleaseJobMaster { job } => {
@@ -366,7 +387,11 @@ impl World {
 
     fn keep(&mut self, effect: Effect<Tickets>) {
         let is_applied = false;
-        self.pending.push(Pending { effect, is_applied });
+        self.pending.push(Pending {
+            effect,
+            is_applied,
+            read: None,
+        });
     }
 
     fn refuse(&mut self, command: Command<Tickets>, error: &GatewayError) {
@@ -405,6 +430,7 @@ impl World {
         self.open.clear();
         self.job_masters.clear();
         self.suspects.clear();
+        self.removed.clear();
         self.epoch += 1;
         self.uptime = Duration::ZERO;
         self.standing = Ok(());
@@ -429,7 +455,7 @@ impl World {
             false => known_operators(),
         };
         let (core, effects) = DispatcherCore::recover(
-            options(),
+            options(self.epoch),
             checks,
             term(self.epoch),
             self.now(),
@@ -450,10 +476,11 @@ fn term(epoch: u64) -> Term {
     }
 }
 
-fn options() -> DispatcherOptions {
+/// Options of the process that leads the term.
+fn options(epoch: u64) -> DispatcherOptions {
     DispatcherOptions {
         result_retention: RETENTION,
-        max_described: 1,
+        max_described: usize::try_from(epoch % 2).expect("small"),
         ..DispatcherOptions::default()
     }
 }
