@@ -34,6 +34,7 @@ macro_rules! requests {
         $($(#[$method_doc:meta])* $variant:ident $method:ident($message:ident) -> $answer:ident;)*
     ) => {
         $(#[$doc])*
+        #[allow(clippy::enum_variant_names, reason = "the protocol names them")]
         #[derive(Debug)]
         pub(super) enum $request {
             $($(#[$method_doc])* $variant(Box<pb::$message>, $reply<pb::$answer>),)*
