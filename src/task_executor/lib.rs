@@ -11,7 +11,7 @@
 //! slot:        free --request_slot--> allocated --accepted--> active          (a dynamic slot exists only while held)
 //!                ^                        | rejected, not accepted in time | free_slots, job ended
 //!                +---nothing runs in it-- releasing <--------------------+
-//! job:         (first slot) --> known --ended, unknown to leader or store, timeout--> ending --tasks ended--> forgotten
+//! job:         (first slot) --> known --ended, unknown to leader or store, timeout--> ending --no task--> forgotten
 //! execution:   admitted once --> deploying .. running --> finished | canceled | failed --acknowledged--> forgotten
 //!              (its generation stays remembered until the job is forgotten)
 //! ```

@@ -245,7 +245,10 @@ async fn the_only_job_manager_that_is_back_at_its_address_says_not_yet_until_all
     let request = pb::RegisterTaskExecutorRequest::default();
     let registered = resource_manager.register_task_executor(request).await;
     let job_master = early.job_master("jm1:1", JOB);
-    let request = pb::RegisterTaskManagerRequest::default();
+    let request = pb::RegisterTaskManagerRequest {
+        job_id: JOB.to_string(),
+        ..pb::RegisterTaskManagerRequest::default()
+    };
     let reported = job_master.register_task_manager(request).await;
     let dispatcher = early.dispatcher("jm1:1");
     let request = pb::DescribeJobRequest {

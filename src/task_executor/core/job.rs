@@ -230,8 +230,8 @@ impl Job {
     }
 
     /// Handles the answer to an offer: `accepted` and `rejected` slots. Others are offered again at `retry_at`, and
-    /// rejected ones in which a task continues, until the task is cancelled or the slot accepted. Returns the slots that
-    /// the job loses.
+    /// rejected ones in which a task continues, until the task is cancelled or the slot accepted. Returns the slots
+    /// that the job loses.
     pub fn offer_answered(
         &mut self,
         accepted: &BTreeSet<AllocationId>,

@@ -1,4 +1,5 @@
-//! How late this process wakes up: whether it stood still, because it was stopped or its host gave it no CPU time. Pure.
+//! How late this process wakes up: whether it stood still, because it was stopped or its host gave it no CPU time.
+//! Pure.
 //!
 //! - The process is late from the deadline on for which it was to wake up. This is measured at each wake-up, before
 //!   the event, and again before the next deadline is armed: the event may remove the deadline that was missed.
