@@ -5,19 +5,70 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{Field, Schema};
+use tanist_gateway::fencing::EpochGate;
+use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
-use tanist_proto::v1::JobGraph;
+use tanist_proto::v1::{JobGraph, TaskManagerLocation};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::coordination::{CoordinatorLine, CoordinatorRequest, Requester};
 use crate::end_guard::EndGuard;
+use crate::exchange::{Exchange, ExchangeOptions};
 use crate::operator::{OperatorContext, Peers};
 
 #[cfg(test)]
 mod task_manager;
 
 #[cfg(test)]
-pub(crate) use task_manager::{HighestEpochSeen, TaskManager, cluster, wait_until};
+pub(crate) use task_manager::{HighestEpochSeen, TaskManager};
+
+/// The cluster incarnation of all tests.
+pub fn cluster() -> ClusterIncarnation {
+    ClusterIncarnation::new("test")
+}
+
+/// The exchange of the TaskManager `name` on a free port, and its location.
+pub async fn bind_exchange(
+    name: &str,
+    gate: Arc<dyn EpochGate>,
+) -> (Exchange, TaskManagerLocation) {
+    let options = ExchangeOptions::new(name, "first", gate);
+    let exchange = Exchange::bind("127.0.0.1:0", options, Handle::current());
+    let exchange = exchange.await.expect("a free port");
+    let location = TaskManagerLocation {
+        resource_id: name.to_owned(),
+        incarnation: "first".to_owned(),
+        rpc_address: String::new(),
+        data_address: exchange.address().to_string(),
+    };
+    (exchange, location)
+}
+
+/// Starts `N` TaskManagers: `tm0`, `tm1` and so on.
+pub async fn start_many<T, const N: usize>(start: impl AsyncFn(String) -> T) -> [T; N] {
+    let mut started = Vec::new();
+    for index in 0..N {
+        started.push(start(format!("tm{index}")).await);
+    }
+    started
+        .try_into()
+        .unwrap_or_else(|_| panic!("{N} were started"))
+}
+
+/// Yields to all other tasks until a condition holds.
+pub async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    let bound = std::time::Duration::from_secs(60);
+    assert!(
+        tokio::time::timeout(bound, waiting).await.is_ok(),
+        "{what} did not happen"
+    );
+}
 
 /// A batch of one text column.
 pub fn texts(name: &str, values: &[&str]) -> RecordBatch {

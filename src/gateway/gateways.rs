@@ -42,6 +42,23 @@ macro_rules! requests {
     };
 }
 
+/// Implements a gateway for the handle of an actor: each method asks the actor, whose message has the request.
+#[macro_export]
+macro_rules! ask_actor {
+    (
+        $gateway:ident for $handle:ident, $actor_message:ident, $request:ident;
+        $($(#[$method_doc:meta])* $variant:ident $method:ident($message:ident) -> $answer:ident;)*
+    ) => {
+        #[async_trait]
+        impl $gateway for $handle {
+            $(async fn $method(&self, message: pb::$message) -> GatewayResult<pb::$answer> {
+                let message = Box::new(message);
+                self.ask(|reply| $actor_message::Request($request::$variant(message, reply))).await
+            })*
+        }
+    };
+}
+
 tanist_proto::dispatcher_methods! { gateway! {
     /// Requests of clients and REST to the leading JobManager.
     DispatcherGateway;

@@ -194,20 +194,9 @@ impl JobMasterHandle {
     }
 }
 
-/// Implements each method by asking the actor.
-macro_rules! gateway {
-    ($($(#[$doc:meta])* $variant:ident $method:ident($message:ident) -> $answer:ident;)*) => {
-        #[async_trait]
-        impl JobMasterGateway for JobMasterHandle {
-            $(async fn $method(&self, message: pb::$message) -> GatewayResult<pb::$answer> {
-                let message = Box::new(message);
-                self.ask(|reply| Message::Request(Request::$variant(message, reply))).await
-            })*
-        }
-    };
-}
-
-tanist_proto::job_master_methods! { gateway! {} }
+tanist_proto::job_master_methods! { tanist_gateway::ask_actor! {
+    JobMasterGateway for JobMasterHandle, Message, Request;
+} }
 
 /// Implements the refusal of any request.
 macro_rules! refusal {

@@ -52,20 +52,9 @@ impl ResourceManagerHandle {
     }
 }
 
-/// Implements each method by asking the actor.
-macro_rules! gateway {
-    ($($(#[$doc:meta])* $variant:ident $method:ident($message:ident) -> $answer:ident;)*) => {
-        #[async_trait]
-        impl ResourceManagerGateway for ResourceManagerHandle {
-            $(async fn $method(&self, message: pb::$message) -> GatewayResult<pb::$answer> {
-                let message = Box::new(message);
-                self.ask(|reply| Message::Request(Request::$variant(message, reply))).await
-            })*
-        }
-    };
-}
-
-tanist_proto::resource_manager_methods! { gateway! {} }
+tanist_proto::resource_manager_methods! { tanist_gateway::ask_actor! {
+    ResourceManagerGateway for ResourceManagerHandle, Message, Request;
+} }
 
 #[async_trait]
 impl ResourceRequirementsGateway for ResourceManagerHandle {

@@ -13,14 +13,9 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobGraph, TaskManagerLocation};
 use tokio::runtime::Handle;
 
-use crate::exchange::{Exchange, ExchangeOptions};
 use crate::operator::{Built, OperatorContext, OperatorError, OperatorFactory, ReleasedFiles};
 use crate::task::TaskRuntime;
-
-/// The cluster incarnation of all tests.
-pub(crate) fn cluster() -> ClusterIncarnation {
-    ClusterIncarnation::new("test")
-}
+use crate::testing::{bind_exchange, start_many};
 
 /// An epoch gate for tests: unlike [`tanist_gateway::fencing::HighestEpoch`] it does not wait for proof.
 #[derive(Debug, Default)]
@@ -119,15 +114,7 @@ impl TaskManager {
 
     pub(crate) async fn start_with(name: &str, operators: impl OperatorFactory) -> TaskManager {
         let gate = Arc::new(HighestEpochSeen::default());
-        let options = ExchangeOptions::new(name, "first", gate.clone());
-        let exchange = Exchange::bind("127.0.0.1:0", options, Handle::current());
-        let exchange = exchange.await.expect("a free port");
-        let location = TaskManagerLocation {
-            resource_id: name.to_owned(),
-            incarnation: "first".to_owned(),
-            rpc_address: String::new(),
-            data_address: exchange.address().to_string(),
-        };
+        let (exchange, location) = bind_exchange(name, gate.clone()).await;
         TaskManager {
             runtime: TaskRuntime::new(Handle::current(), exchange, operators),
             gate,
@@ -136,26 +123,6 @@ impl TaskManager {
     }
 
     pub(crate) async fn start_many<const N: usize>() -> [TaskManager; N] {
-        let mut started = Vec::new();
-        for index in 0..N {
-            started.push(TaskManager::start(&format!("tm{index}")).await);
-        }
-        started
-            .try_into()
-            .unwrap_or_else(|_| panic!("{N} were started"))
+        start_many(async |name| TaskManager::start(&name).await).await
     }
-}
-
-/// Yields to all other tasks until a condition holds.
-pub(crate) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let waiting = async {
-        while !condition() {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-    };
-    let bound = std::time::Duration::from_secs(60);
-    assert!(
-        tokio::time::timeout(bound, waiting).await.is_ok(),
-        "{what} did not happen"
-    );
 }

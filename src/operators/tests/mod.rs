@@ -15,12 +15,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tanist_compile::{CompileOptions, JobFile, compile};
 use tanist_dataflow::record::schema_of;
+use tanist_dataflow::testing::{bind_exchange, cluster, start_many, wait_until};
 use tanist_dataflow::{
-    CoordinatorRequest, Exchange, ExchangeOptions, OperatorError, RunningTask, TaskRuntime,
-    TaskSpec, TaskStatus,
+    CoordinatorRequest, OperatorError, RunningTask, TaskRuntime, TaskSpec, TaskStatus,
 };
 use tanist_gateway::fencing::HighestEpoch;
-use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_ha::election::Epoch;
 use tanist_model::files::{Look, matching_files};
 use tanist_model::{Emit, OperatorSpec, coordinated_spec};
 use tanist_proto::id::{JobId, JobVertexId};
@@ -38,11 +38,6 @@ use crate::{Operators, TaskHost};
 
 /// The term of all tests.
 const EPOCH: Epoch = Epoch::new(1);
-
-/// The cluster incarnation of all tests.
-fn cluster() -> ClusterIncarnation {
-    ClusterIncarnation::new("test")
-}
 
 /// Counts how often each value of a column occurs.
 pub(super) fn count_by(key: &str, emit: Emit) -> OperatorSpec {
@@ -81,15 +76,7 @@ impl TaskManager {
     pub(super) async fn start(name: &str) -> TaskManager {
         let gate = HighestEpoch::default();
         gate.observe(&cluster(), EPOCH).expect("it is the first");
-        let options = ExchangeOptions::new(name, "first", Arc::new(gate));
-        let exchange = Exchange::bind("127.0.0.1:0", options, Handle::current());
-        let exchange = exchange.await.expect("a free port");
-        let location = TaskManagerLocation {
-            resource_id: name.to_owned(),
-            incarnation: "first".to_owned(),
-            rpc_address: String::new(),
-            data_address: exchange.address().to_string(),
-        };
+        let (exchange, location) = bind_exchange(name, Arc::new(gate)).await;
         let operators = Operators::new(TaskHost::without_programs());
         let runtime = TaskRuntime::new(Handle::current(), exchange, operators);
         let coordinator = Arc::new(Coordinator::default());
@@ -106,13 +93,7 @@ impl TaskManager {
     }
 
     pub(super) async fn start_many<const N: usize>() -> [TaskManager; N] {
-        let mut started = Vec::new();
-        for index in 0..N {
-            started.push(TaskManager::start(&format!("tm{index}")).await);
-        }
-        started
-            .try_into()
-            .unwrap_or_else(|_| panic!("{N} were started"))
+        start_many(async |name| TaskManager::start(&name).await).await
     }
 }
 
@@ -352,18 +333,4 @@ pub(super) fn deploy(
         }
     }
     tasks
-}
-
-/// Yields to all other tasks until a condition holds.
-pub(super) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let waiting = async {
-        while !condition() {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-    };
-    let bound = std::time::Duration::from_secs(60);
-    assert!(
-        tokio::time::timeout(bound, waiting).await.is_ok(),
-        "{what} did not happen"
-    );
 }
