@@ -96,6 +96,7 @@ fn with_runtime(
             return ExitCode::Configuration;
         }
     };
+    tanist_process::grow_descriptor_table();
     umask::restrict(configuration.process().output_umask.map(Umask::bits));
     // A user who requests something wants the answer, not a log.
     let level = if is_server || is_enabled(&configuration, "log.level") {

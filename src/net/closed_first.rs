@@ -14,6 +14,13 @@ use rustix::process::{Resource, getrlimit};
 /// Number of descriptors within which the high ones are. The kernel's table of a process grows up to the highest one.
 const TABLE: u64 = 4096;
 
+/// Grows the kernel's table of descriptors so that it holds the high ones. To be called before the process starts
+/// threads: while threads share the table, the kernel waits some 10 ms before it replaces it by a larger one.
+pub fn grow_descriptor_table() {
+    // Without the larger table only time is lost.
+    let _closed_again = fcntl_dupfd_cloexec(std::io::stderr(), lowest());
+}
+
 /// Returns a duplicate of the listener with a higher descriptor than usual sockets and files have; with any
 /// descriptor if that is not possible.
 pub(super) fn duplicate(listener: &TcpListener) -> std::io::Result<TcpListener> {
@@ -34,6 +41,15 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+
+    #[test]
+    fn a_grown_table_holds_the_high_descriptors() {
+        grow_descriptor_table();
+        let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+        let line = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+        let size: RawFd = line.expect("named").trim().parse().expect("a number");
+        assert!(size > lowest(), "{size}");
+    }
 
     #[test]
     fn a_duplicate_is_above_what_is_opened_later() {

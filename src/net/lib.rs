@@ -27,6 +27,7 @@ mod route;
 mod socket;
 
 pub use body::{BodyError, BodyShare, RequestBody, Reservation};
+pub use closed_first::grow_descriptor_table;
 pub use connect::{
     HttpClient, HttpConnector, connect, http_client, http_connector, is_own, is_refused,
 };
