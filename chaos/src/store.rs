@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use tanist_gateway::kinds;
 use tanist_ha::clock::Clock;
 use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::embedded::EmbeddedOptions;
@@ -397,11 +398,14 @@ impl Store {
             Ok(match self.kind {
                 StoreKind::Embedded => {
                     let options = embedded_options(directory, cluster_id);
-                    Arc::new(embedded::open_store(options).await?) as Arc<dyn CoordinationStore>
+                    Arc::new(embedded::open_store(options, kinds::ALL).await?)
+                        as Arc<dyn CoordinationStore>
                 }
-                StoreKind::Etcd => Arc::new(etcd::open_store(self.etcd(cluster_id)).await?),
+                StoreKind::Etcd => {
+                    Arc::new(etcd::open_store(self.etcd(cluster_id), kinds::ALL).await?)
+                }
                 StoreKind::ZooKeeper => {
-                    Arc::new(zookeeper::open_store(self.zookeeper(cluster_id)).await?)
+                    Arc::new(zookeeper::open_store(self.zookeeper(cluster_id), kinds::ALL).await?)
                 }
             })
         }

@@ -35,6 +35,7 @@ pub use self::store::EmbeddedStore;
 use crate::clock::Clock;
 use crate::election::ProcessId;
 use crate::error::{Error, Result};
+use crate::keys::Kinds;
 use crate::store::Limits;
 
 const STORE: &str = "the embedded store";
@@ -115,12 +116,12 @@ pub async fn open_election(
 }
 
 /// Opens the records part.
-pub async fn open_store(options: EmbeddedOptions) -> Result<EmbeddedStore> {
+pub async fn open_store(options: EmbeddedOptions, kinds: Kinds) -> Result<EmbeddedStore> {
     let directory = create_directory(&options.dir).await?;
     let reader = open_database(&directory, &options).await?;
     let writer = open_database(&directory, &options).await?;
     let members = Members::new(directory);
-    EmbeddedStore::start(&options, members, reader, writer)
+    EmbeddedStore::start(&options, members, kinds, reader, writer)
 }
 
 impl EmbeddedOptions {

@@ -20,7 +20,7 @@ use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
 use crate::error::{Error, Result};
 use crate::failpoint::failpoint_on_a_thread;
-use crate::keys::{CHANGES_RING, Key, Kind};
+use crate::keys::{CHANGES_RING, Key, Kind, Kinds};
 use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
@@ -33,6 +33,7 @@ pub struct EmbeddedStore {
     reader: Worker,
     writer: Worker,
     members: Members,
+    kinds: Kinds,
     changes: watch::Receiver<Option<Change>>,
     limits: Limits,
     /// Ends its thread when dropped.
@@ -82,6 +83,7 @@ impl EmbeddedStore {
     pub(super) fn start(
         options: &EmbeddedOptions,
         members: Members,
+        kinds: Kinds,
         reading: Database,
         writing: Database,
     ) -> Result<EmbeddedStore> {
@@ -102,6 +104,7 @@ impl EmbeddedStore {
             reader,
             writer,
             members,
+            kinds,
             changes,
             limits: options.limits,
             _listener: listener,
@@ -144,6 +147,7 @@ impl CoordinationStore for EmbeddedStore {
     }
 
     async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        self.kinds.check(keys.iter().map(|key| key.kind))?;
         let keys = keys.to_vec();
         let read = move |database: &mut Database| database.read(|tables| tables.get(&keys));
         let values = self.reader.call(read).await?;
@@ -152,6 +156,7 @@ impl CoordinationStore for EmbeddedStore {
     }
 
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        self.kinds.check([kind])?;
         let after = page.map(|page| page.after);
         let list =
             move |database: &mut Database| database.read(|t| t.list(kind, after.as_ref(), limit));
@@ -166,6 +171,7 @@ impl CoordinationStore for EmbeddedStore {
     }
 
     async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
+        self.kinds.check(kinds.iter().copied())?;
         let kinds = kinds.to_vec();
         self.reader
             .call(move |database| {
@@ -199,6 +205,7 @@ impl CoordinationStore for EmbeddedStore {
     }
 
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.kinds.check(request.kinds())?;
         let size: usize = request.writes.iter().map(Write::size).sum();
         let Limits { writes, bytes } = self.limits;
         if size > bytes || request.writes.len() > writes {
@@ -231,6 +238,7 @@ impl CoordinationStore for EmbeddedStore {
     }
 
     async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.kinds.check(request.kinds())?;
         let request = request.clone();
         let delete = move |database: &mut Database| {
             database.write_surely(|tables| tables.delete_unnumbered(&request))

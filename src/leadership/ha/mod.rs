@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_config::{BackendOptions, HaOptions, MemorySize, StorageLocation, StorageOptions};
+use tanist_gateway::kinds;
 use tanist_ha::blob::{BlobOptions, BlobStore};
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
 use tanist_ha::election::{
     ElectionDriver, ElectionOptions, LeaderElection, ProcessId, random_start,
 };
-use tanist_ha::jobs::store::RecordStore;
+use tanist_ha::records::store::RecordStore;
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::CoordinationStore;
 use tanist_ha::{Error, Result, embedded, etcd, zookeeper};
@@ -125,9 +126,13 @@ impl Backend {
 
     async fn open_store(self) -> Result<Arc<dyn CoordinationStore>> {
         Ok(match self {
-            Backend::Etcd(options) => Arc::new(etcd::open_store(options).await?),
-            Backend::ZooKeeper(options) => Arc::new(zookeeper::open_store(options).await?),
-            Backend::Embedded(options) => Arc::new(embedded::open_store(options).await?),
+            Backend::Etcd(options) => Arc::new(etcd::open_store(options, kinds::ALL).await?),
+            Backend::ZooKeeper(options) => {
+                Arc::new(zookeeper::open_store(options, kinds::ALL).await?)
+            }
+            Backend::Embedded(options) => {
+                Arc::new(embedded::open_store(options, kinds::ALL).await?)
+            }
         })
     }
 }
@@ -160,7 +165,7 @@ pub fn is_there(options: &HaOptions) -> bool {
 #[cfg(feature = "testing")]
 pub async fn make_store(options: &HaOptions) -> Result<()> {
     match Backend::of(options) {
-        Backend::Embedded(options) => embedded::open_store(options).await.map(drop),
+        Backend::Embedded(options) => embedded::open_store(options, kinds::ALL).await.map(drop),
         Backend::Etcd(_) | Backend::ZooKeeper(_) => Ok(()),
     }
 }

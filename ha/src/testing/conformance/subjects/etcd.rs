@@ -15,6 +15,7 @@ use crate::election::ElectionDriver;
 use crate::error::Result;
 use crate::etcd::{EtcdOptions, open_election, open_store};
 use crate::store::CoordinationStore;
+use crate::testing::kinds::KINDS;
 use crate::testing::servers::{EtcdCluster, EtcdServer, EtcdServerOptions};
 
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl ServedBackend for Etcd {
     }
 
     async fn open_store(options: EtcdOptions) -> Result<Arc<dyn CoordinationStore>> {
-        Ok(Arc::new(open_store(options).await?))
+        Ok(Arc::new(open_store(options, KINDS).await?))
     }
 
     async fn overwrite(addresses: Vec<String>, key: String, value: Option<String>) -> CaseResult {

@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::election::ElectionDriver;
 use crate::error::Result;
 use crate::store::CoordinationStore;
+use crate::testing::kinds::KINDS;
 use crate::testing::servers::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
 use crate::zookeeper::{ZooKeeperOptions, open_election, open_store};
 
@@ -69,7 +70,7 @@ impl ServedBackend for ZooKeeper {
     }
 
     async fn open_store(options: ZooKeeperOptions) -> Result<Arc<dyn CoordinationStore>> {
-        Ok(Arc::new(open_store(options).await?))
+        Ok(Arc::new(open_store(options, KINDS).await?))
     }
 
     async fn overwrite(addresses: Vec<String>, key: String, value: Option<String>) -> CaseResult {
