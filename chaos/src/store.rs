@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tanist_gateway::kinds;
-use tanist_ha::clock::Clock;
+use tanist_ha::backend::{Access, Backend};
 use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::embedded::EmbeddedOptions;
 use tanist_ha::etcd::EtcdOptions;
@@ -20,7 +20,6 @@ use tanist_ha::testing::servers::{
     ZooKeeperServerOptions,
 };
 use tanist_ha::zookeeper::ZooKeeperOptions;
-use tanist_ha::{embedded, etcd, zookeeper};
 use tokio::sync::OnceCell;
 
 use crate::test_all;
@@ -366,26 +365,27 @@ impl Store {
         settings
     }
 
-    /// Observes the election of a cluster, without contending.
+    /// The store of a cluster, with short leases.
+    fn backend(&self, directory: &Path, cluster_id: &str) -> Arc<dyn Backend> {
+        match self.kind {
+            StoreKind::Embedded => Arc::new(EmbeddedOptions::new(directory.join(cluster_id))),
+            StoreKind::Etcd => Arc::new(self.etcd(cluster_id)),
+            StoreKind::ZooKeeper => Arc::new(self.zookeeper(cluster_id)),
+        }
+    }
+
+    /// Observes the election of a cluster, without contending. Creates the store if no JobManager has done that yet.
     pub(crate) async fn observe(
         &self,
         directory: &Path,
         cluster_id: &str,
     ) -> anyhow::Result<Arc<dyn ElectionDriver>> {
-        let clock = Clock::Boottime;
-        Ok(match self.kind {
-            StoreKind::Embedded => {
-                let observer = ProcessId::new("observer");
-                let options = embedded_options(directory, cluster_id);
-                Arc::new(embedded::open_election(options, observer, false, clock).await?)
-            }
-            StoreKind::Etcd => {
-                Arc::new(etcd::open_election(self.etcd(cluster_id), clock, false).await?)
-            }
-            StoreKind::ZooKeeper => {
-                Arc::new(zookeeper::open_election(self.zookeeper(cluster_id), clock, false).await?)
-            }
-        })
+        let backend = self.backend(directory, cluster_id);
+        if backend.absence().is_some() {
+            backend.open_store(kinds::ALL, Access::Contend).await?;
+        }
+        let observer = ProcessId::new("observer");
+        Ok(backend.open_election(observer, Access::Observe).await?)
     }
 
     /// Opens the records of a cluster.
@@ -394,22 +394,8 @@ impl Store {
         directory: &Path,
         cluster_id: &str,
     ) -> anyhow::Result<Arc<dyn CoordinationStore>> {
-        let opened: anyhow::Result<Arc<dyn CoordinationStore>> = async {
-            Ok(match self.kind {
-                StoreKind::Embedded => {
-                    let options = embedded_options(directory, cluster_id);
-                    Arc::new(embedded::open_store(options, kinds::ALL).await?)
-                        as Arc<dyn CoordinationStore>
-                }
-                StoreKind::Etcd => {
-                    Arc::new(etcd::open_store(self.etcd(cluster_id), kinds::ALL).await?)
-                }
-                StoreKind::ZooKeeper => {
-                    Arc::new(zookeeper::open_store(self.zookeeper(cluster_id), kinds::ALL).await?)
-                }
-            })
-        }
-        .await;
+        let backend = self.backend(directory, cluster_id);
+        let opened = backend.open_store(kinds::ALL, Access::Contend).await;
         opened.with_context(|| format!("cannot open the records in {}", self.kind))
     }
 
@@ -449,8 +435,4 @@ fn password_key(kind: StoreKind) -> &'static str {
         StoreKind::ZooKeeper => "auth.password",
         StoreKind::Embedded | StoreKind::Etcd => "password",
     }
-}
-
-fn embedded_options(directory: &Path, cluster_id: &str) -> EmbeddedOptions {
-    EmbeddedOptions::new(directory.join(cluster_id))
 }

@@ -29,9 +29,9 @@
 //!
 //! # Example
 //!
-//! Two processes on the memory backend. With a real store, open the backend's driver in
-//! [`LeaderElection::start_on_thread`](election::LeaderElection::start_on_thread), so that no other work of
-//! the process delays lease renewal; the rest is the same.
+//! Two processes on the memory backend. With a real store, [`services::open`] opens a
+//! [`Backend`](backend::Backend), and runs the election on a thread of its own, so that no other work of the process
+//! delays lease renewal; the rest is the same.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -98,7 +98,9 @@
 //! | [`detector`] | watches heartbeats, asks other processes, deposes on evidence; hands over by invitation |
 //! | [`store`] | records: read, list, watch; the commit pipeline with its fence |
 //! | [`records`], [`blob`] | typed records with format versions; objects that are too large for a coordination store |
+//! | [`backend`] | what a backend is, as one trait; each store implements it in its folder |
 //! | `etcd`, `zookeeper`, `embedded`, [`memory`] | the backends |
+//! | [`services`] | opens a backend with retries: election, records and blobs of a process |
 //! | [`keys`] | the keys in a coordination store: fixed ones, and kinds of items that the user declares |
 //!
 //! # Features
@@ -114,6 +116,7 @@
 //! | `failpoints-in-release` | no | the same in a release build; for benchmarks only |
 
 pub mod ask;
+pub mod backend;
 pub mod blob;
 pub mod clock;
 pub mod detector;
@@ -130,6 +133,7 @@ pub mod own_directory;
 pub mod records;
 pub mod retrieval;
 pub mod retry;
+pub mod services;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;

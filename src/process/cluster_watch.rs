@@ -77,7 +77,7 @@ impl Watch {
             true => Found::Removed,
             false => Found::Nothing,
         };
-        if !ha::is_there(options) {
+        if options.backend.absence().is_some() {
             self.opened = None;
             return Ok(if_empty);
         }

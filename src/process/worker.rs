@@ -119,7 +119,7 @@ struct RecordReader {
 
 impl RecordReader {
     async fn status(&mut self, wanted: &Wanted) -> WorkerStatus {
-        if !ha::is_there(&wanted.ha) {
+        if wanted.ha.backend.absence().is_some() {
             return WorkerStatus::NoAnswer;
         }
         match self.read_status(wanted).await {

@@ -10,6 +10,7 @@
 //! Threads of a handle: one that writes, one that reads and polls for changes, one that listens for changes
 //! (`change_signal.rs`), and one for each leader that it ever waited for, which ends with that leader.
 
+mod backend;
 mod change_signal;
 mod database;
 mod directory;
@@ -72,22 +73,6 @@ impl EmbeddedOptions {
                 bytes: 8 * 1024 * 1024,
             },
         }
-    }
-}
-
-impl EmbeddedOptions {
-    /// For a process that must not create the store (opening creates a missing one): an error if no process
-    /// has created it. Ok if that can't be determined: opening then reports the reason.
-    pub fn check_made(&self) -> Result<()> {
-        let database = Directory::at(&self.dir).database();
-        if database.try_exists().unwrap_or(true) {
-            return Ok(());
-        }
-        Err(Error::Unreachable {
-            store: STORE,
-            endpoints: self.dir.display().to_string(),
-            reason: "it does not exist; the first JobManager creates it".to_owned(),
-        })
     }
 }
 

@@ -27,6 +27,9 @@ use crate::store::{
     Write,
 };
 
+/// Number of free bytes below which the store accepts nothing new.
+const FULL: u64 = 1024 * 1024;
+
 /// The records of a cluster, in an embedded store.
 #[derive(Debug)]
 pub struct EmbeddedStore {
@@ -256,10 +259,12 @@ impl CoordinationStore for EmbeddedStore {
             log.push("-wal");
             let size = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
             let space = rustix::fs::statvfs(path).ok();
+            let free = space.map(|space| space.f_bavail.saturating_mul(space.f_frsize));
             Ok(StoreHealth {
                 latency,
                 size_bytes: Some(size(path) + size(Path::new(&log))),
-                free_bytes: space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)),
+                free_bytes: free,
+                advice: advice(free),
                 ..StoreHealth::default()
             })
         };
@@ -281,9 +286,29 @@ impl CoordinationStore for EmbeddedStore {
     }
 }
 
+/// What an operator does about a disk with `free` bytes.
+fn advice(free: Option<u64>) -> Option<String> {
+    free.filter(|free| *free < FULL)?;
+    let text = "the disk of the embedded store is full: the leader goes on and deletes, from space kept in reserve, and a \
+                standby can take over; new records are refused, and what running work has to write waits. Free that disk";
+    Some(text.to_owned())
+}
+
 /// Copies values for the caller, so that the reader's thread gets its memory back for its next read.
 /// Otherwise all memory of a recovery's reads would stay with that thread, unused. The whole answer is copied
 /// before any of it is freed: otherwise the allocator would reuse the freed memory for the next copy.
 fn copied(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_is_asked_to_free_a_full_disk() {
+        let said = advice(Some(0)).expect("it is full");
+        assert!(said.contains("Free that disk"), "{said}");
+        assert_eq!((advice(Some(FULL)), advice(None)), (None, None));
+    }
 }

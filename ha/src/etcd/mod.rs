@@ -8,6 +8,7 @@
 //! endpoint; watches and lease streams are opened again after every break; an expired token is renewed. A
 //! request that may have been applied is never repeated here.
 
+mod backend;
 mod client;
 mod election;
 mod follow;

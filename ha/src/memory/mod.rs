@@ -4,6 +4,7 @@
 //! tokio's, no randomness. Handles spawn tasks, so create them inside a tokio runtime. Dropping a
 //! [`MemoryElection`] simulates the death of its process: its lease expires.
 
+mod backend;
 mod election;
 mod link;
 mod state;

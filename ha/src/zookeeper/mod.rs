@@ -8,6 +8,7 @@
 //! This backend does not rely on persistent watches (the client library loses them at a reconnect), nor on
 //! the library's lock recipe or retries, nor on the order in which an abandoned request arrives.
 
+mod backend;
 mod client;
 mod election;
 mod follow;
