@@ -34,7 +34,8 @@ use std::time::Duration;
 
 use tanist_client::{ClientError, ClusterClient, JobExecution};
 use tanist_config::{ConfigError, Configuration, LoadOptions};
-use tanist_leadership::ha;
+use tanist_gateway::kinds;
+use tanist_ha::backend::Access;
 use tanist_process::{ApplicationSetup, BindError, JobManager, StartError, TaskManager};
 use tanist_proto::v1::JobStatus;
 use tanist_telemetry::ExitCode;
@@ -164,7 +165,8 @@ impl TestClusterBuilder {
         }
         let configuration = Configuration::load(load.clone())?;
         // The client is created before the JobManagers. It reports an error if the store could not be created.
-        let _ = ha::make_store(configuration.ha()).await;
+        let backend = &configuration.ha().backend;
+        let _ = backend.open_store(kinds::ALL, Access::Contend).await;
         let client = ClusterClient::connect(&configuration).await?;
         let mut cluster = TestCluster {
             load,

@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use parking_lot::Mutex;
 use serde_json::Value;
+use tanist_gateway::kinds;
 use tanist_ha::election::{ElectionDriver, Member};
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::keys::{Key, Name};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
 use tanist_ha::testing::proxy::TcpProxy;
@@ -321,7 +322,7 @@ impl Cluster {
 
     /// The record of a term in `history/`, once the term is confirmed.
     pub async fn term_record(&self, epoch: u64) -> anyhow::Result<Value> {
-        let key = Key::new(Kind::History, Name::new(format!("{epoch:020}"))?);
+        let key = Key::new(kinds::HISTORY, Name::new(format!("{epoch:020}"))?);
         wait_for("the record of the term", LEADER_BOUND, async || {
             let values = self
                 .records()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
-use tanist_ha::keys::Kind;
+use tanist_gateway::kinds;
 use tanist_proto::id::JobId;
 
 use crate::cluster::Cluster;
@@ -130,7 +130,7 @@ impl Cluster {
         let records = self.records().await?;
         let what = format!("the record of epoch {epoch}");
         wait_for(&what, HISTORY_BOUND, async || {
-            let page = records.list(Kind::History, None, 1000).await?;
+            let page = records.list(kinds::HISTORY, None, 1000).await?;
             let terms: Vec<Value> = page
                 .items
                 .iter()

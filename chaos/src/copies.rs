@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use tanist_ha::testing::servers::ports::free_port;
-use tanist_ha::testing::servers::{EtcdServer, ZooKeeperServer, ZooKeeperServerOptions};
 
 use crate::cluster::Cluster;
 use crate::process::Process;
-use crate::store::{Server, Store, StoreKind};
+use crate::store::Store;
 
 /// A copy of a cluster's store, and a JobManager of the same cluster id on it.
 #[derive(Debug)]
@@ -18,43 +17,6 @@ pub struct Copy {
     /// `host:port` of its REST server.
     pub rest: String,
     _store: Store,
-}
-
-impl Store {
-    /// Another server with the same data, or the same files in `to`: the two differ only in their location.
-    async fn copy(&self, from: &Path, to: &Path) -> anyhow::Result<Store> {
-        let (endpoint, server) = match &self.server {
-            Server::None => {
-                copy_all(from, to)?;
-                (String::new(), Server::None)
-            }
-            Server::Etcd(original) => {
-                original.stop();
-                let copied = copy_all(&original.data(), to);
-                original.cont();
-                copied?;
-                let server = EtcdServer::start_with(to).await?;
-                (server.address().to_string(), Server::Etcd(Box::new(server)))
-            }
-            Server::ZooKeeper(original) => {
-                original.stop();
-                let copied = copy_all(&original.data(), to);
-                original.cont();
-                copied?;
-                let options = ZooKeeperServerOptions {
-                    data: Some(to.to_owned()),
-                    ..ZooKeeperServerOptions::default()
-                };
-                let server = ZooKeeperServer::start(options).await?;
-                let endpoint = server.address().to_string();
-                (endpoint, Server::ZooKeeper(Box::new(server)))
-            }
-            Server::Shared | Server::EtcdCluster(_) | Server::ZooKeeperEnsemble(_) => {
-                bail!("this cluster has no single server of its own")
-            }
-        };
-        Ok(Store::on(self.kind(), endpoint, server))
-    }
 }
 
 impl Cluster {
@@ -67,14 +29,7 @@ impl Cluster {
             ("jobmanager.id".to_owned(), process.to_owned()),
             ("rest.port".to_owned(), rest_port.to_string()),
         ];
-        let place = match store.kind() {
-            StoreKind::Embedded => ("high-availability.embedded.dir", to.to_string_lossy()),
-            StoreKind::Etcd | StoreKind::ZooKeeper => {
-                let key = store.endpoint_key().context("it has a server")?;
-                (key, store.endpoint().into())
-            }
-        };
-        let place = (place.0.to_owned(), place.1.into_owned());
+        let place = store.place_setting(&to);
         let own = own.into_iter().chain([place]);
         let own: Vec<(String, String)> = own.collect();
         let shared = self.settings.iter();
@@ -98,7 +53,8 @@ impl Cluster {
     }
 }
 
-fn copy_all(from: &Path, to: &Path) -> anyhow::Result<()> {
+/// Copies a directory with its content.
+pub(crate) fn copy_all(from: &Path, to: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from).with_context(|| from.display().to_string())? {
         let entry = entry?;

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use prost::Message as _;
-use tanist_ha::jobs::record::{self, Payload};
+use tanist_gateway::kinds;
 use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::records::record::{self, Payload};
 use tanist_ha::store::{CommitReply, CommitRequest, CoordinationStore, Fence, Write};
 use tanist_proto::v1 as pb;
 
@@ -30,13 +31,13 @@ impl StoreDump {
     /// Reads everything.
     pub async fn read(store: &dyn CoordinationStore) -> anyhow::Result<StoreDump> {
         let mut dump = StoreDump::default();
-        let of_jobs = |kind: &Kind| !matches!(kind, Kind::History | Kind::Storages);
-        for kind in Kind::ALL.into_iter().filter(of_jobs) {
+        let of_jobs = |kind: &Kind| !matches!(*kind, kinds::HISTORY | kinds::STORAGES);
+        for kind in kinds::ALL.iter().filter(of_jobs) {
             let mut next = None;
             loop {
                 let page = store.list(kind, next, PAGE).await?;
                 for (name, value) in page.items {
-                    if kind == Kind::Results {
+                    if kind == kinds::RESULTS {
                         dump.results.insert(name.clone(), result(&name, &value)?);
                     }
                     dump.items.entry(kind).or_default().push(name);
@@ -55,8 +56,8 @@ impl StoreDump {
         let is_kept = |key: &Key| {
             let result = self.results.get(&key.name);
             match key.kind {
-                Kind::Results => true,
-                Kind::Descriptions => result.is_some_and(|result| result.description.is_some()),
+                kinds::RESULTS => true,
+                kinds::DESCRIPTIONS => result.is_some_and(|result| result.description.is_some()),
                 _ => false,
             }
         };
@@ -80,7 +81,7 @@ impl StoreDump {
 }
 
 fn result(name: &Name, value: &[u8]) -> anyhow::Result<pb::JobResult> {
-    let key = Key::new(Kind::Results, name.clone());
+    let key = Key::new(kinds::RESULTS, name.clone());
     match record::decode(&key, RESULT_FORMAT, value)? {
         Payload::Inline { bytes, .. } => {
             pb::JobResult::decode(bytes).with_context(|| key.to_string())

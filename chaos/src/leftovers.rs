@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use tanist_ha::jobs::record::{self, Payload};
-use tanist_ha::keys::{Key, Kind};
+use tanist_gateway::kinds;
+use tanist_ha::keys::Key;
+use tanist_ha::records::record::{self, Payload};
 use tanist_ha::store::CoordinationStore;
 
 use crate::cluster::Cluster;
@@ -100,7 +101,7 @@ impl Cluster {
 /// The names of all blobs that records refer to.
 async fn blobs_of(store: &dyn CoordinationStore) -> anyhow::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    for kind in [Kind::Graphs, Kind::States, Kind::Results] {
+    for kind in [kinds::GRAPHS, kinds::STATES, kinds::RESULTS] {
         let mut next = None;
         loop {
             let page = store.list(kind, next, PAGE).await?;

@@ -29,9 +29,9 @@
 //!
 //! # Example
 //!
-//! Two processes on the memory backend. With a real store, open the backend's driver in
-//! [`LeaderElection::start_on_thread`](election::LeaderElection::start_on_thread), so that no other work of
-//! the process delays lease renewal; the rest is the same.
+//! Two processes on the memory backend. With a real store, [`services::open`] opens a
+//! [`Backend`](backend::Backend), and runs the election on a thread of its own, so that no other work of the process
+//! delays lease renewal; the rest is the same.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -44,6 +44,9 @@
 //! use tanist_ha::memory::MemoryCluster;
 //! use tanist_ha::store::pipeline::CommitPipeline;
 //! use tanist_ha::store::{CoordinationStore as _, Write};
+//!
+//! // What this program stores. Real stores are opened with the list of all kinds.
+//! const ITEMS: Kind = Kind::new("items");
 //!
 //! fn contend(cluster: &MemoryCluster, name: &str) -> LeaderElection {
 //!     let (process, clock) = (ProcessId::new(name), Clock::Boottime);
@@ -68,8 +71,8 @@
 //! // Every write of the term goes through one pipeline.
 //! let store = Arc::new(cluster.store());
 //! let pipeline = CommitPipeline::start(store.clone(), first.clone()).await?;
-//! let job = Key::new(Kind::States, Name::new("job-1")?);
-//! let write = |value| Write::Put { key: job.clone(), value: Bytes::from_static(value) };
+//! let item = Key::new(ITEMS, Name::new("item-1")?);
+//! let write = |value| Write::Put { key: item.clone(), value: Bytes::from_static(value) };
 //! let change = pipeline.commit(vec![write(b"running")]).await?;
 //! assert_eq!((change.number, change.epoch), (1, first.epoch()));
 //!
@@ -82,7 +85,7 @@
 //! // `a` was alive after all. Its term is over, and the store refuses its late writes.
 //! first.over().await;
 //! assert!(pipeline.commit(vec![write(b"finished")]).await.is_err());
-//! assert_eq!(store.get(&[job]).await?, [Some(Bytes::from_static(b"running"))]);
+//! assert_eq!(store.get(&[item]).await?, [Some(Bytes::from_static(b"running"))]);
 //! # Ok(())
 //! # }
 //! ```
@@ -94,9 +97,11 @@
 //! | [`election`] | contend, depose, confirm, resign; the term as a value; the trait that a backend implements |
 //! | [`detector`] | watches heartbeats, asks other processes, deposes on evidence; hands over by invitation |
 //! | [`store`] | records: read, list, watch; the commit pipeline with its fence |
-//! | [`jobs`], [`blob`] | typed records with format versions; objects that are too large for a coordination store |
+//! | [`records`], [`blob`] | typed records with format versions; objects that are too large for a coordination store |
+//! | [`backend`] | what a backend is, as one trait; each store implements it in its folder |
 //! | `etcd`, `zookeeper`, `embedded`, [`memory`] | the backends |
-//! | [`keys`] | every key in a coordination store |
+//! | [`services`] | opens a backend with retries: election, records and blobs of a process |
+//! | [`keys`] | the keys in a coordination store: fixed ones, and kinds of items that the user declares |
 //!
 //! # Features
 //!
@@ -111,6 +116,7 @@
 //! | `failpoints-in-release` | no | the same in a release build; for benchmarks only |
 
 pub mod ask;
+pub mod backend;
 pub mod blob;
 pub mod clock;
 pub mod detector;
@@ -121,12 +127,13 @@ pub mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod failpoint;
-pub mod jobs;
 pub mod keys;
 pub mod memory;
 pub mod own_directory;
+pub mod records;
 pub mod retrieval;
 pub mod retry;
+pub mod services;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -93,6 +93,11 @@ macro_rules! suite {
                         a_store_whose_epoch_can_not_be_read_is_led_again_once_it_is_accepted,
                         an_epoch_names_who_took_it_and_where;
                 }
+                kinds {
+                    Shared:
+                        items_of_each_declared_kind_are_kept_apart,
+                        a_kind_that_was_not_declared_is_refused;
+                }
                 scale {
                     Shared:
                         ten_thousand_items_are_listed_page_by_page,

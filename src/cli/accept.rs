@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use tanist_config::HaOptions;
 use tanist_ha::Error;
+use tanist_ha::backend::Access;
 use tanist_ha::election::{self, Acceptance, ProcessId};
-use tanist_leadership::ha::Backend;
 use tanist_telemetry::ExitCode;
 
 use super::output::{fail, hint, inform};
@@ -28,10 +28,11 @@ pub(super) async fn accept(options: &HaOptions, yes: bool, force: bool) -> ExitC
 }
 
 async fn try_to_accept(options: &HaOptions, yes: bool, force: bool) -> Result<ExitCode, Error> {
-    let backend = Backend::of(options);
+    let backend = &options.backend;
     let name = backend.name();
     // It only observes: a lease of its own would make other processes wait for it.
-    let driver = backend.open_driver(ProcessId::new("accept"), false).await?;
+    let process = ProcessId::new("accept");
+    let driver = backend.open_election(process, Access::Observe).await?;
     let wanted = election::propose(&*driver).await?;
     inform(description(name, &wanted));
     let code = if yes {
@@ -137,8 +138,9 @@ mod tests {
         }
 
         let options = configuration(&copy);
-        let driver = Backend::of(options.ha());
-        let driver = driver.open_driver(ProcessId::new("observer"), false).await;
+        let backend = &options.ha().backend;
+        let driver = backend.open_election(ProcessId::new("observer"), Access::Observe);
+        let driver = driver.await;
         let driver = driver.expect("opened");
         let before = driver.read().await.expect("read");
         assert_eq!(

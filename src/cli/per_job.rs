@@ -4,15 +4,13 @@
 //! same `high-availability.cluster-id` joins the cluster: as a standby while the job runs, and to learn its
 //! result afterwards.
 
-use std::io::ErrorKind;
-use std::path::Path;
 use std::time::Duration;
 
 use tanist_client::{ClusterClient, JobInfo};
-use tanist_config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
+use tanist_config::{Configuration, LoadOptions, WorkerDriver};
 use tanist_ha::keys::Name;
+use tanist_ha::services;
 use tanist_leadership::application::{diagnosis_of, job_id_of, left_by};
-use tanist_leadership::ha;
 use tanist_model::artifact::{digest, hex};
 use tanist_model::slots_needed;
 use tanist_process::ApplicationSetup;
@@ -33,9 +31,6 @@ const STANDBY_TIMEOUT: Duration = Duration::from_secs(10);
 /// First interval for checking a job that is not submitted yet, or that has no leader at present.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
-/// Number of attempts to remove an embedded store.
-const MOST_REMOVALS: u32 = 20;
-const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn per_job(
     load: LoadOptions,
@@ -92,7 +87,8 @@ pub(super) async fn per_job(
 
 /// Standbys read the result of the job in the store, so it is removed after they have ended.
 async fn remove_when_all_have_ended(configuration: &Configuration) {
-    let why = match ha::until_no_contender(configuration.ha(), STANDBY_TIMEOUT).await {
+    let why = match services::until_no_contender(&configuration.ha().backend, STANDBY_TIMEOUT).await
+    {
         Ok(true) => return remove_store(configuration).await,
         Ok(false) => "other JobManagers of the cluster have not ended yet".to_owned(),
         Err(error) => error.to_string(),
@@ -294,33 +290,11 @@ fn of_its_own(
 async fn remove_store(configuration: &Configuration) {
     let options = configuration.ha();
     let cluster_id = options.cluster_id.as_str();
-    let removed = match &options.backend {
-        BackendOptions::Embedded(embedded) => {
-            remove_directory(&embedded.directory.join(cluster_id)).await
-        }
-        BackendOptions::Etcd(_) | BackendOptions::Zookeeper(_) => {
-            let removed = ha::remove_cluster(options).await;
-            removed.map_err(|error| error.to_string())
-        }
-    };
+    let removed = options.backend.remove().await;
     if let Err(error) = removed {
         warn(format_args!(
             "the data of the cluster {cluster_id} could not be removed from the store: {error}"
         ));
-    }
-}
-
-/// Removes a directory with its content. Processes that are just ending may still create a file there.
-async fn remove_directory(directory: &Path) -> Result<(), String> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match std::fs::remove_dir_all(directory) {
-            Ok(()) => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(error) if tries == MOST_REMOVALS => return Err(error.to_string()),
-            Err(_) => tokio::time::sleep(REMOVAL_PAUSE).await,
-        }
     }
 }
 

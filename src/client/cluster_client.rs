@@ -15,8 +15,7 @@ use tanist_compile::{
 };
 use tanist_config::Configuration;
 use tanist_ha::election::{ElectionDriver, ProcessId};
-use tanist_ha::retrieval;
-use tanist_leadership::ha;
+use tanist_ha::{retrieval, services};
 use tanist_model::artifact;
 use tanist_model::artifact::WORTH_AN_UPLOAD;
 use tanist_proto::id::JobId;
@@ -205,11 +204,14 @@ impl ClusterClient {
             ));
         }
         let process = ProcessId::new(format!("client-{:016x}", rand::random::<u64>()));
-        let opening = ha::observe(configuration.ha(), &process, waits);
+        let ha = configuration.ha();
+        let opening = services::observe(&ha.backend, &process, |reason| {
+            waits.send_replace(Some(format!("{reason} (see {})", ha.place)));
+        });
         let timeout = reach_timeout.unwrap_or(client.timeout);
         let store = tokio::time::timeout(timeout, opening).await;
         let store = store.map_err(|_| {
-            if let Some(place) = ha::unmade(configuration.ha()) {
+            if let Some(place) = ha.backend.absence() {
                 return ClientError::NoCluster { place };
             }
             let reason = waits.borrow().clone();
@@ -220,6 +222,7 @@ impl ClusterClient {
                 last: format!("{reason}; `--address` connects to a JobManager without the store"),
             }
         })?;
+        waits.send_replace(None);
         let finder = FollowedLeader(retrieval::follow(store.observed()));
         Ok(ClusterClient::over(
             configuration,

@@ -34,11 +34,10 @@ pub use error::{ConfigError, Problem, Source};
 pub use external::ExternalResource;
 pub use memory::{MemoryContradiction, MemoryOptions, Share, TaskManagerMemory};
 pub use options::{
-    BackendOptions, CleanupOptions, ClientOptions, ClusterOptions, EmbeddedOptions, EtcdOptions,
-    HaOptions, HeartbeatOptions, JobManagerOptions, JobOptions, LogOptions, ProcessOptions,
-    RegistrationOptions, ResourceOptions, RestOptions, RestartStrategyOptions, RpcOptions,
-    SecurityOptions, StorageOptions, TaskManagerOptions, UserPassword, WorkerOptions,
-    ZookeeperOptions,
+    CleanupOptions, ClientOptions, ClusterOptions, HaOptions, HeartbeatOptions, JobManagerOptions,
+    JobOptions, LogOptions, ProcessOptions, RegistrationOptions, ResourceOptions, RestOptions,
+    RestartStrategyOptions, RpcOptions, SecurityOptions, StorageOptions, StorePlace,
+    TaskManagerOptions, WorkerOptions,
 };
 pub use reference::reference;
 pub use table::{DefaultValue, OPTIONS, OptionSpec, find};

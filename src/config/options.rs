@@ -2,10 +2,14 @@
 //!
 //! Plain data, built once by [`super::build`]. Sizes are in bytes.
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::backend::Backend;
+use tanist_ha::blob::BlobOptions;
 use tanist_ha::keys::Name;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 
@@ -16,7 +20,7 @@ use super::memory::{MemoryContradiction, MemoryOptions};
 use super::umask::Umask;
 use super::value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, LoadBalanceMode, LocalUsers,
-    LogFormat, LogLevel, MemorySize, Secret, WorkerDriver,
+    LogFormat, LogLevel, MemorySize, WorkerDriver,
 };
 
 /// All options of a cluster.
@@ -64,7 +68,9 @@ pub struct HaOptions {
     /// Distinguishes clusters that share a store.
     pub cluster_id: Name,
     /// The coordination store.
-    pub backend: BackendOptions,
+    pub backend: Arc<dyn Backend>,
+    /// The options that say where the store is.
+    pub place: StorePlace,
     /// The blob store. `None`: there is none, and large graphs are split over store keys.
     pub storage: Option<StorageOptions>,
     /// How standbys watch the leader.
@@ -99,63 +105,22 @@ pub struct DetectorOptions {
     pub hold_off_timeout: Duration,
 }
 
-/// The store of leadership and jobs.
-#[derive(Debug, Clone)]
-pub enum BackendOptions {
-    /// etcd.
-    Etcd(EtcdOptions),
-    /// ZooKeeper.
-    Zookeeper(ZookeeperOptions),
-    /// A directory on this host.
-    Embedded(EmbeddedOptions),
+/// The options that say where the store is, for messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StorePlace {
+    /// The name of the option with its servers or directory.
+    pub option: &'static str,
+    /// The name of another option that takes part in that.
+    pub also: Option<&'static str>,
 }
 
-/// A user with a password.
-#[derive(Debug, Clone)]
-pub struct UserPassword {
-    /// The user.
-    pub user: String,
-    /// The password.
-    pub password: Secret,
-}
-
-/// The connection to etcd.
-#[derive(Debug, Clone)]
-pub struct EtcdOptions {
-    /// At least one server.
-    pub endpoints: Vec<HostPort>,
-    /// The key prefix, as `/tanist`.
-    pub root: String,
-    /// Set if authentication is enabled.
-    pub auth: Option<UserPassword>,
-    /// Requested time to live of a lease: whole seconds, from 2.
-    pub lease_ttl: Duration,
-    /// Timeout of one request; shorter than the lease's time to live.
-    pub request_timeout: Duration,
-    /// The quota of the servers. `None`: the quota that they report, or their default.
-    pub quota: Option<MemorySize>,
-}
-
-/// The connection to ZooKeeper.
-#[derive(Debug, Clone)]
-pub struct ZookeeperOptions {
-    /// At least one server.
-    pub quorum: Vec<HostPort>,
-    /// The root node, as `/tanist`.
-    pub root: String,
-    /// For digest authentication.
-    pub auth: Option<UserPassword>,
-    /// Requested session timeout.
-    pub session_timeout: Duration,
-    /// Timeout of one connection attempt; shorter than the session timeout.
-    pub connection_timeout: Duration,
-}
-
-/// The embedded store.
-#[derive(Debug, Clone)]
-pub struct EmbeddedOptions {
-    /// Its directory. The same for all processes of the cluster.
-    pub directory: PathBuf,
+impl fmt::Display for StorePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.also {
+            Some(also) => write!(f, "{} and {also}", self.option),
+            None => f.write_str(self.option),
+        }
+    }
 }
 
 /// The blob store.
@@ -165,6 +130,19 @@ pub struct StorageOptions {
     pub location: StorageLocation,
     /// Whether every host of the cluster sees it, so that its content survives the loss of this host.
     pub shared: bool,
+}
+
+impl StorageOptions {
+    /// The same for the blob store itself.
+    pub fn blob_options(&self) -> BlobOptions {
+        BlobOptions {
+            url: match &self.location {
+                StorageLocation::Directory(path) => path.to_string_lossy().into_owned(),
+                StorageLocation::S3(url) => url.clone(),
+            },
+            shared: self.shared,
+        }
+    }
 }
 
 /// The JobManager.

@@ -315,6 +315,9 @@ macro_rules! choice {
         }
 
         impl $name {
+            /// All words that the configuration may use.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
             /// The word that the configuration uses.
             pub fn as_str(self) -> &'static str {
                 match self {

@@ -29,12 +29,13 @@ mod transaction;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tanist_gateway::kinds;
 use tanist_gateway::persistence::{JobStateStore, PersistError};
 use tanist_ha::Error;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::election::Epoch;
-use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::keys::Kind;
+use tanist_ha::records::store::RecordStore;
 use tanist_ha::store::cache::Records;
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::store::{Change, CoordinationStore};
@@ -72,15 +73,15 @@ const DEFAULT_CACHE: usize = 50 << 20;
 impl JobStore {
     /// Record kinds that a term needs to recover its jobs.
     pub const KINDS: [Kind; 9] = [
-        Kind::Graphs,
-        Kind::Chunks,
-        Kind::States,
-        Kind::Results,
-        Kind::BlobTombstones,
-        Kind::Applications,
-        Kind::Workers,
-        Kind::Storages,
-        Kind::Drains,
+        kinds::GRAPHS,
+        kinds::CHUNKS,
+        kinds::STATES,
+        kinds::RESULTS,
+        kinds::BLOB_TOMBSTONES,
+        kinds::APPLICATIONS,
+        kinds::WORKERS,
+        kinds::STORAGES,
+        kinds::DRAINS,
     ];
 
     /// Creates the store of the term that owns `pipeline`.

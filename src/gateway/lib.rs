@@ -13,6 +13,7 @@ mod gateways;
 mod job_control;
 mod job_masters;
 mod job_records;
+pub mod kinds;
 pub mod local;
 pub mod peers;
 pub mod persistence;

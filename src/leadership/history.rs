@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tanist_gateway::kinds;
 use tanist_ha::Result;
 use tanist_ha::election::Epoch;
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::keys::{Key, Name};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::cache::{Proof, Proven};
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
@@ -183,7 +184,7 @@ impl TermRecord {
             return;
         };
         let most = PAGE.min(self.pipeline.limits().writes);
-        let listed = match store.list(Kind::History, None, most).await {
+        let listed = match store.list(kinds::HISTORY, None, most).await {
             Ok(listed) => listed.items.into_iter(),
             Err(error) => {
                 debug!(%error, "old records of terms were not removed");
@@ -194,7 +195,7 @@ impl TermRecord {
         let older = names.filter(|name| *name < oldest.name);
         let writes: Vec<Write> = older
             .map(|name| Write::Delete {
-                key: Key::new(Kind::History, name),
+                key: Key::new(kinds::HISTORY, name),
             })
             .collect();
         if writes.is_empty() {
@@ -265,7 +266,7 @@ pub async fn read(store: &dyn CoordinationStore, epoch: Epoch) -> Result<Option<
 pub async fn read_all(store: &dyn CoordinationStore) -> Result<Vec<HistoryRecord>> {
     let (mut records, mut page) = (Vec::new(), None);
     loop {
-        let listed = store.list(Kind::History, page, PAGE).await?;
+        let listed = store.list(kinds::HISTORY, page, PAGE).await?;
         let items = listed.items.iter();
         records.extend(items.filter_map(|(name, value)| decode(name, value)));
         page = listed.next;
@@ -292,7 +293,7 @@ fn marked_as_false_alarm(value: &[u8]) -> Option<Bytes> {
 fn key(epoch: u64) -> Key {
     // Padded, so that listings are in order.
     let name = Name::new(format!("{epoch:020}")).expect("digits are a name");
-    Key::new(Kind::History, name)
+    Key::new(kinds::HISTORY, name)
 }
 
 #[cfg(test)]

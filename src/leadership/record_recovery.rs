@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use tanist_dispatcher::{Caution, JobStore, RecoveredJobs};
+use tanist_gateway::kinds;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::election::LeaderSession;
-use tanist_ha::jobs::store::RecordStore;
-use tanist_ha::keys::Kind;
+use tanist_ha::records::store::RecordStore;
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::cache::Records;
 use tanist_ha::store::pipeline::CommitPipeline;
@@ -62,7 +62,7 @@ pub(super) async fn recover(
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     let mut best = 0;
     // Results are decoded later.
-    let total = (records.len() - records.of(Kind::Results).count()) as u64;
+    let total = (records.len() - records.of(kinds::RESULTS).count()) as u64;
     loop {
         let following = follow_decoding(decoded.clone(), total, &mut best, reports);
         let tried = tokio::select! {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::future::{Either, select};
 use tanist_config::ClusterOptions;
 use tanist_dispatcher::JobStore;
+use tanist_gateway::kinds;
 use tanist_ha::election::{LeaderElection, LeaderSession, Member, MemberCache};
 use tanist_ha::keys::{Key, Kind};
 use tanist_ha::retry::Backoff;
@@ -103,7 +104,7 @@ async fn names(store: &dyn CoordinationStore) -> StoredNames {
     // Results are left out: there may be very many, and the record of an ended job is not written any more.
     let kinds: Vec<Kind> = JobStore::KINDS
         .into_iter()
-        .filter(|it| *it != Kind::Results)
+        .filter(|it| *it != kinds::RESULTS)
         .collect();
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {

@@ -166,7 +166,7 @@ impl TermStatus {
 /// The content of `/v1/ha/status`.
 #[derive(Debug, Clone)]
 pub struct HaStatus {
-    /// `etcd`, `zookeeper` or `embedded`.
+    /// The name of its [`tanist_ha::backend::Backend`].
     pub store: &'static str,
     /// The process that was asked.
     pub process: ProcessId,

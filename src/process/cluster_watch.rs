@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tanist_config::HaOptions;
 use tanist_ha::Result;
-use tanist_ha::jobs::store::RecordStore;
+use tanist_ha::records::store::RecordStore;
 use tanist_leadership::application::{ApplicationRecord, read};
 use tanist_leadership::ha;
 use tanist_task_executor::Presence;
@@ -77,7 +77,7 @@ impl Watch {
             true => Found::Removed,
             false => Found::Nothing,
         };
-        if !ha::is_there(options) {
+        if options.backend.absence().is_some() {
             self.opened = None;
             return Ok(if_empty);
         }

@@ -15,11 +15,12 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tanist_config::HaOptions;
 use tanist_dispatcher::StateRecord;
+use tanist_gateway::kinds;
 use tanist_gateway::{JobRecords, NoAnswer, StoredGenerations, StoredJobs};
 use tanist_ha::Error;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
-use tanist_ha::jobs::store::{RecordStore, Stored};
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::keys::{Key, Name};
+use tanist_ha::records::store::{RecordStore, Stored};
 use tanist_leadership::ha;
 use tanist_proto::id::{Generation, JobId};
 use tokio::sync::OnceCell;
@@ -175,7 +176,7 @@ async fn read(
     }
     let keys: Vec<Key> = missing
         .iter()
-        .map(|&job| Key::new(Kind::Results, name_of(job)))
+        .map(|&job| Key::new(kinds::RESULTS, name_of(job)))
         .collect();
     let results = records.coordination_store().get(&keys).await;
     for (job, result) in missing.into_iter().zip(results.map_err(no_answer)?) {

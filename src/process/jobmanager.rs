@@ -7,7 +7,7 @@ use tanist_config::{ClusterOptions, Configuration};
 use tanist_gateway::blobs::ServedBlobs;
 use tanist_ha::detector::service::PEER;
 use tanist_ha::election::ProcessId;
-use tanist_leadership::ha::{self, Backend};
+use tanist_leadership::ha;
 use tanist_leadership::{Contender, ContenderOptions, Ending, JobManagerView};
 use tanist_net::{Listener, Port};
 use tanist_rpc::{BlobServer, RpcServer, Services, TonicConnector};
@@ -82,7 +82,7 @@ impl JobManager {
         let contender = Contender::new(ContenderOptions {
             options: options.clone(),
             process: process.clone(),
-            store: Backend::of(&options.ha).name(),
+            store: options.ha.backend.name(),
             addresses,
             connector: Arc::new(TonicConnector::new(settings::rpc(&options))),
             checks: graph_checks(),

@@ -13,6 +13,7 @@ use tanist_gateway::fencing::{HighestEpoch, OwnStore};
 use tanist_gateway::{Connector, JobRecords, NoAnswer};
 use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::retrieval::{self, LeaderView};
+use tanist_ha::services;
 use tanist_leadership::ha::{self, DirectoryError};
 use tanist_net::{Listener, Port};
 use tanist_operators::{Operators, TaskHost};
@@ -385,7 +386,7 @@ pub(super) fn follow_store(options: Arc<ClusterOptions>, process: ProcessId) -> 
     let store = OwnStore::start(known.clone(), read_with(opened.subscribe()));
     tokio::spawn(async move {
         let following = async {
-            let driver = ha::observe(&options.ha, &process, &watch::Sender::new(None)).await;
+            let driver = services::observe(&options.ha.backend, &process, |_| {}).await;
             opened.send_replace(Some(driver.clone()));
             follow_driver(&*driver, &known).await;
         };

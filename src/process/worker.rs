@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tanist_config::HaOptions;
 use tanist_ha::Result;
-use tanist_ha::jobs::store::RecordStore;
+use tanist_ha::records::store::RecordStore;
 use tanist_leadership::ha;
 use tanist_proto::id::ResourceId;
 use tanist_resource_manager::worker_record_key;
@@ -119,7 +119,7 @@ struct RecordReader {
 
 impl RecordReader {
     async fn status(&mut self, wanted: &Wanted) -> WorkerStatus {
-        if !ha::is_there(&wanted.ha) {
+        if wanted.ha.backend.absence().is_some() {
             return WorkerStatus::NoAnswer;
         }
         match self.read_status(wanted).await {

@@ -9,8 +9,9 @@ use std::str::FromStr as _;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use tanist_gateway::kinds;
 use tanist_gateway::{GatewayError, GatewayResult};
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::keys::{Key, Name};
 use tanist_ha::store::Write;
 use tanist_ha::store::cache::Records;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
@@ -50,7 +51,7 @@ impl DrainTarget {
         let digest = Sha256::digest(self.to_string());
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let name = Name::new(digest).expect("hexadecimal digits are a name");
-        Key::new(Kind::Drains, name)
+        Key::new(kinds::DRAINS, name)
     }
 }
 
@@ -128,7 +129,7 @@ pub fn recorded_drains(records: &Records) -> Vec<(DrainTarget, DrainRecord)> {
         };
         Some((record.target()?, record))
     };
-    records.of(Kind::Drains).filter_map(read).collect()
+    records.of(kinds::DRAINS).filter_map(read).collect()
 }
 
 /// A decision about drains that is to be written before it counts.
@@ -202,7 +203,7 @@ mod tests {
             ..DrainRecord::default()
         };
         let value = |record| bytes::Bytes::from(serde_json::to_vec(record).expect("JSON"));
-        let unreadable = Key::new(Kind::Drains, Name::new("x").expect("a name"));
+        let unreadable = Key::new(kinds::DRAINS, Name::new("x").expect("a name"));
         let records = [
             (id.key(), value(&of_id)),
             (host.key(), value(&of_host)),

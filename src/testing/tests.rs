@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tanist_compile::{JobBuilder, StreamGraph};
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_gateway::kinds;
+use tanist_ha::keys::{Key, Name};
 use tanist_ha::store::{CommitReply, CommitRequest, Fence, Write};
 use tanist_leadership::ha;
 use tanist_model::{ArtifactSpec, CustomSpec};
@@ -150,7 +151,7 @@ async fn remove_by_hand(cluster: &TestCluster, job: JobId) {
             incarnation,
         },
         after: guard.change,
-        writes: vec![remove(Kind::Results), remove(Kind::Descriptions)],
+        writes: vec![remove(kinds::RESULTS), remove(kinds::DESCRIPTIONS)],
     };
     let reply = store.commit(&request).await.expect("answered");
     assert_eq!(reply, CommitReply::Applied);
@@ -186,7 +187,7 @@ async fn an_application_whose_job_was_removed_ends_as_unknown_and_keeps_everythi
     let configuration = cluster.configuration()?;
     let records = ha::open_records(configuration.ha()).await;
     let store = records.expect("opened").coordination_store().clone();
-    let graphs = store.list(Kind::Graphs, None, 10).await.expect("listed");
+    let graphs = store.list(kinds::GRAPHS, None, 10).await.expect("listed");
     let left: Vec<String> = graphs.items.iter().map(|it| it.0.to_string()).collect();
     assert_eq!(left, [job_id_of(&id, 1).to_string()]);
     Ok(())

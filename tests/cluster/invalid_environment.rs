@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tanist_chaos::{ClusterBuilder, Store, StoreKind, Submission, dump};
+use tanist_gateway::kinds;
 use tanist_ha::clock::Clock;
-use tanist_ha::keys::{Key, Kind};
+use tanist_ha::keys::Key;
 use tanist_ha::testing::servers::EtcdServerOptions;
 use tanist_ha::zookeeper::{ZooKeeperOptions, open_election};
 
@@ -71,7 +72,7 @@ async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
     let job = cluster.submit(&corrupt).await?;
     cluster.wait_for_state(job, "RUNNING").await?;
     let former = cluster.leader().await?;
-    let key = Key::new(Kind::Graphs, job.to_string().parse()?);
+    let key = Key::new(kinds::GRAPHS, job.to_string().parse()?);
     dump::damage(&*cluster.records().await?, &key, b"no record at all").await?;
     cluster.jobmanager(former.index).kill();
     cluster.successor_of(&former).await?;

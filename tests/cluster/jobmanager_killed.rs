@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::{Cluster, Leader, StoreKind, Submission, wordcount};
-use tanist_ha::keys::{Kind, Name};
+use tanist_gateway::kinds;
+use tanist_ha::keys::Name;
 use tanist_proto::v1::JobResult;
 
 use crate::support::{WordsAndTicks, cluster_on, example, job_file, need_failpoints};
@@ -194,7 +195,7 @@ async fn an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_ag
     );
     let before = cluster.store_dump().await?;
     ensure!(
-        !before.items.contains_key(&Kind::Graphs),
+        !before.items.contains_key(&kinds::GRAPHS),
         "the graph is back: {before:?}"
     );
     let result = before.results.get(&name).context("the result is kept")?;

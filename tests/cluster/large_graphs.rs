@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::{Cluster, ClusterBuilder, StoreKind};
-use tanist_ha::keys::Kind;
+use tanist_gateway::kinds;
 
 use crate::support::{WordsAndTicks, cluster_on, job_file, need_failpoints};
 
@@ -95,7 +95,7 @@ async fn a_large_job_accepted_by_a_standby_survives_its_leader(
         .await?
         .success()?;
     let dump = cluster.store_dump().await?;
-    let chunks = dump.items.get(&Kind::Chunks).map_or(0, Vec::len);
+    let chunks = dump.items.get(&kinds::CHUNKS).map_or(0, Vec::len);
     ensure!(chunks > 1, "the graph is not split: {dump:?}");
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.kill_leader().await?;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::ensure;
 use tanist_chaos::wordcount::visible_files;
 use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, Submission};
-use tanist_ha::keys::Kind;
+use tanist_gateway::kinds;
 
 use crate::large_graphs::{NOISE, make_large};
 use crate::support::{ENDLESS, WordsAndTicks, cluster_on, job_file, stop_job, until_restarted};
@@ -83,7 +83,7 @@ async fn check_survives(
         cluster.submit(&workload.submission).await?;
     }
     let dump = cluster.store_dump().await?;
-    let chunks = dump.items.get(&Kind::Chunks).map_or(0, Vec::len);
+    let chunks = dump.items.get(&kinds::CHUNKS).map_or(0, Vec::len);
     ensure!(split_as_meant(chunks), "{chunks} chunks: {dump:?}");
     let mut lost = Vec::new();
     for workload in [&small, &large] {

@@ -16,7 +16,8 @@ use tanist_chaos::{
     Cluster, LeaderKiller, Observer, StoreDump, StoreKind, TaskManagerKiller, dump, test_all,
     wait_for,
 };
-use tanist_ha::keys::{Key, Kind};
+use tanist_gateway::kinds;
+use tanist_ha::keys::Key;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 use tokio_util::sync::CancellationToken;
@@ -161,7 +162,7 @@ async fn one_graph_among_many_that_cannot_be_read_sets_one_job_aside(
         try_join_all(submissions).await?;
     }
     let damaged = lives[count / 2].job;
-    let key = Key::new(Kind::Graphs, damaged.to_string().parse()?);
+    let key = Key::new(kinds::GRAPHS, damaged.to_string().parse()?);
     dump::damage(&*cluster.records().await?, &key, b"no record at all").await?;
     let former = cluster.kill_leader().await?;
     cluster.successor_of(&former).await?;

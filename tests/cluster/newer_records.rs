@@ -7,8 +7,9 @@ use anyhow::{Context as _, ensure};
 use prost::Message as _;
 use tanist_chaos::dump::damage;
 use tanist_chaos::{Cluster, StoreKind, wait_for};
-use tanist_ha::jobs::record::{self, Encoded, Payload};
-use tanist_ha::keys::{Key, Kind};
+use tanist_gateway::kinds;
+use tanist_ha::keys::Key;
+use tanist_ha::records::record::{self, Encoded, Payload};
 use tanist_proto::v1 as pb;
 
 use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
@@ -64,7 +65,7 @@ async fn a_record_of_a_newer_version_is_left_to_a_jobmanager_that_reads_it(
     // There is no other JobManager, and a newer version has written the job's state.
     let other = 1 - former.index;
     cluster.jobmanager(other).kill();
-    let key = Key::new(Kind::States, workload.job().to_string().parse()?);
+    let key = Key::new(kinds::STATES, workload.job().to_string().parse()?);
     let newer = make_newer(&cluster, &key).await?;
     cluster.jobmanager(former.index).kill();
     cluster.jobmanager(former.index).start()?;

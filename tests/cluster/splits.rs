@@ -12,8 +12,9 @@ use anyhow::{Context as _, ensure};
 use prost::Message as _;
 use tanist_chaos::wait::wait_for;
 use tanist_chaos::{Cluster, StoreKind, Submission, wordcount};
-use tanist_ha::jobs::record::{self, Payload};
-use tanist_ha::keys::{Key, Kind};
+use tanist_gateway::kinds;
+use tanist_ha::keys::Key;
+use tanist_ha::records::record::{self, Payload};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::coordinator_state::State;
@@ -39,7 +40,7 @@ const DECIDED: &str = "job.coordinator-persisted";
 
 /// The recorded splits of a job; `None` if they are not recorded, or no longer.
 async fn splits_of(cluster: &Cluster, job: JobId) -> anyhow::Result<Option<pb::FileSplits>> {
-    let key = Key::new(Kind::States, job.to_string().parse()?);
+    let key = Key::new(kinds::STATES, job.to_string().parse()?);
     let found = cluster
         .records()
         .await?

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind, small_file_system, wait_for};
-use tanist_ha::keys::Kind;
+use tanist_gateway::kinds;
 use tanist_ha::testing::servers::{EtcdServerOptions, ZooKeeperServerOptions};
 
 use crate::large_graphs::make_large;
@@ -74,7 +74,7 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
     let stored = async |cluster: &Cluster| {
         let dump = cluster.store_dump().await?;
         let count = |kind| dump.items.get(&kind).map_or(0, Vec::len);
-        anyhow::Ok((count(Kind::Results), count(Kind::Graphs)))
+        anyhow::Ok((count(kinds::RESULTS), count(kinds::GRAPHS)))
     };
     ensure!(stored(&cluster).await? == (1, 1), "its result is kept");
 
@@ -192,7 +192,7 @@ async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
     cluster.store().fill().await?;
     let results = async |cluster: &Cluster| {
         let dump = cluster.store_dump().await?;
-        anyhow::Ok(dump.items.get(&Kind::Results).map_or(0, Vec::len))
+        anyhow::Ok(dump.items.get(&kinds::RESULTS).map_or(0, Vec::len))
     };
     ensure!(results(&cluster).await? == 1, "its result is kept");
     let full = |status: &serde_json::Value| {

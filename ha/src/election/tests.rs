@@ -14,10 +14,11 @@ use crate::election::{
     ElectionDriver as _, ElectionOptions, Epoch, LeaderElection, LeaderSession, Leadership,
     NotLeading, ProcessId, accept, propose, random_start,
 };
-use crate::keys::{Key, Kind, Name};
+use crate::keys::{Key, Name};
 use crate::memory::{Faults, MemoryCluster, MemoryElection, MemoryOptions};
 use crate::store::pipeline::{CommitError, CommitPipeline};
 use crate::store::{CoordinationStore as _, Write};
+use crate::testing::kinds::ITEMS;
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -79,7 +80,7 @@ impl Process {
 
 fn put(name: &str, value: &'static str) -> Write {
     Write::Put {
-        key: Key::new(Kind::States, Name::new(name).expect("a name")),
+        key: Key::new(ITEMS, Name::new(name).expect("a name")),
         value: Bytes::from_static(value.as_bytes()),
     }
 }
@@ -292,7 +293,7 @@ async fn a_commit_whose_answers_are_lost_is_applied_once() {
 
     store.faults().lose_replies(3);
     let change = pipeline
-        .commit(vec![put("job", "one")])
+        .commit(vec![put("item", "one")])
         .await
         .expect("committed");
     assert_eq!(change.number, 1);
@@ -318,11 +319,11 @@ async fn a_deposed_term_cannot_commit() {
     b.until_granted(2).await;
 
     let refused = pipeline
-        .commit(vec![put("job", "late")])
+        .commit(vec![put("item", "late")])
         .await
         .expect_err("fenced");
     assert!(matches!(refused, CommitError::NotApplied), "{refused:?}");
-    let key = Key::new(Kind::States, Name::new("job").expect("a name"));
+    let key = Key::new(ITEMS, Name::new("item").expect("a name"));
     assert_eq!(store.get(&[key]).await.expect("a read"), vec![None]);
 }
 
@@ -336,14 +337,14 @@ async fn a_late_copy_of_a_settled_transaction_changes_nothing() {
         .await
         .expect("a pipeline");
     pipeline
-        .commit(vec![put("job", "created")])
+        .commit(vec![put("item", "created")])
         .await
         .expect("committed");
 
     let mut held = store.faults().hold_next();
     let committed = tokio::spawn({
         let pipeline = pipeline.clone();
-        async move { pipeline.commit(vec![put("job", "updated")]).await }
+        async move { pipeline.commit(vec![put("item", "updated")]).await }
     });
     held.reached().await;
     committed
@@ -351,12 +352,12 @@ async fn a_late_copy_of_a_settled_transaction_changes_nothing() {
         .expect("no panic")
         .expect("committed by its second copy");
     pipeline
-        .commit(vec![put("job", "final")])
+        .commit(vec![put("item", "final")])
         .await
         .expect("committed");
     held.release();
 
-    let key = Key::new(Kind::States, Name::new("job").expect("a name"));
+    let key = Key::new(ITEMS, Name::new("item").expect("a name"));
     let value = store.get(&[key]).await.expect("a read").remove(0);
     assert_eq!(value, Some(Bytes::from_static(b"final")));
 }

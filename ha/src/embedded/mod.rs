@@ -10,6 +10,7 @@
 //! Threads of a handle: one that writes, one that reads and polls for changes, one that listens for changes
 //! (`change_signal.rs`), and one for each leader that it ever waited for, which ends with that leader.
 
+mod backend;
 mod change_signal;
 mod database;
 mod directory;
@@ -35,6 +36,7 @@ pub use self::store::EmbeddedStore;
 use crate::clock::Clock;
 use crate::election::ProcessId;
 use crate::error::{Error, Result};
+use crate::keys::Kinds;
 use crate::store::Limits;
 
 const STORE: &str = "the embedded store";
@@ -74,22 +76,6 @@ impl EmbeddedOptions {
     }
 }
 
-impl EmbeddedOptions {
-    /// For a process that must not create the store (opening creates a missing one): an error if no process
-    /// has created it. Ok if that can't be determined: opening then reports the reason.
-    pub fn check_made(&self) -> Result<()> {
-        let database = Directory::at(&self.dir).database();
-        if database.try_exists().unwrap_or(true) {
-            return Ok(());
-        }
-        Err(Error::Unreachable {
-            store: STORE,
-            endpoints: self.dir.display().to_string(),
-            reason: "it does not exist; the first JobManager creates it".to_owned(),
-        })
-    }
-}
-
 /// Opens the election part. A process that `contends` locks its member file; one that does not only observes.
 /// The clock is unused, because there is no lease.
 pub async fn open_election(
@@ -115,12 +101,12 @@ pub async fn open_election(
 }
 
 /// Opens the records part.
-pub async fn open_store(options: EmbeddedOptions) -> Result<EmbeddedStore> {
+pub async fn open_store(options: EmbeddedOptions, kinds: Kinds) -> Result<EmbeddedStore> {
     let directory = create_directory(&options.dir).await?;
     let reader = open_database(&directory, &options).await?;
     let writer = open_database(&directory, &options).await?;
     let members = Members::new(directory);
-    EmbeddedStore::start(&options, members, reader, writer)
+    EmbeddedStore::start(&options, members, kinds, reader, writer)
 }
 
 impl EmbeddedOptions {

@@ -20,12 +20,15 @@ use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
 use crate::error::{Error, Result};
 use crate::failpoint::failpoint_on_a_thread;
-use crate::keys::{CHANGES_RING, Key, Kind};
+use crate::keys::{CHANGES_RING, Key, Kind, Kinds};
 use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
     Write,
 };
+
+/// Number of free bytes below which the store accepts nothing new.
+const FULL: u64 = 1024 * 1024;
 
 /// The records of a cluster, in an embedded store.
 #[derive(Debug)]
@@ -33,6 +36,7 @@ pub struct EmbeddedStore {
     reader: Worker,
     writer: Worker,
     members: Members,
+    kinds: Kinds,
     changes: watch::Receiver<Option<Change>>,
     limits: Limits,
     /// Ends its thread when dropped.
@@ -82,6 +86,7 @@ impl EmbeddedStore {
     pub(super) fn start(
         options: &EmbeddedOptions,
         members: Members,
+        kinds: Kinds,
         reading: Database,
         writing: Database,
     ) -> Result<EmbeddedStore> {
@@ -102,6 +107,7 @@ impl EmbeddedStore {
             reader,
             writer,
             members,
+            kinds,
             changes,
             limits: options.limits,
             _listener: listener,
@@ -144,6 +150,7 @@ impl CoordinationStore for EmbeddedStore {
     }
 
     async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        self.kinds.check(keys.iter().map(|key| key.kind))?;
         let keys = keys.to_vec();
         let read = move |database: &mut Database| database.read(|tables| tables.get(&keys));
         let values = self.reader.call(read).await?;
@@ -152,6 +159,7 @@ impl CoordinationStore for EmbeddedStore {
     }
 
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        self.kinds.check([kind])?;
         let after = page.map(|page| page.after);
         let list =
             move |database: &mut Database| database.read(|t| t.list(kind, after.as_ref(), limit));
@@ -166,6 +174,7 @@ impl CoordinationStore for EmbeddedStore {
     }
 
     async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
+        self.kinds.check(kinds.iter().copied())?;
         let kinds = kinds.to_vec();
         self.reader
             .call(move |database| {
@@ -199,6 +208,7 @@ impl CoordinationStore for EmbeddedStore {
     }
 
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.kinds.check(request.kinds())?;
         let size: usize = request.writes.iter().map(Write::size).sum();
         let Limits { writes, bytes } = self.limits;
         if size > bytes || request.writes.len() > writes {
@@ -231,6 +241,7 @@ impl CoordinationStore for EmbeddedStore {
     }
 
     async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.kinds.check(request.kinds())?;
         let request = request.clone();
         let delete = move |database: &mut Database| {
             database.write_surely(|tables| tables.delete_unnumbered(&request))
@@ -248,10 +259,12 @@ impl CoordinationStore for EmbeddedStore {
             log.push("-wal");
             let size = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
             let space = rustix::fs::statvfs(path).ok();
+            let free = space.map(|space| space.f_bavail.saturating_mul(space.f_frsize));
             Ok(StoreHealth {
                 latency,
                 size_bytes: Some(size(path) + size(Path::new(&log))),
-                free_bytes: space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)),
+                free_bytes: free,
+                advice: advice(free),
                 ..StoreHealth::default()
             })
         };
@@ -273,9 +286,29 @@ impl CoordinationStore for EmbeddedStore {
     }
 }
 
+/// What an operator does about a disk with `free` bytes.
+fn advice(free: Option<u64>) -> Option<String> {
+    free.filter(|free| *free < FULL)?;
+    let text = "the disk of the embedded store is full: the leader goes on and deletes, from space kept in reserve, and a \
+                standby can take over; new records are refused, and what running work has to write waits. Free that disk";
+    Some(text.to_owned())
+}
+
 /// Copies values for the caller, so that the reader's thread gets its memory back for its next read.
 /// Otherwise all memory of a recovery's reads would stay with that thread, unused. The whole answer is copied
 /// before any of it is freed: otherwise the allocator would reuse the freed memory for the next copy.
 fn copied(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_is_asked_to_free_a_full_disk() {
+        let said = advice(Some(0)).expect("it is full");
+        assert!(said.contains("Free that disk"), "{said}");
+        assert_eq!((advice(Some(FULL)), advice(None)), (None, None));
+    }
 }

@@ -20,6 +20,11 @@ const DEFAULT_QUOTA: u64 = 2 * 1024 * 1024 * 1024;
 /// its quota.
 const MANY_REVISIONS: u64 = 100_000;
 
+/// The alarm for a database that has reached its quota.
+const NO_SPACE: &str = "NOSPACE";
+/// The alarm for members whose data differ.
+const CORRUPT: &str = "CORRUPT";
+
 /// Asks all endpoints; `latency` was measured before.
 pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreHealth {
     let positions = connection.all_positions();
@@ -98,7 +103,34 @@ pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreH
         Ok(alarms) => health.alarms = alarms,
         Err(reason) => health.unknown.push(format!("etcd's alarms: {reason}")),
     }
+    health.advice = advice(&health).map(str::to_owned);
     health
+}
+
+/// What an operator does about it.
+fn advice(health: &StoreHealth) -> Option<&'static str> {
+    let has_alarm = |name: &str| health.alarms.iter().any(|alarm| alarm == name);
+    if has_alarm(NO_SPACE) {
+        Some(
+            "etcd is out of space: the leader goes on and deletes, new records are refused, and no standby can take over from it. \
+             Make room: etcdctl alarm list; etcdctl endpoint status -w json (revision); etcdctl compact REVISION; \
+             etcdctl defrag --cluster; etcdctl alarm disarm. Start etcd with --auto-compaction-retention, and with a larger \
+             --quota-backend-bytes if that does not last",
+        )
+    } else if has_alarm(CORRUPT) {
+        Some(
+            "etcd's members disagree on their data, and it answers no reads or writes: the leader decides nothing new. \
+             Find the odd member (etcdctl endpoint hashkv --cluster), replace it (etcdctl member remove, member add), \
+             then etcdctl alarm disarm",
+        )
+    } else if health.is_nearly_full() || health.revisions_kept.is_some() {
+        Some(
+            "before etcd is full and refuses to write: compact and defragment it (etcdctl compact REVISION; etcdctl defrag \
+             --cluster), start it with --auto-compaction-retention, or with a larger --quota-backend-bytes",
+        )
+    } else {
+        None
+    }
 }
 
 async fn status(connection: &Connection, position: Position) -> Result<StatusResponse, String> {
@@ -183,4 +215,40 @@ async fn alarms(connection: &Connection) -> Result<Vec<String>, String> {
         .collect();
     alarms.dedup();
     Ok(alarms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_alarm(alarm: &str) -> StoreHealth {
+        StoreHealth {
+            alarms: vec![alarm.to_owned()],
+            ..StoreHealth::default()
+        }
+    }
+
+    #[test]
+    fn the_operators_commands_are_said_before_and_after_etcd_is_full() {
+        assert_eq!(advice(&StoreHealth::default()), None);
+        let filling = StoreHealth {
+            size_bytes: Some(85),
+            quota_bytes: Some(100),
+            ..StoreHealth::default()
+        };
+        let said = advice(&filling).expect("it fills up");
+        assert!(said.contains("etcdctl defrag"), "{said}");
+        let uncompacted = StoreHealth {
+            revisions_kept: Some(MANY_REVISIONS),
+            ..StoreHealth::default()
+        };
+        let said = advice(&uncompacted).expect("it fills up");
+        assert!(said.contains("--auto-compaction-retention"), "{said}");
+        let said = advice(&with_alarm(NO_SPACE)).expect("it is full");
+        assert!(said.contains("etcdctl alarm disarm"), "{said}");
+        assert!(said.contains("no standby can take over"), "{said}");
+        let said = advice(&with_alarm(CORRUPT)).expect("it is damaged");
+        let is_right = said.contains("hashkv") && !said.contains("compact");
+        assert!(is_right, "{said}");
+    }
 }

@@ -8,6 +8,7 @@
 //! endpoint; watches and lease streams are opened again after every break; an expired token is renewed. A
 //! request that may have been applied is never repeated here.
 
+mod backend;
 mod client;
 mod election;
 mod follow;
@@ -29,6 +30,7 @@ use self::client::{Connection, Repeat};
 use self::values::Keys;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::keys::Kinds;
 
 pub use election::EtcdElection;
 pub use store::EtcdStore;
@@ -109,9 +111,9 @@ pub async fn open_election(
 
 /// Connects for reading and writing records, on a separate connection. Returns quickly, like
 /// [`open_election`].
-pub async fn open_store(options: EtcdOptions) -> Result<EtcdStore> {
+pub async fn open_store(options: EtcdOptions, kinds: Kinds) -> Result<EtcdStore> {
     options.check()?;
-    EtcdStore::open(options).await
+    EtcdStore::open(options, kinds).await
 }
 
 /// Removes all keys of a cluster that has ended for good, including its epochs. No process may contend for it

@@ -10,13 +10,17 @@ use super::client::{Connection, Repeat};
 use super::values::Keys;
 use crate::election::ProcessId;
 use crate::error::{Error, Result};
-use crate::keys::{Key, Kind, Name};
+use crate::keys::{Key, Kinds, Name};
 
 /// The name of items that never exist.
 const PROBE_NAME: &str = "permission-check";
 
 /// The permissions that a leader needs and this user lacks, in words.
-pub(super) async fn missing(connection: &Connection, keys: &Keys) -> Result<Vec<String>> {
+pub(super) async fn missing(
+    connection: &Connection,
+    keys: &Keys,
+    kinds: Kinds,
+) -> Result<Vec<String>> {
     let name = Name::new(PROBE_NAME).expect("it is a name");
     let mut written = vec![
         ("the election", keys.epoch()),
@@ -26,7 +30,7 @@ pub(super) async fn missing(connection: &Connection, keys: &Keys) -> Result<Vec<
         ("changes", keys.changes()),
         ("changes", keys.ring(0)),
     ];
-    for kind in Kind::ALL {
+    for kind in kinds.iter() {
         let key = keys.item(&Key::new(kind, name.clone()));
         written.push((kind.directory(), key));
     }

@@ -20,7 +20,7 @@ use super::status::{is_answer_too_large, is_compacted};
 use super::values::{Keys, change, decode, encode, epoch_between, guard, revision, token_revision};
 use super::{EtcdOptions, STORE, permissions};
 use crate::error::{Error, Result};
-use crate::keys::{Key, Kind, Name, path};
+use crate::keys::{Key, Kind, Kinds, Name, path};
 use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
@@ -47,6 +47,7 @@ const CONCURRENT_READS: usize = 4;
 pub struct EtcdStore {
     connection: Connection,
     keys: Keys,
+    kinds: Kinds,
     changes: watch::Receiver<Option<Change>>,
     /// The average item size of the last page, to estimate the number of items of the next one.
     item_bytes: AtomicUsize,
@@ -54,7 +55,7 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    pub(super) async fn open(options: EtcdOptions) -> Result<EtcdStore> {
+    pub(super) async fn open(options: EtcdOptions, kinds: Kinds) -> Result<EtcdStore> {
         let keys = Keys::new(&options.namespace);
         let connection = Connection::new(options);
         connection.probe(keys.epoch()).await?;
@@ -66,14 +67,17 @@ impl EtcdStore {
         Ok(EtcdStore {
             connection,
             keys,
+            kinds,
             changes,
             item_bytes,
             _stop: stop.drop_guard(),
         })
     }
 
-    /// Refuses a request that etcd would refuse, with an error that says what is too large.
+    /// Refuses a request that etcd would refuse, with an error that says what is too large, and one with items
+    /// of an undeclared kind.
     fn check(&self, request: &CommitRequest) -> Result<()> {
+        self.kinds.check(request.kinds())?;
         let limits = self.limits();
         let size = request.writes.iter().map(Write::size).sum();
         if size > limits.bytes {
@@ -237,6 +241,7 @@ impl CoordinationStore for EtcdStore {
     }
 
     async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        self.kinds.check(keys.iter().map(|key| key.kind))?;
         let paths: Vec<String> = keys.iter().map(|key| self.keys.item(key)).collect();
         let reads: Vec<_> = paths
             .chunks(KEYS_AT_ONCE)
@@ -250,6 +255,7 @@ impl CoordinationStore for EtcdStore {
     }
 
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        self.kinds.check([kind])?;
         let prefix = self.keys.kind(kind);
         let end = end_of_prefix(&prefix);
         let (mut from, mut pinned) = match &page {
@@ -294,6 +300,7 @@ impl CoordinationStore for EtcdStore {
     }
 
     async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
+        self.kinds.check(kinds.iter().copied())?;
         let prefixes: Vec<String> = kinds.iter().map(|kind| self.keys.kind(*kind)).collect();
         // One transaction, because a takeover waits for it.
         let call = self.connection.call(Repeat::Always, |client| {
@@ -357,6 +364,7 @@ impl CoordinationStore for EtcdStore {
 
     /// etcd also applies transactions without puts under the alarm NOSPACE.
     async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.kinds.check(request.kinds())?;
         let keys = request.writes.iter().map(|write| match write {
             Write::Delete { key } => Ok(TxnOp::delete(self.keys.item(key), None)),
             Write::Put { key, .. } => Err(Error::Misconfigured(
@@ -390,7 +398,7 @@ impl CoordinationStore for EtcdStore {
     }
 
     async fn missing_permissions(&self) -> Result<Vec<String>> {
-        permissions::missing(&self.connection, &self.keys).await
+        permissions::missing(&self.connection, &self.keys, self.kinds).await
     }
 }
 

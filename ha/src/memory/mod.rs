@@ -4,6 +4,7 @@
 //! tokio's, no randomness. Handles spawn tasks, so create them inside a tokio runtime. Dropping a
 //! [`MemoryElection`] simulates the death of its process: its lease expires.
 
+mod backend;
 mod election;
 mod link;
 mod state;
@@ -22,7 +23,7 @@ use self::link::{Link, Server};
 pub use self::store::MemoryStore;
 use crate::clock::Clock;
 use crate::election::ProcessId;
-use crate::keys::Key;
+use crate::keys::{Key, Kinds};
 use crate::store::Limits;
 
 /// Behaviour of the memory "server".
@@ -93,14 +94,19 @@ impl MemoryCluster {
         MemoryElection::observer(self.link(Some(process)))
     }
 
-    /// A handle to the records, not affected by the partition of any process.
+    /// A handle to the records, of any kind, not affected by the partition of any process.
     pub fn store(&self) -> MemoryStore {
-        MemoryStore::new(self.link(None))
+        MemoryStore::new(self.link(None), None)
     }
 
-    /// A handle to the records of `process`, affected by its partition.
+    /// A handle to the records, of any kind, of `process`, affected by its partition.
     pub fn store_of(&self, process: ProcessId) -> MemoryStore {
-        MemoryStore::new(self.link(Some(process)))
+        MemoryStore::new(self.link(Some(process)), None)
+    }
+
+    /// Same as [`MemoryCluster::store_of`], for records of these kinds only.
+    pub fn store_with(&self, process: ProcessId, kinds: Kinds) -> MemoryStore {
+        MemoryStore::new(self.link(Some(process)), Some(kinds))
     }
 
     /// Expires the leases of a process.

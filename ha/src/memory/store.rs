@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::link::{Faults, Link};
 use crate::error::{Error, Result};
-use crate::keys::{CHANGES_RING, Key, Kind};
+use crate::keys::{CHANGES_RING, Key, Kind, Kinds};
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
     Write,
@@ -19,18 +19,21 @@ use crate::store::{
 #[derive(Debug)]
 pub struct MemoryStore {
     link: Arc<Link>,
+    /// `None`: any kind.
+    kinds: Option<Kinds>,
     changes: watch::Receiver<Option<Change>>,
     /// Ends the task when dropped.
     _tasks: JoinSet<()>,
 }
 
 impl MemoryStore {
-    pub(super) fn new(link: Arc<Link>) -> MemoryStore {
+    pub(super) fn new(link: Arc<Link>, kinds: Option<Kinds>) -> MemoryStore {
         let (sender, changes) = watch::channel(None);
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&link).follow(link.server.change.subscribe(), sender));
         MemoryStore {
             link,
+            kinds,
             changes,
             _tasks: tasks,
         }
@@ -39,6 +42,10 @@ impl MemoryStore {
     /// Controls the faults of this handle's requests.
     pub fn faults(&self) -> Faults {
         Faults::of(&self.link)
+    }
+
+    fn check(&self, kinds: impl IntoIterator<Item = Kind>) -> Result<()> {
+        self.kinds.map_or(Ok(()), |declared| declared.check(kinds))
     }
 }
 
@@ -49,10 +56,12 @@ impl CoordinationStore for MemoryStore {
     }
 
     async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        self.check(keys.iter().map(|key| key.kind))?;
         self.link.get(|state| state.get(keys)).await
     }
 
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        self.check([kind])?;
         let after = page.map(|page| page.after);
         self.link
             .read(|state| state.list(kind, after.as_ref(), limit))
@@ -73,6 +82,7 @@ impl CoordinationStore for MemoryStore {
     }
 
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.check(request.kinds())?;
         let limits = self.limits();
         let too_large = |what, size, limit| Error::TooLarge {
             store: "the memory store",
@@ -104,6 +114,7 @@ impl CoordinationStore for MemoryStore {
     }
 
     async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.check(request.kinds())?;
         let request = request.clone();
         self.link
             .write(move |state| state.delete_unnumbered(&request))

@@ -12,8 +12,9 @@ use crate::election::{
     LeaderKey, Member, Nonce, ProcessId,
 };
 use crate::error::{Error, Outcome};
-use crate::keys::{Key, Kind, Name};
+use crate::keys::{Key, Name};
 use crate::store::{Change, CommitReply, CommitRequest, CoordinationStore, Fence, Verdict, Write};
+use crate::testing::kinds::DOCUMENTS;
 
 fn process(name: &str) -> ProcessId {
     ProcessId::new(name)
@@ -66,7 +67,7 @@ async fn take(election: &MemoryElection, name: &str) -> Fence {
 }
 
 fn key(name: &str) -> Key {
-    Key::new(Kind::Graphs, Name::new(name).expect("a name"))
+    Key::new(DOCUMENTS, Name::new(name).expect("a name"))
 }
 
 fn put(fence: &Fence, after: Change, name: &str) -> CommitRequest {
@@ -364,13 +365,13 @@ async fn a_listing_goes_on_page_by_page_and_changes_are_followed() {
     store.faults().watch_lag(Duration::from_millis(100));
     let mut after = Change::default();
     for i in 0..25 {
-        let request = put(&fence, after, &format!("job-{i:02}"));
+        let request = put(&fence, after, &format!("item-{i:02}"));
         assert_eq!(verdict(&store, &request).await, None);
         after = request.change();
     }
     let (mut names, mut page) = (Vec::new(), None);
     loop {
-        let listed = store.list(Kind::Graphs, page, 10).await.expect("list");
+        let listed = store.list(DOCUMENTS, page, 10).await.expect("list");
         names.extend(listed.items.iter().map(|(name, _)| name.to_string()));
         page = listed.next;
         if page.is_none() {
@@ -379,7 +380,7 @@ async fn a_listing_goes_on_page_by_page_and_changes_are_followed() {
     }
     assert_eq!(
         names,
-        (0..25).map(|i| format!("job-{i:02}")).collect::<Vec<_>>()
+        (0..25).map(|i| format!("item-{i:02}")).collect::<Vec<_>>()
     );
     let mut changes = store.changes();
     changes
@@ -391,8 +392,8 @@ async fn a_listing_goes_on_page_by_page_and_changes_are_followed() {
         .iter()
         .map(|entry| entry.as_ref().map(|entry| entry.keys.concat()));
     let expected = [
-        Some("graphs/job-23".to_owned()),
-        Some("graphs/job-24".to_owned()),
+        Some("documents/item-23".to_owned()),
+        Some("documents/item-24".to_owned()),
         None,
     ];
     assert_eq!(keys.collect::<Vec<_>>(), expected);

@@ -1,12 +1,11 @@
 //! Follows the transactions of a store one by one, while the ring still has them.
 
-use std::str::FromStr as _;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use crate::error::Result;
-use crate::keys::{CHANGES_RING, Key};
+use crate::keys::{CHANGES_RING, Key, Kinds};
 use crate::store::{Change, CoordinationStore};
 
 /// Ring entries per read.
@@ -26,17 +25,19 @@ pub enum Fed {
 #[derive(Debug)]
 pub struct ChangeFeed {
     store: Arc<dyn CoordinationStore>,
+    kinds: Kinds,
     changes: watch::Receiver<Option<Change>>,
     seen: u64,
     pending: std::collections::VecDeque<Fed>,
 }
 
 impl ChangeFeed {
-    /// Follows the transactions after number `seen`.
-    pub fn after(store: Arc<dyn CoordinationStore>, seen: u64) -> ChangeFeed {
+    /// Follows the transactions after number `seen`. Keys of other kinds than these are left out.
+    pub fn after(store: Arc<dyn CoordinationStore>, kinds: Kinds, seen: u64) -> ChangeFeed {
         let changes = store.changes();
         ChangeFeed {
             store,
+            kinds,
             changes,
             seen,
             pending: std::collections::VecDeque::new(),
@@ -81,7 +82,7 @@ impl ChangeFeed {
             let keys = touched
                 .keys
                 .iter()
-                .filter_map(|key| Key::from_str(key).ok())
+                .filter_map(|key| Key::parse(key, self.kinds.iter()).ok())
                 .collect();
             self.seen += 1;
             self.pending

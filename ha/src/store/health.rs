@@ -31,6 +31,8 @@ pub struct StoreHealth {
     pub servers: Vec<StoreServer>,
     /// Values that could not be determined, and why.
     pub unknown: Vec<String>,
+    /// What an operator does about it, with the commands of this kind of store.
+    pub advice: Option<String>,
 }
 
 /// A server of a store.
@@ -68,7 +70,7 @@ impl StoreHealth {
             .map(|alarm| format!("the store has raised the alarm {alarm}"))
             .collect();
         if let (Some(size), Some(quota)) = (self.size_bytes, self.quota_bytes)
-            && size.saturating_mul(100) >= quota.saturating_mul(NEARLY_FULL_PERCENT)
+            && self.is_nearly_full()
         {
             let assumed = if self.quota_is_assumed {
                 " (assumed: it does not report its quota)"
@@ -97,7 +99,16 @@ impl StoreHealth {
                 ));
             }
         }
+        warnings.extend(self.advice.clone());
         warnings
+    }
+
+    /// Whether the data takes most of its quota.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        let sizes = self.size_bytes.zip(self.quota_bytes);
+        sizes.is_some_and(|(size, quota)| {
+            size.saturating_mul(100) >= quota.saturating_mul(NEARLY_FULL_PERCENT)
+        })
     }
 }
 

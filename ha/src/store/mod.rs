@@ -115,6 +115,11 @@ impl CommitRequest {
         }
     }
 
+    /// The kinds of the items that it touches, once for each write.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = Kind> {
+        self.writes.iter().map(|write| write.key().kind)
+    }
+
     /// The new ring entry.
     pub fn touched(&self) -> Touched {
         let keys = self
@@ -214,7 +219,8 @@ pub struct Page {
     pub next: Option<PageToken>,
 }
 
-/// The records part of a backend. Opened once a process, on its own connection.
+/// The records part of a backend. Opened once a process, on its own connection, with the kinds that the cluster
+/// has: a call that names another kind is `Misconfigured`.
 #[async_trait]
 pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
     /// The limits of one transaction.

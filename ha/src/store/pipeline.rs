@@ -450,11 +450,12 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::keys::{Kind, Name};
+    use crate::keys::Name;
+    use crate::testing::kinds::ITEMS;
 
     #[test]
     fn of_several_writes_to_a_key_only_the_last_is_sent() {
-        let key = |name: &str| Key::new(Kind::States, Name::new(name).expect("a name"));
+        let key = |name: &str| Key::new(ITEMS, Name::new(name).expect("a name"));
         let put = |name: &str, value: &'static str| Write::Put {
             key: key(name),
             value: Bytes::from_static(value.as_bytes()),

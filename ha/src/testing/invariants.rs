@@ -233,7 +233,8 @@ fn epochs_grow_with_numbers(changes: impl Iterator<Item = (u64, Epoch)>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::{Kind, Name};
+    use crate::keys::Name;
+    use crate::testing::kinds::ITEMS;
 
     fn over(process: &str, epoch: u64) -> Event {
         Event::Over {
@@ -251,7 +252,7 @@ mod tests {
     }
 
     fn committed(number: u64, epoch: u64) -> Event {
-        let key = Key::new(Kind::States, Name::new("job").expect("a name"));
+        let key = Key::new(ITEMS, Name::new("item").expect("a name"));
         Event::Committed {
             change: change(number, epoch),
             keys: vec![key],
@@ -273,7 +274,7 @@ mod tests {
         let ring = |epochs: &[u64]| -> Vec<Touched> {
             let entry = |(index, epoch): (usize, &u64)| Touched {
                 change: change(index as u64 + 1, *epoch),
-                keys: vec!["states/job".to_owned()],
+                keys: vec!["items/item".to_owned()],
             };
             epochs.iter().enumerate().map(entry).collect()
         };

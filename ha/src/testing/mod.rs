@@ -9,6 +9,7 @@ pub mod certificates;
 pub mod conformance;
 pub mod faulty;
 pub mod invariants;
+pub mod kinds;
 pub mod proxy;
 #[cfg(feature = "testing-s3")]
 pub mod s3;

@@ -16,6 +16,7 @@ use super::ZooKeeperOptions;
 use super::session::{Session, unavailable};
 use crate::election::Nonce;
 use crate::error::{Error, Result};
+use crate::keys::Kinds;
 use crate::retry::Backoff;
 
 /// A watch of the newest session, if there is one.
@@ -30,12 +31,16 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Gets the first session and creates the directories. `slowest`: the longest pause between two attempts
-    /// to get a later one.
-    pub async fn open(options: ZooKeeperOptions, slowest: Duration) -> Result<Connection> {
+    /// Gets the first session and creates the directories, those of `kinds` too. `slowest`: the longest pause
+    /// between two attempts to get a later one.
+    pub async fn open(
+        options: ZooKeeperOptions,
+        kinds: Option<Kinds>,
+        slowest: Duration,
+    ) -> Result<Connection> {
         let root = options.root()?;
         let request_timeout = options.request_timeout;
-        let session = Arc::new(Session::open(&options).await?);
+        let session = Arc::new(Session::open(&options, kinds).await?);
         let current = Arc::new(watch::Sender::new(Some(session)));
         let connection = Connection {
             root,
@@ -43,7 +48,12 @@ impl Connection {
             tasks: Mutex::default(),
             request_timeout,
         };
-        connection.spawn(supervise(options, slowest, connection.current.clone()));
+        connection.spawn(supervise(
+            options,
+            kinds,
+            slowest,
+            connection.current.clone(),
+        ));
         Ok(connection)
     }
 
@@ -123,6 +133,7 @@ impl fmt::Debug for Connection {
 /// Replaces each session that ended with a new one.
 async fn supervise(
     options: ZooKeeperOptions,
+    kinds: Option<Kinds>,
     slowest: Duration,
     current: Arc<watch::Sender<Option<Arc<Session>>>>,
 ) {
@@ -142,7 +153,7 @@ async fn supervise(
         let mut backoff = Backoff::new(Duration::from_millis(100).min(slowest), slowest);
         let mut last_logged = String::new();
         let session = loop {
-            match Session::open(&options).await {
+            match Session::open(&options, kinds).await {
                 Ok(session) => break session,
                 Err(error) => {
                     let reason = error.to_string();

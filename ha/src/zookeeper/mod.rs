@@ -8,6 +8,7 @@
 //! This backend does not rely on persistent watches (the client library loses them at a reconnect), nor on
 //! the library's lock recipe or retries, nor on the order in which an abandoned request arrives.
 
+mod backend;
 mod client;
 mod election;
 mod follow;
@@ -28,6 +29,7 @@ pub use store::ZooKeeperStore;
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::keys::Kinds;
 use client::Connection;
 
 /// The longest pause between two attempts of a JobManager to get a session. Short, so that a process leads
@@ -135,23 +137,23 @@ pub async fn open_election(
     } else {
         SLOWEST_RETRY_OF_OBSERVERS
     };
-    let connection = Connection::open(options, slowest).await?;
+    let connection = Connection::open(options, None, slowest).await?;
     Ok(ZooKeeperElection::start(connection, clock, contends))
 }
 
 /// Opens the records part on its own session. `Unreachable` or `Denied` within twice the connect timeout.
-pub async fn open_store(options: ZooKeeperOptions) -> Result<ZooKeeperStore> {
+pub async fn open_store(options: ZooKeeperOptions, kinds: Kinds) -> Result<ZooKeeperStore> {
     options.check()?;
     let quorum = options.quorum.clone();
-    let connection = Connection::open(options, SLOWEST_RETRY).await?;
-    Ok(ZooKeeperStore::start(connection, quorum))
+    let connection = Connection::open(options, Some(kinds), SLOWEST_RETRY).await?;
+    Ok(ZooKeeperStore::start(connection, kinds, quorum))
 }
 
 /// Removes all nodes of a cluster that has ended for good, including its epochs. No process may contend for
 /// it after that. The namespace's parents stay.
 pub async fn remove_cluster(options: ZooKeeperOptions) -> Result<()> {
     options.check()?;
-    let connection = Connection::open(options, SLOWEST_RETRY).await?;
+    let connection = Connection::open(options, None, SLOWEST_RETRY).await?;
     let session = connection.session()?;
     let removed = nodes::remove_tree(&session, session.root()).await;
     drop(session);

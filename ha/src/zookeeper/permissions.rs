@@ -7,16 +7,16 @@
 use super::multi::{Operation, Reply};
 use super::session::Session;
 use crate::error::{Error, Result};
-use crate::keys::{Kind, path};
+use crate::keys::{Kind, Kinds, path};
 
 /// The name of nodes that never exist.
 const PROBE_NAME: &str = "permission-check";
 
 /// The permissions that a leader needs and this user lacks, in words.
-pub(super) async fn missing(session: &Session) -> Result<Vec<String>> {
-    let directories = Kind::ALL.map(Kind::directory);
-    let directories = directories
-        .into_iter()
+pub(super) async fn missing(session: &Session, kinds: Kinds) -> Result<Vec<String>> {
+    let directories = kinds
+        .iter()
+        .map(Kind::directory)
         .chain([path::MEMBERS, path::CHANGES])
         .map(|directory| session.path(directory));
     let mut missing = Vec::new();

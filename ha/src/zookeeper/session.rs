@@ -16,7 +16,7 @@ use super::ZooKeeperOptions;
 use super::multi::{Operation, Reply, check_size};
 use crate::election::Nonce;
 use crate::error::{Error, Result};
-use crate::keys::{Kind, path};
+use crate::keys::{Kind, Kinds, path};
 
 /// The store's name in errors.
 pub(super) const STORE: &str = "ZooKeeper";
@@ -34,13 +34,16 @@ pub(super) struct Node {
 pub(super) struct Session {
     client: zk::Client,
     nonce: Nonce,
+    /// The kinds whose directories it creates.
+    kinds: Option<Kinds>,
     root: String,
     acls: zk::Acls<'static>,
     request_timeout: Duration,
 }
 
 impl Session {
-    pub async fn open(options: &ZooKeeperOptions) -> Result<Session> {
+    /// Opens a session, and creates the directories that are missing: those of the election, and of `kinds`.
+    pub async fn open(options: &ZooKeeperOptions, kinds: Option<Kinds>) -> Result<Session> {
         let endpoints = options.endpoints();
         let unreachable = |reason: String| {
             let endpoints = endpoints.clone();
@@ -81,6 +84,7 @@ impl Session {
         let session = Session {
             nonce: Nonce::new(format!("{:x}", client.session_id().0)),
             client,
+            kinds,
             root: options.root()?,
             acls,
             request_timeout: options.request_timeout,
@@ -153,7 +157,11 @@ impl Session {
         for end in separators.chain([self.root.len()]) {
             self.make_directory(&self.root[..end]).await?;
         }
-        let kinds = Kind::ALL.into_iter().map(Kind::directory);
+        let kinds = self
+            .kinds
+            .into_iter()
+            .flat_map(Kinds::iter)
+            .map(Kind::directory);
         try_join_all(
             kinds
                 .chain([path::MEMBERS, path::CHANGES])

@@ -28,7 +28,7 @@ use super::permissions;
 use super::session::{Node, STORE, Session, unavailable};
 use crate::election::{ClusterIncarnation, Nonce};
 use crate::error::{Error, Result};
-use crate::keys::{CHANGES_RING, Key, Kind, Name, path};
+use crate::keys::{CHANGES_RING, Key, Kind, Kinds, Name, path};
 use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Fence, Guard, Limits, Page, PageToken,
@@ -52,6 +52,7 @@ const GUARDS: usize = 4;
 #[derive(Debug)]
 pub struct ZooKeeperStore {
     connection: Connection,
+    kinds: Kinds,
     /// All servers, for health requests to each.
     quorum: Vec<String>,
     changes: watch::Sender<Option<Change>>,
@@ -74,7 +75,11 @@ struct Position {
 }
 
 impl ZooKeeperStore {
-    pub(super) fn start(connection: Connection, quorum: Vec<String>) -> ZooKeeperStore {
+    pub(super) fn start(
+        connection: Connection,
+        kinds: Kinds,
+        quorum: Vec<String>,
+    ) -> ZooKeeperStore {
         let changes = watch::Sender::new(None);
         let report = changes.clone();
         let paths = vec![connection.path(path::CHANGES)];
@@ -90,6 +95,7 @@ impl ZooKeeperStore {
         ));
         ZooKeeperStore {
             connection,
+            kinds,
             quorum,
             changes,
             position: tokio::sync::Mutex::new(None),
@@ -225,7 +231,7 @@ impl CoordinationStore for ZooKeeperStore {
     fn limits(&self) -> Limits {
         // The size of a write counts its name once, but a request contains the name twice, in the path and in the ring.
         // The path also has the namespace as prefix.
-        let uncounted = self.connection.path("descriptions/").len() + 200;
+        let uncounted = self.connection.path("/").len() + self.kinds.longest_directory() + 200;
         let guards = GUARDS
             * (OPERATION_OVERHEAD
                 + self
@@ -243,6 +249,7 @@ impl CoordinationStore for ZooKeeperStore {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
+        self.kinds.check(keys.iter().map(|key| key.kind))?;
         let session = self.connection.session()?;
         let names: Vec<_> = keys.iter().map(Key::to_string).collect();
         let paths: Vec<_> = names.iter().map(|name| session.path(name)).collect();
@@ -258,6 +265,7 @@ impl CoordinationStore for ZooKeeperStore {
     /// Lists the names once, at the first page. Items that are gone when their page is read are skipped, so a
     /// page may have fewer items than requested although more pages follow.
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        self.kinds.check([kind])?;
         let session = self.connection.session()?;
         let kept = page.as_ref().and_then(|_| {
             let listings = self.listings.lock();
@@ -298,6 +306,7 @@ impl CoordinationStore for ZooKeeperStore {
     }
 
     async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
+        self.kinds.check(kinds.iter().copied())?;
         let session = self.connection.session()?;
         // One sync for all of them, because a takeover waits for it.
         session.sync().await?;
@@ -324,7 +333,7 @@ impl CoordinationStore for ZooKeeperStore {
     }
 
     async fn missing_permissions(&self) -> Result<Vec<String>> {
-        permissions::missing(&*self.connection.session()?).await
+        permissions::missing(&*self.connection.session()?, self.kinds).await
     }
 
     fn changes(&self) -> watch::Receiver<Option<Change>> {
@@ -352,6 +361,7 @@ impl CoordinationStore for ZooKeeperStore {
     }
 
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.kinds.check(request.kinds())?;
         let mut position = self.position.lock().await;
         let session = self.connection.session()?;
         let mut is_refreshed = false;

@@ -1,13 +1,13 @@
 //! Builds the options of the store of leadership and jobs.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::super::address::StorageLocation;
 use super::super::options::*;
 use super::super::table::*;
-use super::super::value::{HighAvailabilityType, MemorySize, Secret, show_duration};
+use super::super::value::{MemorySize, show_duration};
 use super::Builder;
+use super::stores::Store;
 
 /// Well below the largest record of every store (ZooKeeper: 900 KB in one transaction).
 const LARGEST_INLINE_THRESHOLD: MemorySize = MemorySize::of_kb(512);
@@ -18,26 +18,14 @@ const LARGEST_GRAPH: MemorySize = MemorySize::of_kb(64 * 1024);
 impl Builder<'_> {
     pub(super) fn ha(&mut self) -> HaOptions {
         let values = self.values;
-        let embedded = EmbeddedOptions {
-            directory: self.embedded_dir(),
-        };
-        // With etcd and ZooKeeper no directory can be assumed.
-        let mut storage = None;
-        let backend = match values.get(&HA_TYPE) {
-            HighAvailabilityType::Etcd => BackendOptions::Etcd(self.etcd()),
-            HighAvailabilityType::Zookeeper => BackendOptions::Zookeeper(self.zookeeper()),
-            HighAvailabilityType::Embedded => {
-                let location = StorageLocation::Directory(embedded.directory.join("blobs"));
-                storage = Some(StorageOptions {
-                    location,
-                    shared: true,
-                });
-                BackendOptions::Embedded(embedded)
-            }
-        };
+        let store = self.store();
+        let mut storage = store.blobs.clone().map(|directory| StorageOptions {
+            location: StorageLocation::Directory(directory),
+            shared: true,
+        });
         let declared_shared = values.get(&HA_STORAGE_SHARED);
         if let Some(location) = values.find(&HA_STORAGE_DIR) {
-            let one_host = matches!(backend, BackendOptions::Embedded(_));
+            let one_host = store.backend.directory().is_some();
             let bucket = matches!(location, StorageLocation::S3(_));
             storage = Some(StorageOptions {
                 location,
@@ -63,12 +51,13 @@ impl Builder<'_> {
         );
         let blob_orphan_grace = self.kept_for_retries(&BLOB_ORPHAN_GRACE);
         let cluster_id = values.get(&HA_CLUSTER_ID);
-        let detector = self.detector(&backend);
+        let detector = self.detector(&store);
         let transfer_timeout = self.transfer_timeout();
-        let stall_timeout = self.stall_timeout(&backend);
+        let stall_timeout = self.stall_timeout(&store);
         HaOptions {
             cluster_id,
-            backend,
+            backend: store.backend,
+            place: store.place,
             storage,
             detector,
             transfer_timeout,
@@ -97,7 +86,7 @@ impl Builder<'_> {
         transfer_timeout
     }
 
-    fn stall_timeout(&mut self, backend: &BackendOptions) -> Duration {
+    fn stall_timeout(&mut self, store: &Store) -> Duration {
         let stall_timeout = self.positive(&STALL_TIMEOUT);
         let ask_timeout = self.values.get(&RPC_ASK_TIMEOUT);
         let keys = [STALL_TIMEOUT.name, RPC_ASK_TIMEOUT.name];
@@ -108,7 +97,7 @@ impl Builder<'_> {
                 keys[0]
             )
         });
-        if let Some((key, lease)) = lease_of(backend) {
+        if let Some((key, lease)) = store.lease() {
             let keys = [STALL_TIMEOUT.name, key.name];
             self.require(stall_timeout > lease, &keys, || {
                 let least = show_duration(lease.saturating_mul(2));
@@ -121,7 +110,7 @@ impl Builder<'_> {
         stall_timeout
     }
 
-    fn detector(&mut self, backend: &BackendOptions) -> DetectorOptions {
+    fn detector(&mut self, store: &Store) -> DetectorOptions {
         let heartbeat_interval = self.positive(&DETECTOR_HEARTBEAT_INTERVAL);
         let silence_timeout = self.positive(&DETECTOR_SILENCE_TIMEOUT);
         let inquiry_timeout = self.positive(&DETECTOR_INQUIRY_TIMEOUT);
@@ -147,7 +136,7 @@ impl Builder<'_> {
                 keys[0]
             )
         });
-        let lease = lease_of(backend);
+        let lease = store.lease();
         let lost = self.values.get(&HEARTBEAT_TIMEOUT);
         let keys = [
             DETECTOR_SILENCE_TIMEOUT.name,
@@ -187,124 +176,5 @@ impl Builder<'_> {
             inquiry_timeout,
             hold_off_timeout,
         }
-    }
-
-    fn embedded_dir(&self) -> PathBuf {
-        let in_state_home = || match &self.facts.state_home {
-            Some(home) => home.join("tanist"),
-            None => PathBuf::from("/var/lib/tanist"),
-        };
-        self.values
-            .find(&EMBEDDED_DIR)
-            .unwrap_or_else(in_state_home)
-    }
-
-    fn user_password(
-        &mut self,
-        user: &Key<String>,
-        password: &Key<Secret>,
-    ) -> Option<UserPassword> {
-        let (found_user, found_password) = (self.values.find(user), self.values.find(password));
-        let both = found_user.is_some() == found_password.is_some();
-        self.require(both, &[user.name, password.name], || {
-            "set both or none".to_owned()
-        });
-        Some(UserPassword {
-            user: found_user?,
-            password: found_password?,
-        })
-    }
-
-    fn etcd(&mut self) -> EtcdOptions {
-        let endpoints = self
-            .values
-            .find(&ETCD_ENDPOINTS)
-            .map(|found| found.0)
-            .unwrap_or_default();
-        self.require(
-            !endpoints.is_empty(),
-            &[ETCD_ENDPOINTS.name, HA_TYPE.name],
-            || {
-                format!(
-                    "write etcd's addresses, as in `{}: etcd-1:2379,etcd-2:2379`",
-                    ETCD_ENDPOINTS.name
-                )
-            },
-        );
-        let lease_ttl = self.values.get(&ETCD_LEASE_TTL);
-        let whole = lease_ttl.subsec_nanos() == 0 && lease_ttl >= Duration::from_secs(2);
-        self.require(
-            whole && lease_ttl <= Duration::from_secs(3600),
-            &[ETCD_LEASE_TTL.name],
-            || "write whole seconds, `2 s` to `1 h`: etcd grants nothing else".to_owned(),
-        );
-        let request_timeout = self
-            .values
-            .find(&ETCD_REQUEST_TIMEOUT)
-            .unwrap_or(lease_ttl / 2);
-        let keys = [ETCD_REQUEST_TIMEOUT.name, ETCD_LEASE_TTL.name];
-        let fits = !request_timeout.is_zero() && request_timeout < lease_ttl;
-        self.require(fits, &keys, || {
-            let half = show_duration(lease_ttl / 2);
-            format!(
-                "a lease must outlast one lost request: write `{}: {half}` or less",
-                keys[0]
-            )
-        });
-        EtcdOptions {
-            endpoints,
-            root: self.values.get(&ETCD_ROOT).0,
-            auth: self.user_password(&ETCD_USER, &ETCD_PASSWORD),
-            lease_ttl,
-            request_timeout,
-            quota: self.values.find(&ETCD_QUOTA),
-        }
-    }
-
-    fn zookeeper(&mut self) -> ZookeeperOptions {
-        let quorum = self
-            .values
-            .find(&ZK_QUORUM)
-            .map(|found| found.0)
-            .unwrap_or_default();
-        self.require(!quorum.is_empty(), &[ZK_QUORUM.name, HA_TYPE.name], || {
-            format!(
-                "write ZooKeeper's addresses, as in `{}: zk-1:2181,zk-2:2181`",
-                ZK_QUORUM.name
-            )
-        });
-        let session_timeout = self.positive(&ZK_SESSION_TIMEOUT);
-        let connection_timeout = self
-            .values
-            .find(&ZK_CONNECTION_TIMEOUT)
-            .unwrap_or(session_timeout / 2);
-        let keys = [ZK_CONNECTION_TIMEOUT.name, ZK_SESSION_TIMEOUT.name];
-        let fits = session_timeout.is_zero()
-            || (!connection_timeout.is_zero() && connection_timeout < session_timeout);
-        self.require(fits, &keys, || {
-            let half = show_duration(session_timeout / 2);
-            format!(
-                "a session must outlast one server that doesn't answer: write `{}: {half}` or less",
-                keys[0]
-            )
-        });
-        ZookeeperOptions {
-            quorum,
-            root: self.values.get(&ZK_ROOT).0,
-            auth: self.user_password(&ZK_USER, &ZK_PASSWORD),
-            session_timeout,
-            connection_timeout,
-        }
-    }
-}
-
-/// The option with the lease or session timeout (how long the store keeps a dead process as leader), and its value.
-fn lease_of(backend: &BackendOptions) -> Option<(&'static Key<Duration>, Duration)> {
-    match backend {
-        BackendOptions::Etcd(etcd) => Some((&ETCD_LEASE_TTL, etcd.lease_ttl)),
-        BackendOptions::Zookeeper(zookeeper) => {
-            Some((&ZK_SESSION_TIMEOUT, zookeeper.session_timeout))
-        }
-        BackendOptions::Embedded(_) => None,
     }
 }

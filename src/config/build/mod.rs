@@ -4,6 +4,7 @@
 //! checked: the one problem is enough.
 
 mod ha;
+mod stores;
 mod task_manager;
 mod workers;
 
@@ -14,7 +15,9 @@ use super::address::{Host, HostPort, PortRange};
 use super::error::Problem;
 use super::options::*;
 use super::table::*;
-use super::value::{MemorySize, OptionValue, RestartStrategyType, show_duration};
+use super::value::{
+    HighAvailabilityType, MemorySize, OptionValue, RestartStrategyType, show_duration,
+};
 use super::values::Values;
 
 /// Results, and blobs that no record refers to, must be kept for at least this multiple of the client's timeout.
@@ -110,7 +113,7 @@ pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
     builder.unused(
         "high-availability",
         values.get(&HA_TYPE).as_str(),
-        &["etcd", "zookeeper", "embedded"],
+        HighAvailabilityType::WORDS,
     );
     builder.unused(
         "restart-strategy",

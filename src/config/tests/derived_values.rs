@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tanist_ha::zookeeper::ZooKeeperOptions;
+
 use super::*;
 
 #[test]
@@ -15,23 +17,26 @@ fn a_store_is_described_by_its_own_options() {
     let ha = configuration.ha();
     assert_eq!(ha.cluster_id.as_str(), "blue");
     assert!(ha.storage.as_ref().is_some_and(|storage| storage.shared));
-    let BackendOptions::Zookeeper(zookeeper) = &ha.backend else {
-        panic!("{:?}", ha.backend)
-    };
-    assert_eq!(zookeeper.quorum[1].to_string(), "zk2:2182");
-    assert_eq!(zookeeper.connection_timeout, Duration::from_millis(500));
-    let auth = zookeeper.auth.as_ref().expect("a user");
-    assert_eq!(auth.password.reveal(), "0123");
+    let zookeeper = store::<ZooKeeperOptions>(&configuration);
+    assert_eq!(zookeeper.quorum, ["zk1:2181", "zk2:2182"]);
+    assert_eq!(zookeeper.namespace, "/tanist/blue");
+    assert_eq!(zookeeper.connect_timeout, Duration::from_millis(500));
+    assert_eq!(ha.backend.lease(), Some(Duration::from_secs(1)));
+    let credentials = ("tanist".to_owned(), "0123".to_owned());
+    assert_eq!(zookeeper.digest, Some(credentials));
+    let shown = format!("{ha:?}");
+    assert!(!shown.contains("0123"), "{shown}");
+    assert_eq!(ha.place.to_string(), "high-availability.zookeeper.quorum");
 }
 
 #[test]
 fn the_embedded_store_lives_in_the_users_state_directory() {
     let directory = |load: LoadOptions| {
         let configuration = Configuration::load(load).expect("valid");
-        match &configuration.ha().backend {
-            BackendOptions::Embedded(embedded) => embedded.directory.clone(),
-            other => panic!("{other:?}"),
-        }
+        let cluster = configuration.ha().backend.directory();
+        let cluster = cluster.expect("it is in a directory");
+        assert!(cluster.ends_with("default"), "{cluster:?}");
+        cluster.parent().expect("not the root").to_owned()
     };
     assert_eq!(
         directory(environment(&[("HOME", "/h")])),

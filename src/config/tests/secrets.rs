@@ -1,5 +1,7 @@
 //! Secrets: where they may be set, in which form, and that they are never shown.
 
+use tanist_ha::etcd::EtcdOptions;
+
 use super::*;
 
 const PASSWORD: &str = "high-availability.etcd.password";
@@ -17,11 +19,9 @@ fn etcd() -> LoadOptions {
 
 fn password(load: LoadOptions) -> String {
     let configuration = Configuration::load(load).expect("valid");
-    let BackendOptions::Etcd(etcd) = &configuration.ha().backend else {
-        panic!("not etcd");
-    };
-    let auth = etcd.auth.as_ref().expect("a user");
-    auth.password.reveal().to_owned()
+    let etcd = store::<EtcdOptions>(&configuration);
+    let (_, password) = etcd.user.as_ref().expect("a user");
+    password.clone()
 }
 
 fn by_environment(name: &str, value: &str) -> LoadOptions {

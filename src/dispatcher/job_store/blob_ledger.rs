@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
+use tanist_gateway::kinds;
 use tanist_ha::blob::{BlobName, ClusterTag, Origin};
 use tanist_ha::election::Epoch;
 use tanist_ha::keys::{Kind, Name};
@@ -22,10 +23,10 @@ use tanist_proto::v1 as pb;
 
 /// Kinds of records that can be in a blob.
 const IN_BLOBS: [Kind; 4] = [
-    Kind::Graphs,
-    Kind::States,
-    Kind::Results,
-    Kind::Descriptions,
+    kinds::GRAPHS,
+    kinds::STATES,
+    kinds::RESULTS,
+    kinds::DESCRIPTIONS,
 ];
 
 /// The blobs, chunks and uploads that the jobs of a term need.
@@ -119,7 +120,7 @@ impl BlobLedger {
     pub(super) fn note_kept_description(&self, job: JobId, kept: &pb::KeptDescription) {
         let named = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();
         let blobs: Vec<Name> = named(&kept.blobs);
-        self.note_blob(job, Kind::Descriptions, blobs.into_iter().next());
+        self.note_blob(job, kinds::DESCRIPTIONS, blobs.into_iter().next());
         self.note_description(job, named(&kept.chunks));
     }
 
@@ -153,7 +154,7 @@ impl BlobLedger {
     /// Returns the objects that graph and state of a job name: its result names them, so that they are removed.
     pub(super) fn objects_of(&self, job: JobId) -> pb::Cleanup {
         let state = self.state.lock();
-        let blobs = [Kind::Graphs, Kind::States].map(|kind| state.blobs.get(&(job, kind)));
+        let blobs = [kinds::GRAPHS, kinds::STATES].map(|kind| state.blobs.get(&(job, kind)));
         let chunks = state.graph_chunks.get(&job).into_iter().flatten();
         pb::Cleanup {
             blobs: blobs.into_iter().flatten().map(Name::to_string).collect(),
@@ -166,7 +167,7 @@ impl BlobLedger {
     /// Forgets what graph and state of a job name: they are replaced by a result that names it.
     pub(super) fn forget_graph_and_state(&self, job: JobId) {
         let mut state = self.state.lock();
-        for kind in [Kind::Graphs, Kind::States] {
+        for kind in [kinds::GRAPHS, kinds::STATES] {
             state.blobs.remove(&(job, kind));
         }
         state.forget_graph_chunks(job);

@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tanist_ha::jobs::store::{Record as _, Stored};
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_gateway::kinds;
+use tanist_ha::keys::{Key, Name};
+use tanist_ha::records::store::{Record as _, Stored};
 use tanist_ha::store::cache::Records;
 use tanist_ha::{Error, Outcome};
 use tanist_proto::id::JobId;
@@ -58,7 +59,7 @@ impl<'a> JobReader<'a> {
             kept: only_results(records),
             ..RecoveredJobs::default()
         };
-        for (name, _) in records.of(Kind::BlobTombstones) {
+        for (name, _) in records.of(kinds::BLOB_TOMBSTONES) {
             self.ledger.note_tombstone(name.clone());
         }
         let mut states: States = states.into_iter().collect();
@@ -118,7 +119,7 @@ impl<'a> JobReader<'a> {
                         return true;
                     }
                     let blob = stored.blob.clone();
-                    self.ledger.note_blob(job, Kind::States, blob);
+                    self.ledger.note_blob(job, kinds::STATES, blob);
                     let state = Box::new(state.clone());
                     match is_suspect {
                         true => RecoveredJob::Suspect { state },
@@ -165,7 +166,7 @@ impl<'a> JobReader<'a> {
             Err(error) if is_transient(error) => return unavailable(error),
             Ok(Some(stored)) if is_dangerous(&stored.record.0) => {
                 let blob = stored.blob.clone();
-                self.ledger.note_blob(job, Kind::States, blob);
+                self.ledger.note_blob(job, kinds::STATES, blob);
                 let state = Box::new(stored.record.0.clone());
                 return RecoveredJob::SetAside { state, graph: None };
             }
@@ -195,7 +196,7 @@ impl<'a> JobReader<'a> {
                 Err(of_another("states", &stored.record.0.job_id))
             }
             Some(Ok(stored)) => {
-                self.ledger.note_blob(job, Kind::States, stored.blob);
+                self.ledger.note_blob(job, kinds::STATES, stored.blob);
                 Ok(Box::new(stored.record.0))
             }
             Some(Err(error)) => Err(self.flaw(&error)),
@@ -208,7 +209,7 @@ impl<'a> JobReader<'a> {
             }
             Some(Ok(stored)) => {
                 let graph = Box::new(stored.record.0);
-                self.ledger.note_blob(job, Kind::Graphs, stored.blob);
+                self.ledger.note_blob(job, kinds::GRAPHS, stored.blob);
                 self.ledger.note_graph(job, stored.chunks, &graph);
                 Ok(graph)
             }
@@ -324,7 +325,7 @@ impl<'a> JobReader<'a> {
 
     /// Enters into the ledger which objects a result names, and returns it.
     fn recovered_result(&self, job: JobId, stored: Stored<ResultRecord>) -> pb::JobResult {
-        self.ledger.note_blob(job, Kind::Results, stored.blob);
+        self.ledger.note_blob(job, kinds::RESULTS, stored.blob);
         if let Some(kept) = &stored.record.0.description {
             self.ledger.note_kept_description(job, kept);
         }
@@ -342,9 +343,9 @@ fn unreadable_kind(error: &Error) -> pb::QuarantineKind {
 
 /// Returns the records of results among all records.
 fn only_results(records: &Records) -> Records {
-    let results = records.of(Kind::Results);
+    let results = records.of(kinds::RESULTS);
     results
-        .map(|(name, value)| (Key::new(Kind::Results, name.clone()), value.clone()))
+        .map(|(name, value)| (Key::new(kinds::RESULTS, name.clone()), value.clone()))
         .collect()
 }
 

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use tanist_gateway::kinds;
 use tanist_ha::Error;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::election::Epoch;
-use tanist_ha::jobs::store::{Prepared, Record, RecordStore, Stored};
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::keys::{Key, Name};
+use tanist_ha::records::store::{Prepared, Record, RecordStore, Stored};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::cache::Records;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
@@ -269,7 +270,9 @@ impl JobRecords {
     /// Deletions, split into as many transactions as the store's limit requires.
     fn deletions(&self, names: &[Name]) -> impl Iterator<Item = Vec<Write>> {
         names.chunks(self.writes_at_once()).map(|some| {
-            let keys = some.iter().map(|name| Key::new(Kind::Chunks, name.clone()));
+            let keys = some
+                .iter()
+                .map(|name| Key::new(kinds::CHUNKS, name.clone()));
             keys.map(|key| Write::Delete { key }).collect()
         })
     }

@@ -25,10 +25,11 @@
 
 use std::time::Duration;
 
+use tanist_gateway::kinds;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::failpoint::failpoint;
-use tanist_ha::jobs::record::{self, Encoded};
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::keys::{Key, Name};
+use tanist_ha::records::record::{self, Encoded};
 use tanist_ha::store::Write;
 use tracing::{debug, info};
 
@@ -142,7 +143,7 @@ impl<'a> OrphanGc<'a> {
             return Ok(0);
         }
         let put = |name: &Name| Write::Put {
-            key: Key::new(Kind::BlobTombstones, name.clone()),
+            key: Key::new(kinds::BLOB_TOMBSTONES, name.clone()),
             value: empty_record(),
         };
         let writes = tombstones.iter().map(put).collect();
@@ -179,7 +180,7 @@ impl<'a> OrphanGc<'a> {
                 continue;
             }
             let delete = |name: &Name| Write::Delete {
-                key: Key::new(Kind::BlobTombstones, name.clone()),
+                key: Key::new(kinds::BLOB_TOMBSTONES, name.clone()),
             };
             let writes = deleted.iter().copied().map(delete).collect();
             self.records.commit(writes).await?;

@@ -2,9 +2,10 @@
 
 use prost::Message;
 use tanist_compact::{shrink_graph, shrink_state};
+use tanist_gateway::kinds;
 use tanist_ha::Error;
-use tanist_ha::jobs::store::Record;
 use tanist_ha::keys::{Kind, Name};
+use tanist_ha::records::store::Record;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
@@ -46,17 +47,17 @@ macro_rules! protobuf_record {
 
 protobuf_record! {
     /// `graphs/<job>`.
-    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true, shrink_graph
+    GraphRecord(pb::JobGraph), kinds::GRAPHS, splits: true, shrink_graph
 }
 protobuf_record! {
     /// `states/<job>`.
-    StateRecord(pb::JobState), Kind::States, splits: false, shrink_state
+    StateRecord(pb::JobState), kinds::STATES, splits: false, shrink_state
 }
 protobuf_record! {
     /// `results/<job>`.
-    ResultRecord(pb::JobResult), Kind::Results, splits: false
+    ResultRecord(pb::JobResult), kinds::RESULTS, splits: false
 }
 protobuf_record! {
     /// `descriptions/<job>`.
-    DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true
+    DescriptionRecord(pb::JobDetails), kinds::DESCRIPTIONS, splits: true
 }

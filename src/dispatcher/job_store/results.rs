@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use tanist_gateway::kinds;
 use tanist_ha::Error;
-use tanist_ha::jobs::store::Prepared;
-use tanist_ha::keys::{Kind, Name};
+use tanist_ha::keys::Name;
+use tanist_ha::records::store::Prepared;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -131,8 +132,8 @@ impl JobStore {
         let prepared = self.records.prepare_until_accepted(job, record).await?;
         let mut transaction = Transaction::default()
             .put(job, prepared)
-            .delete_but_keep_blob(job, Kind::Graphs)
-            .delete_but_keep_blob(job, Kind::States);
+            .delete_but_keep_blob(job, kinds::GRAPHS)
+            .delete_but_keep_blob(job, kinds::STATES);
         if let Some(description) = description {
             transaction = transaction.put(job, description.clone());
         }
@@ -188,7 +189,7 @@ impl JobStore {
         let record = ResultRecord(result.clone());
         let prepared = self.records.prepare_or_time_out(job, record).await?;
         let transaction = Transaction::default().put(job, prepared);
-        let transaction = transaction.delete(job, Kind::Descriptions);
+        let transaction = transaction.delete(job, kinds::DESCRIPTIONS);
         self.commit(transaction).await?;
         info!(%job, "the description of an ended job is dropped: it was the oldest beyond jobstore.max-capacity");
         let chunks = self.forget_descriptions(&[job]);
@@ -206,7 +207,7 @@ impl JobStore {
 
     /// Whether the store contains a job that has not ended.
     pub async fn has_unended_jobs(&self) -> Result<bool, Error> {
-        for kind in [Kind::Graphs, Kind::States] {
+        for kind in [kinds::GRAPHS, kinds::STATES] {
             let listed = self.coordination_store().list(kind, None, 1).await?;
             if !listed.items.is_empty() {
                 return Ok(true);
@@ -234,8 +235,8 @@ impl JobStore {
     pub async fn delete_results(&self, jobs: &[JobId]) -> Result<(), JobStoreError> {
         for some in jobs.chunks((self.records.writes_at_once() / 2).max(1)) {
             let delete = |transaction: Transaction, job: &JobId| {
-                let transaction = transaction.delete(*job, Kind::Results);
-                transaction.delete(*job, Kind::Descriptions)
+                let transaction = transaction.delete(*job, kinds::RESULTS);
+                transaction.delete(*job, kinds::DESCRIPTIONS)
             };
             let transaction = some.iter().fold(Transaction::default(), delete);
             self.commit(transaction).await?;

@@ -18,12 +18,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tanist_gateway::kinds;
 use tanist_ha::blob::{BlobStore, Marker};
 use tanist_ha::election::{Epoch, LeaderSession};
 use tanist_ha::failpoint::failpoint;
-use tanist_ha::jobs::record::{self, Encoded};
-use tanist_ha::jobs::store::Record;
 use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::records::record::{self, Encoded};
+use tanist_ha::records::store::Record;
 use tanist_ha::store::Write;
 use tanist_ha::store::cache::Records;
 use tokio::sync::{Mutex, watch};
@@ -53,7 +54,7 @@ pub struct StorageRecord {
 }
 
 impl Record for StorageRecord {
-    const KIND: Kind = Kind::Storages;
+    const KIND: Kind = kinds::STORAGES;
     const FORMAT: u16 = 1;
 
     fn encode(&self) -> Vec<u8> {
@@ -374,7 +375,7 @@ impl Storage {
         let value = match encoded.map_err(JobStoreError::Refused)? {
             Encoded::Inline(value) | Encoded::Oversized(value) => value,
         };
-        let key = Key::new(Kind::Storages, name);
+        let key = Key::new(kinds::STORAGES, name);
         let written = self.records.commit(vec![Write::Put { key, value }]).await;
         written.map_err(JobStoreError::from)
     }

@@ -1,8 +1,8 @@
 //! A transaction of records that may be in blobs, and what becomes of the blobs: those of the replaced records, or, if
 //! nothing was written, those made for it, are deleted afterwards.
 
-use tanist_ha::jobs::store::Prepared;
 use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::records::store::Prepared;
 use tanist_ha::store::Write;
 use tanist_ha::store::pipeline::CommitError;
 use tanist_proto::id::JobId;

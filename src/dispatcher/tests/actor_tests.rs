@@ -277,13 +277,14 @@ async fn what_a_late_task_left_behind_goes_with_the_result() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_result_cannot_be_read_is_not_run_again() {
-    use tanist_ha::keys::{Key, Kind, Name};
+    use tanist_gateway::kinds;
+    use tanist_ha::keys::{Key, Name};
     let cluster = MemoryCluster::default();
     let a = Leader::of(&cluster, "a").await;
     let pipeline = CommitPipeline::start(a.records.clone(), a.session.clone());
     let name = Name::new(JOB.to_string()).expect("a name");
     let write = tanist_ha::store::Write::Put {
-        key: Key::new(Kind::Results, name),
+        key: Key::new(kinds::RESULTS, name),
         value: bytes::Bytes::from_static(b"what is this"),
     };
     let written = pipeline.await.expect("leads").commit(vec![write]).await;

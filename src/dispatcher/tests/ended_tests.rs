@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tanist_gateway::DispatcherGateway as _;
+use tanist_gateway::kinds;
 use tanist_ha::keys::Kind;
 use tanist_ha::memory::MemoryCluster;
 use tanist_ha::store::CoordinationStore as _;
@@ -89,7 +90,7 @@ async fn a_result_that_is_not_cleaned_up_after_is_never_forgotten_with_the_other
     a.wait_for(JOB, pb::JobStatus::Finished).await;
     assert!(!a.store.has_unended_jobs().await.expect("read"));
     assert!(!a.store.delete_clean_results().await.expect("written"));
-    assert_eq!(count(&a, Kind::Results).await, 1);
+    assert_eq!(count(&a, kinds::RESULTS).await, 1);
     kill(&a).await;
     let b = Leader::of(&cluster, "b").await;
     b.wait_for(JOB, pb::JobStatus::Finished).await;
@@ -98,7 +99,7 @@ async fn a_result_that_is_not_cleaned_up_after_is_never_forgotten_with_the_other
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(b.store.delete_clean_results().await.expect("written"));
-    assert_eq!(count(&b, Kind::Results).await, 0);
+    assert_eq!(count(&b, kinds::RESULTS).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,7 +163,7 @@ async fn is_forgotten_with_the_result(in_blobs: bool) {
     end(&a, described(JOB, name.clone())).await;
     let objects = async || blobs.list().await.expect("listed").len();
     assert_eq!(objects().await, usize::from(in_blobs));
-    assert_eq!(count(&a, Kind::Chunks).await > 1, !in_blobs);
+    assert_eq!(count(&a, kinds::CHUNKS).await > 1, !in_blobs);
     kill(&a).await;
     let options = DispatcherOptions {
         result_retention: Duration::ZERO,
@@ -178,7 +179,7 @@ async fn is_forgotten_with_the_result(in_blobs: bool) {
     b.store.orphan_gc().remove_chunks().await.expect("swept");
     for _ in 0..1000 {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let kinds = [Kind::Results, Kind::Descriptions, Kind::Chunks];
+        let kinds = [kinds::RESULTS, kinds::DESCRIPTIONS, kinds::CHUNKS];
         let mut left = objects().await;
         for kind in kinds {
             left += count(&b, kind).await;
@@ -208,9 +209,9 @@ async fn chunks_of_a_kept_description_are_not_swept_and_it_is_read_from_them() {
     end(&a, described(JOB, name.clone())).await;
     kill(&a).await;
     let b = Leader::of(&cluster, "b").await;
-    let chunks = count(&b, Kind::Chunks).await;
+    let chunks = count(&b, kinds::CHUNKS).await;
     b.store.orphan_gc().remove_chunks().await.expect("swept");
-    assert_eq!(count(&b, Kind::Chunks).await, chunks);
+    assert_eq!(count(&b, kinds::CHUNKS).await, chunks);
     let details = b.describe(JOB).await.expect("described");
     assert_eq!(details.vertices[0].name, name);
 }
@@ -235,7 +236,7 @@ async fn of_too_many_ended_jobs_the_results_are_kept_and_the_newest_descriptions
         details.undescribed.is_empty() && details.vertices.len() == 1
     };
     for _ in 0..1000 {
-        if count(&a, Kind::Descriptions).await == 2 {
+        if count(&a, kinds::DESCRIPTIONS).await == 2 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -18,8 +18,8 @@ use tanist_ha::election::core::Timing;
 use tanist_ha::election::{
     ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId, random_start,
 };
-use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{Faults, MemoryCluster, MemoryStore};
+use tanist_ha::records::store::RecordStore;
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;

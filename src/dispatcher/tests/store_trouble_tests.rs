@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_gateway::kinds;
 use tanist_gateway::persistence::JobStateStore as _;
 use tanist_gateway::{DispatcherGateway as _, GatewayError};
 use tanist_ha::blob::missing::MissingBucket;
 use tanist_ha::election::NotLeading;
-use tanist_ha::keys::Kind;
 use tanist_ha::memory::MemoryCluster;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -146,7 +146,7 @@ async fn without_space_descriptions_beyond_the_capacity_keep_no_result_from_bein
     };
     let b = Leader::with(&cluster, "b", None, options).await;
     tokio::time::sleep(retention + Duration::from_secs(120)).await;
-    for kind in [Kind::Results, Kind::Descriptions] {
+    for kind in [kinds::RESULTS, kinds::DESCRIPTIONS] {
         assert_eq!(count(&b, kind).await, 0, "{kind:?}");
     }
 }

@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use tanist_dispatcher::JobStoreError;
+use tanist_gateway::kinds;
 use tanist_ha::Error;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::{Key, Kind, Name};
@@ -37,12 +38,12 @@ const PAGE: usize = 500;
 /// Data of ended jobs and terms, of which readers need no more than the tombstone. A worker that is left over
 /// ends when it finds no record of itself.
 const REMOVED: [Kind; 6] = [
-    Kind::Descriptions,
-    Kind::Workers,
-    Kind::Drains,
-    Kind::BlobTombstones,
-    Kind::History,
-    Kind::Storages,
+    kinds::DESCRIPTIONS,
+    kinds::WORKERS,
+    kinds::DRAINS,
+    kinds::BLOB_TOMBSTONES,
+    kinds::HISTORY,
+    kinds::STORAGES,
 ];
 /// Timeout for the blob store to remove the orphans of earlier leaders.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 use tanist_config::HaOptions;
+use tanist_gateway::kinds;
 use tanist_ha::Error;
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::keys::{Key, Name};
 use tanist_ha::store::cache::Records;
 use tanist_ha::store::{CoordinationStore, Write};
 use tanist_proto::id::JobId;
@@ -252,16 +253,18 @@ pub(crate) fn find_application(
 /// Whether there is anything of a job, even if only its result: an end must not end another application's jobs,
 /// or remove them.
 fn has_jobs(records: &Records) -> bool {
-    let mut kinds = [Kind::Graphs, Kind::States, Kind::Results].into_iter();
+    let mut kinds = [kinds::GRAPHS, kinds::STATES, kinds::RESULTS].into_iter();
     kinds.any(|kind| records.of(kind).next().is_some())
 }
 
 fn key(cluster_id: &Name) -> Key {
-    Key::new(Kind::Applications, cluster_id.clone())
+    Key::new(kinds::APPLICATIONS, cluster_id.clone())
 }
 
 #[cfg(test)]
 mod tests {
+    use tanist_ha::keys::Kind;
+
     use super::*;
 
     fn cluster() -> Name {
@@ -273,7 +276,7 @@ mod tests {
     }
 
     fn records(record: Option<&ApplicationRecord>, graphs: usize) -> Records {
-        records_of(Kind::Graphs, record, graphs)
+        records_of(kinds::GRAPHS, record, graphs)
     }
 
     fn records_of(kind: Kind, record: Option<&ApplicationRecord>, jobs: usize) -> Records {
@@ -322,7 +325,7 @@ mod tests {
             assert!(reason.contains("\"counts\""), "{reason}");
         }
         // Jobs of a session, even if they have all ended.
-        for kind in [Kind::Graphs, Kind::States, Kind::Results] {
+        for kind in [kinds::GRAPHS, kinds::STATES, kinds::RESULTS] {
             let refused = find_application(Some(&own), &cluster(), &records_of(kind, None, 1));
             assert!(refused.expect_err("refused").contains("has jobs"));
         }

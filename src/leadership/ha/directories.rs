@@ -1,9 +1,9 @@
-//! The directories of an embedded store and of the blobs: only the user of the processes may access them.
+//! The directories of a store on this host and of the blobs: only the user of the processes may access them.
 
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use tanist_config::{BackendOptions, HaOptions, StorageLocation};
+use tanist_config::{HaOptions, StorageLocation};
 use tanist_ha::own_directory::{self, NotOwn};
 
 /// A directory that can't be used.
@@ -33,15 +33,14 @@ impl DirectoryError {
     }
 }
 
-/// Creates the directory of an embedded store if it is missing, and makes sure that only this user can access
+/// Creates the directory of a store on this host if it is missing, and makes sure that only this user can access
 /// it and the blob directory. An error if no process can use them as they are configured; a temporary failure
 /// is left to the processes that open the store.
 pub async fn make_directory(options: &HaOptions) -> Result<(), DirectoryError> {
     check_directories(options).await?;
-    let BackendOptions::Embedded(embedded) = &options.backend else {
+    let Some(path) = options.backend.directory().map(Path::to_owned) else {
         return Ok(());
     };
-    let path = embedded.directory.join(options.cluster_id.as_str());
     let making = path.clone();
     match blocking(move || own_directory::make(&making)).await {
         Err(error)
@@ -54,21 +53,19 @@ pub async fn make_directory(options: &HaOptions) -> Result<(), DirectoryError> {
                     | ErrorKind::ReadOnlyFilesystem
             ) =>
         {
-            let key = "high-availability.embedded.dir";
-            Err(DirectoryError::new(key, path, error))
+            Err(DirectoryError::new(options.place.option, path, error))
         }
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-/// Checks that the directories of an embedded store and of the blobs, if they exist, are accessible only to
+/// Checks that the directories of a store on this host and of the blobs, if they exist, are accessible only to
 /// this user.
 pub async fn check_directories(options: &HaOptions) -> Result<(), DirectoryError> {
     let mut directories = Vec::new();
-    if let BackendOptions::Embedded(embedded) = &options.backend {
-        let cluster = embedded.directory.join(options.cluster_id.as_str());
-        let key = "high-availability.embedded.dir";
-        directories.extend([(key, embedded.directory.clone()), (key, cluster)]);
+    if let Some(cluster) = options.backend.directory() {
+        let paths = cluster.parent().into_iter().chain([cluster]);
+        directories.extend(paths.map(|path| (options.place.option, path.to_owned())));
     }
     if let Some(StorageLocation::Directory(path)) =
         options.storage.as_ref().map(|storage| &storage.location)

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tanist_dispatcher::{JobStore, RecoveredJobs};
+use tanist_gateway::kinds;
 use tanist_ha::Result;
-use tanist_ha::keys::Kind;
 use tanist_ha::store::cache::{Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_proto::id::ResourceId;
@@ -113,6 +113,6 @@ impl<'a> RecoveredTerm<'a> {
 
 /// Whether there is a job that has not ended, or may not have.
 fn has_jobs(records: &Records) -> bool {
-    let mut kinds = [Kind::Graphs, Kind::States].into_iter();
+    let mut kinds = [kinds::GRAPHS, kinds::STATES].into_iter();
     kinds.any(|kind| records.of(kind).next().is_some())
 }

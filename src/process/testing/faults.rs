@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tanist_gateway::Connector as _;
+use tanist_gateway::kinds;
 use tanist_ha::election::{Detection, Evidence, Former, ProcessId};
-use tanist_ha::keys::Kind;
 use tanist_ha::store::{CommitReply, CommitRequest, CoordinationStore as _, Fence, Write};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -176,10 +176,10 @@ impl TestCluster {
         let store = self.memory.store();
         let mut left = Vec::new();
         for kind in [
-            Kind::Graphs,
-            Kind::States,
-            Kind::Chunks,
-            Kind::BlobTombstones,
+            kinds::GRAPHS,
+            kinds::STATES,
+            kinds::CHUNKS,
+            kinds::BLOB_TOMBSTONES,
         ] {
             let page = store.list(kind, None, 1000).await.expect("it answers");
             left.extend(

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message as _;
-use tanist_ha::jobs::record::{self, Payload};
+use tanist_gateway::kinds;
 use tanist_ha::keys::Kind;
+use tanist_ha::records::record::{self, Payload};
 use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -78,30 +79,26 @@ impl Record {
         };
         let bytes = match record::decode(key, 3, value) {
             Ok(Payload::Inline { bytes, .. }) => bytes,
-            Ok(Payload::Chunks { .. }) if key.kind == Kind::Graphs => return Record::Graph(job),
-            Ok(Payload::Chunks { .. } | Payload::Blob { .. }) if key.kind == Kind::Descriptions => {
+            Ok(Payload::Chunks { .. }) if key.kind == kinds::GRAPHS => return Record::Graph(job),
+            Ok(Payload::Chunks { .. } | Payload::Blob { .. })
+                if key.kind == kinds::DESCRIPTIONS =>
+            {
                 return Record::Description(job);
             }
             other => panic!("{key}: no record of these tests is like this: {other:?}"),
         };
         match key.kind {
-            Kind::Graphs => Record::Graph(job),
-            Kind::States => {
+            kinds::GRAPHS => Record::Graph(job),
+            kinds::STATES => {
                 let state = pb::JobState::decode(bytes).expect("a state");
                 Record::State(job, Box::new(state))
             }
-            Kind::Results => {
+            kinds::RESULTS => {
                 let result = pb::JobResult::decode(bytes).expect("a result");
                 Record::Result(job, Box::new(result))
             }
-            Kind::Descriptions => Record::Description(job),
-            Kind::Chunks
-            | Kind::BlobTombstones
-            | Kind::History
-            | Kind::Applications
-            | Kind::Workers
-            | Kind::Storages
-            | Kind::Drains => Record::Other,
+            kinds::DESCRIPTIONS => Record::Description(job),
+            _ => Record::Other,
         }
     }
 }
@@ -127,21 +124,11 @@ impl Stored {
                 Record::State(job, state) => drop(self.states.insert(*job, (**state).clone())),
                 Record::Result(job, result) => drop(self.results.insert(*job, (**result).clone())),
                 Record::Description(job) => drop(self.descriptions.insert(*job)),
-                Record::Deleted(Kind::Descriptions, job) => drop(self.descriptions.remove(job)),
-                Record::Deleted(Kind::Graphs, job) => drop(self.graphs.remove(job)),
-                Record::Deleted(Kind::States, job) => drop(self.states.remove(job)),
-                Record::Deleted(Kind::Results, job) => drop(self.results.remove(job)),
-                Record::Deleted(
-                    Kind::Chunks
-                    | Kind::BlobTombstones
-                    | Kind::History
-                    | Kind::Applications
-                    | Kind::Workers
-                    | Kind::Storages
-                    | Kind::Drains,
-                    _,
-                )
-                | Record::Other => {}
+                Record::Deleted(kinds::DESCRIPTIONS, job) => drop(self.descriptions.remove(job)),
+                Record::Deleted(kinds::GRAPHS, job) => drop(self.graphs.remove(job)),
+                Record::Deleted(kinds::STATES, job) => drop(self.states.remove(job)),
+                Record::Deleted(kinds::RESULTS, job) => drop(self.results.remove(job)),
+                Record::Deleted(_, _) | Record::Other => {}
             }
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tanist_compile::{CompileOptions, JobBuilder};
 use tanist_config::{Configuration, LoadOptions};
+use tanist_gateway::kinds;
 use tanist_ha::blob::{BlobOptions, BlobStore};
 use tanist_ha::election::Epoch;
 use tanist_ha::keys::{Key, Kind, Name};
@@ -162,14 +163,14 @@ async fn damaged(kind: Kind, has_ended: bool) -> [ExitCode; 2] {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_record_can_not_be_read_is_waited_for_until_somebody_deletes_it() {
-    let codes = damaged(Kind::States, false).await;
+    let codes = damaged(kinds::STATES, false).await;
     assert_eq!(codes, [ExitCode::JobCanceled; 2]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_result_can_not_be_read_is_waited_for_and_nobody_knows_the_end_once_it_is_deleted()
  {
-    let codes = damaged(Kind::Results, true).await;
+    let codes = damaged(kinds::RESULTS, true).await;
     assert_eq!(codes, [ExitCode::Fatal; 2]);
 }
 
@@ -181,7 +182,7 @@ async fn what_a_deleted_job_left_is_taken_for_its_end_though_it_can_not_be_compa
     cluster.until_running(first, 2).await;
     let name = Name::new(first.to_string()).expect("a name");
     let damaged = Write::Put {
-        key: Key::new(Kind::States, name),
+        key: Key::new(kinds::STATES, name),
         value: bytes::Bytes::from_static(b"bit rot"),
     };
     cluster.write_as_a_stranger(damaged).await;
@@ -224,7 +225,7 @@ async fn who_carries_out_the_end_of_another_application_is_not_told_that_its_own
     let tasks = &cluster.world.tasks;
     tasks.finish_after(job(0), Duration::from_secs(1));
     // The end is decided before that step.
-    let is_end = |record: &Record| matches!(record, Record::Deleted(Kind::Results, _));
+    let is_end = |record: &Record| matches!(record, Record::Deleted(kinds::RESULTS, _));
     cluster.strike_at(move |step| step.commits(is_end));
     cluster.after_strike().await;
     assert_eq!(code_of(&mut cluster, "jm2", 2).await, ExitCode::Refused);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tanist_dataflow::TaskStatus;
-use tanist_ha::keys::Kind;
+use tanist_gateway::kinds;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{ExecutionState, JobState, JobStatus, WantedStatus};
 use tokio::task::JoinHandle;
@@ -422,6 +422,6 @@ async fn a_leader_that_is_stopped_hands_over_at_once() {
     assert!(
         stored.graphs.is_empty() && stored.states.is_empty(),
         "{:?}",
-        Kind::Graphs
+        kinds::GRAPHS
     );
 }

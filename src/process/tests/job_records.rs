@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tanist_gateway::{JobRecords as _, StoredGenerations};
 use tanist_ha::Result;
-use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::memory::MemoryStore;
+use tanist_ha::records::store::RecordStore;
 use tanist_ha::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
 };

@@ -8,10 +8,11 @@ use rand::{Rng as _, SeedableRng as _};
 use tanist_compile::{CompileOptions, JobBuilder};
 use tanist_config::LoadOptions;
 use tanist_gateway::blobs::ServedBlobs;
+use tanist_gateway::kinds;
 use tanist_gateway::local::Fault;
 use tanist_gateway::{Connector as _, DispatcherGateway as _};
 use tanist_ha::election::ProcessId;
-use tanist_ha::keys::{Key, Kind};
+use tanist_ha::keys::Key;
 use tanist_ha::store::{CoordinationStore as _, Write};
 use tanist_leadership::ForwardingDispatcher;
 use tanist_proto::id::JobId;
@@ -55,7 +56,7 @@ fn large_graph() -> pb::JobGraph {
 
 async fn chunks(cluster: &TestCluster) -> usize {
     let store = cluster.memory.store_of(ProcessId::new("reader"));
-    let page = store.list(Kind::Chunks, None, 1000).await;
+    let page = store.list(kinds::CHUNKS, None, 1000).await;
     page.expect("readable").items.len()
 }
 
@@ -176,9 +177,9 @@ async fn what_a_leader_leaves_that_dies_between_the_parts_and_the_graph_is_remov
 /// Deletes a chunk outside any term.
 async fn delete_a_chunk(cluster: &TestCluster) {
     let store = cluster.memory.store_of(ProcessId::new("stranger"));
-    let page = store.list(Kind::Chunks, None, 1).await.expect("readable");
+    let page = store.list(kinds::CHUNKS, None, 1).await.expect("readable");
     let (name, _) = page.items.into_iter().next().expect("there is one");
-    let key = Key::new(Kind::Chunks, name);
+    let key = Key::new(kinds::CHUNKS, name);
     cluster.write_as_a_stranger(Write::Delete { key }).await;
 }
 

@@ -162,7 +162,7 @@ async fn leadership_is_handed_over_on_request_of_a_standby_and_when_the_leader_e
     let names = ["00000000000000000002", "00000000000000000003"];
     for name in names {
         let key = tanist_ha::keys::Key::new(
-            tanist_ha::keys::Kind::History,
+            tanist_gateway::kinds::HISTORY,
             tanist_ha::keys::Name::new(name).expect("a name"),
         );
         let store = memory.store();

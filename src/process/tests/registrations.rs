@@ -14,8 +14,8 @@ use tanist_gateway::{
     ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _, SubmissionNumber,
 };
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId, TermHolder};
-use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::MemoryCluster;
+use tanist_ha::records::store::RecordStore;
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::PROTOCOL_VERSION;
 use tanist_proto::id::{Generation, JobId, JobVertexId};

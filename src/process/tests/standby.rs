@@ -1,8 +1,9 @@
 //! A standby's cache: a new leader recovers from it, and the result is the content of the store.
 
 use tanist_config::Configuration;
+use tanist_gateway::kinds;
 use tanist_ha::election::{ElectionDriver as _, Epoch, MemberCache};
-use tanist_ha::keys::{Key, Kind};
+use tanist_ha::keys::Key;
 use tanist_ha::store::CoordinationStore as _;
 use tanist_ha::store::cache::Proof;
 use tanist_leadership::application::job_id_of;
@@ -99,9 +100,9 @@ async fn what_somebody_deleted_from_the_store_is_not_brought_back_by_a_takeover_
     let [graphless, forgotten, healthy] = [1, 2, 3].map(JobId::from_bits);
     let record = |kind, job: JobId| Key::new(kind, job.to_string().parse().expect("a name"));
     let deleted = [
-        record(Kind::Graphs, graphless),
-        record(Kind::Graphs, forgotten),
-        record(Kind::States, forgotten),
+        record(kinds::GRAPHS, graphless),
+        record(kinds::GRAPHS, forgotten),
+        record(kinds::STATES, forgotten),
     ];
     for key in &deleted {
         cluster.memory.overwrite(key, None);
@@ -132,7 +133,7 @@ async fn an_application_whose_record_somebody_deleted_is_not_led_from_memory() {
     cluster.until_running(job_id_of(&cluster_id, 0), 2).await;
     cluster.start_job_manager("jm2");
     until_current(&cluster, "jm2").await;
-    let record = Key::new(Kind::Applications, cluster_id);
+    let record = Key::new(kinds::APPLICATIONS, cluster_id);
     let store = cluster.memory.store();
     let before = store.get(std::slice::from_ref(&record)).await;
     assert!(before.expect("readable")[0].is_some());
@@ -154,11 +155,11 @@ async fn a_leader_that_knows_only_jobs_which_somebody_deleted_has_none_to_recove
         let name = job.to_string().parse().expect("a name");
         cluster
             .memory
-            .overwrite(&Key::new(Kind::Graphs, name), None);
+            .overwrite(&Key::new(kinds::GRAPHS, name), None);
         let name = job.to_string().parse().expect("a name");
         cluster
             .memory
-            .overwrite(&Key::new(Kind::States, name), None);
+            .overwrite(&Key::new(kinds::STATES, name), None);
     }
     cluster.kill_job_manager(&leader).await;
     cluster.leader_above(1).await;
@@ -174,7 +175,7 @@ async fn what_somebody_put_into_the_store_is_found_by_a_standby_that_knew_no_rec
     let leader = cluster.leader().await;
     assert_eq!(until_current(&cluster, other(&leader)).await.records, 0);
     let [put] = [1].map(JobId::from_bits);
-    for kind in [Kind::Graphs, Kind::States] {
+    for kind in [kinds::GRAPHS, kinds::STATES] {
         let key = Key::new(kind, put.to_string().parse().expect("a name"));
         cluster.memory.overwrite(&key, Some("no record".into()));
     }

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_gateway::kinds;
+use tanist_ha::keys::{Key, Name};
 use tanist_ha::store::Write;
 use tanist_ha::store::cache::Records;
 use tanist_proto::id::ResourceId;
@@ -117,13 +118,13 @@ pub fn recorded_workers(records: &Records) -> Vec<(ResourceId, WorkerRecord)> {
         });
         Some((worker, record))
     };
-    records.of(Kind::Workers).filter_map(read).collect()
+    records.of(kinds::WORKERS).filter_map(read).collect()
 }
 
 /// The key of a worker's record.
 pub fn key(worker: &ResourceId) -> Key {
     let name = Name::new(worker.as_str()).expect("resource ids of workers are valid names");
-    Key::new(Kind::Workers, name)
+    Key::new(kinds::WORKERS, name)
 }
 
 #[cfg(test)]

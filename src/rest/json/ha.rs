@@ -11,7 +11,7 @@ use tanist_rest_model::{
 };
 
 use super::store::store_info;
-use super::warnings::{store_warnings, unreadable_warning, warnings};
+use super::warnings::{unreadable_warning, warnings};
 use super::{REVISION, VERSION, time};
 use crate::view::ClusterView;
 
@@ -165,7 +165,7 @@ pub(crate) fn ha_status(status: &HaStatus, reports: Vec<StatusReport>) -> HaStat
         .extend(status.unreadable.as_deref().map(unreadable_warning));
     info.warnings.extend(problems);
     if let Ok(health) = &status.health {
-        info.warnings.extend(store_warnings(status.store, health));
+        info.warnings.extend(health.warnings());
     }
     info
 }

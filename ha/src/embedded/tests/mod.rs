@@ -17,8 +17,9 @@ use crate::election::{
     LeaderInformation, LeaderKey, Member, ProcessId,
 };
 use crate::error::{Error, Outcome, Result};
-use crate::keys::{Key, Kind, Name};
+use crate::keys::{Key, Name};
 use crate::store::{Change, CommitReply, CommitRequest, CoordinationStore, Fence, Verdict, Write};
+use crate::testing::kinds::{DOCUMENTS, KINDS};
 
 fn process(name: &str) -> ProcessId {
     ProcessId::new(name)
@@ -32,7 +33,9 @@ async fn election(dir: &Path, name: &str) -> EmbeddedElection {
 }
 
 async fn store(dir: &Path) -> EmbeddedStore {
-    open_store(EmbeddedOptions::new(dir)).await.expect("opened")
+    open_store(EmbeddedOptions::new(dir), KINDS)
+        .await
+        .expect("opened")
 }
 
 fn leader_key(election: &EmbeddedElection, name: &str, next: &EpochRecord) -> LeaderKey {
@@ -83,7 +86,7 @@ async fn take(election: &EmbeddedElection, name: &str) -> Fence {
 }
 
 fn key(name: &str) -> Key {
-    Key::new(Kind::Graphs, Name::new(name).expect("a name"))
+    Key::new(DOCUMENTS, Name::new(name).expect("a name"))
 }
 
 fn put(fence: &Fence, after: Change, name: &str, value: Bytes) -> CommitRequest {
@@ -278,7 +281,7 @@ async fn a_listing_goes_on_page_by_page_and_another_handle_follows_the_changes()
     let value = Bytes::from(vec![7; 1024 * 1024]);
     let mut after = Change::default();
     for i in 0..25 {
-        let request = put(&fence, after, &format!("job-{i:02}"), value.clone());
+        let request = put(&fence, after, &format!("item-{i:02}"), value.clone());
         assert_eq!(verdict(&store, &request).await, None);
         after = request.change();
     }
@@ -290,7 +293,7 @@ async fn a_listing_goes_on_page_by_page_and_another_handle_follows_the_changes()
         .expect("alive");
     let (mut names, mut page) = (Vec::new(), None);
     loop {
-        let listed = other.list(Kind::Graphs, page, 10).await.expect("list");
+        let listed = other.list(DOCUMENTS, page, 10).await.expect("list");
         assert!(listed.items.iter().all(|(_, listed)| *listed == value));
         names.extend(listed.items.iter().map(|(name, _)| name.to_string()));
         page = listed.next;
@@ -300,7 +303,7 @@ async fn a_listing_goes_on_page_by_page_and_another_handle_follows_the_changes()
     }
     assert_eq!(
         names,
-        (0..25).map(|i| format!("job-{i:02}")).collect::<Vec<_>>()
+        (0..25).map(|i| format!("item-{i:02}")).collect::<Vec<_>>()
     );
     let touched = other.touched(25, 26).await.expect("touched");
     let keys = touched
@@ -308,7 +311,7 @@ async fn a_listing_goes_on_page_by_page_and_another_handle_follows_the_changes()
         .map(|entry| entry.map(|entry| entry.keys.concat()));
     assert_eq!(
         keys.collect::<Vec<_>>(),
-        [Some("graphs/job-24".to_owned()), None]
+        [Some("documents/item-24".to_owned()), None]
     );
     let large = put(
         &fence,
@@ -321,10 +324,12 @@ async fn a_listing_goes_on_page_by_page_and_another_handle_follows_the_changes()
     let delete = CommitRequest {
         fence,
         after,
-        writes: vec![Write::Delete { key: key("job-00") }],
+        writes: vec![Write::Delete {
+            key: key("item-00"),
+        }],
     };
     assert_eq!(verdict(&store, &delete).await, None);
-    assert_eq!(store.get(&[key("job-00")]).await.expect("get"), [None]);
+    assert_eq!(store.get(&[key("item-00")]).await.expect("get"), [None]);
 }
 
 #[tokio::test]
@@ -358,7 +363,7 @@ async fn a_file_that_is_no_store_or_a_newer_one_is_refused_by_name() {
     let dir = directory();
     let path = dir.path().join("tanist.db");
     std::fs::write(&path, vec![b'x'; 8192]).expect("written");
-    let error = open_store(EmbeddedOptions::new(dir.path()))
+    let error = open_store(EmbeddedOptions::new(dir.path()), KINDS)
         .await
         .expect_err("corrupt");
     assert_eq!(error.outcome(), Outcome::Fatal);
@@ -373,7 +378,7 @@ async fn a_file_that_is_no_store_or_a_newer_one_is_refused_by_name() {
         .pragma_update(None, "user_version", 7)
         .expect("set");
     drop(connection);
-    let error = open_store(EmbeddedOptions::new(dir.path()))
+    let error = open_store(EmbeddedOptions::new(dir.path()), KINDS)
         .await
         .expect_err("too new");
     assert!(

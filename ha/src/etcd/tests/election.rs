@@ -32,7 +32,7 @@ async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult
     let server = shared_server().await?;
     let options = options(server.endpoints(), "lease");
     let election = contender(&options).await?;
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     let member = Member {
         process: ProcessId::new("host:1"),
         incarnation: "x".to_owned(),
@@ -81,7 +81,7 @@ async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult
     let request = CommitRequest {
         fence: fence.clone(),
         after: Change::default(),
-        writes: vec![put("job", "x")],
+        writes: vec![put("item", "x")],
     };
     let CommitReply::Refused(guard) = store.commit(&request).await? else {
         return Err("a leader without its key committed".into());
@@ -144,12 +144,12 @@ async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult
 async fn a_deposed_terms_writes_are_refused() -> TestResult {
     let options = options(shared_server().await?.endpoints(), "deposed");
     let (first, second) = (contender(&options).await?, contender(&options).await?);
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     let old = take(&first, "a").await?;
     let write = |fence: &Fence, after| CommitRequest {
         fence: fence.clone(),
         after,
-        writes: vec![put("job", "graph")],
+        writes: vec![put("item", "x")],
     };
     let request = write(&old, Change::default());
     assert_eq!(store.commit(&request).await?, CommitReply::Applied);

@@ -20,8 +20,9 @@ use crate::election::{
     Attempt, ClusterIncarnation, ElectionDriver, ElectionView, Epoch, EpochRecord,
     LeaderInformation, LeaderKey, Member, Nonce, ProcessId, SessionState,
 };
-use crate::keys::{Key, Kind, Name};
+use crate::keys::{Key, Name};
 use crate::store::{Change, CommitReply, CommitRequest, CoordinationStore, Fence, Verdict, Write};
+use crate::testing::kinds::{DOCUMENTS, KINDS, REPORTS};
 use crate::testing::proxy::TcpProxy;
 use crate::testing::servers::{EtcdCluster, EtcdServer, EtcdServerOptions, ServerError};
 use crate::testing::wait::wait_until;
@@ -89,7 +90,7 @@ async fn take(election: &EtcdElection, process: &str) -> TestResult<Fence> {
 }
 
 fn key(name: &str) -> Key {
-    Key::new(Kind::Graphs, Name::new(name).expect("a name"))
+    Key::new(DOCUMENTS, Name::new(name).expect("a name"))
 }
 
 fn put(name: &str, value: impl Into<Bytes>) -> Write {

@@ -7,7 +7,7 @@ async fn watches_follow_through_a_restart_of_the_server() -> TestResult {
     let mut server = EtcdServer::start(EtcdServerOptions::default()).await?;
     let options = options(server.endpoints(), "restart");
     let election = contender(&options).await?;
-    let store = open_store(options.clone()).await?;
+    let store = open_store(options.clone(), KINDS).await?;
     let fence = take(&election, "a").await?;
     let epoch = |epoch: Epoch| {
         move |view: &Option<ElectionView>| view.as_ref().is_some_and(|v| v.youngest() == epoch)
@@ -20,7 +20,7 @@ async fn watches_follow_through_a_restart_of_the_server() -> TestResult {
     let request = CommitRequest {
         fence: new,
         after: Change::default(),
-        writes: vec![put("job", "x")],
+        writes: vec![put("item", "x")],
     };
     assert_eq!(store.commit(&request).await?, CommitReply::Applied);
     level(&mut store.changes(), |change| {
@@ -49,7 +49,7 @@ async fn a_wiped_store_refuses_the_terms_of_its_former_incarnation() -> TestResu
     let mut server = EtcdServer::start(EtcdServerOptions::default()).await?;
     let options = options(server.endpoints(), "wiped");
     let election = contender(&options).await?;
-    let store = open_store(options.clone()).await?;
+    let store = open_store(options.clone(), KINDS).await?;
     let old = take(&election, "a").await?;
     server.restart_wiped().await?;
     let other = contender(&options).await?;
@@ -67,7 +67,7 @@ async fn a_wiped_store_refuses_the_terms_of_its_former_incarnation() -> TestResu
     let stale = CommitRequest {
         fence: old.clone(),
         after: Change::default(),
-        writes: vec![put("job", "x")],
+        writes: vec![put("item", "x")],
     };
     let CommitReply::Refused(guard) = store.commit(&stale).await? else {
         return Err("another incarnation's term wrote".into());
@@ -90,11 +90,14 @@ async fn a_lost_answer_is_ambiguous_and_a_refused_connection_is_not() -> TestRes
     let fence = take(&election, "a").await?;
     let request_timeout = Duration::from_secs(1);
     let endpoints = vec![proxy.address().to_string()];
-    let store = open_store(EtcdOptions {
-        endpoints,
-        request_timeout,
-        ..direct
-    })
+    let store = open_store(
+        EtcdOptions {
+            endpoints,
+            request_timeout,
+            ..direct
+        },
+        KINDS,
+    )
     .await?;
     let request = |after, name: &str| CommitRequest {
         fence: fence.clone(),
@@ -184,7 +187,9 @@ async fn a_wrong_password_is_denied_and_an_expired_token_is_renewed() -> TestRes
             ..nobody.clone()
         },
     ] {
-        let error = open_store(refused.clone()).await.expect_err("denied");
+        let error = open_store(refused.clone(), KINDS)
+            .await
+            .expect_err("denied");
         assert!(matches!(error, Error::Denied { .. }), "{error}");
         let error = open_election(refused, Clock::Boottime, true)
             .await
@@ -197,14 +202,14 @@ async fn a_wrong_password_is_denied_and_an_expired_token_is_renewed() -> TestRes
     };
     assert!(!format!("{right:?}").contains("secret"));
     let election = contender(&right).await?;
-    let store = open_store(right).await?;
+    let store = open_store(right, KINDS).await?;
     let fence = take(&election, "a").await?;
     let nonce = nonce(&election).await?;
     // Commits and renewals continue while tokens expire.
     let mut after = Change::default();
     let started = Clock::Boottime.now();
     while Clock::Boottime.now().since(started) < Duration::from_secs(4) {
-        let writes = vec![put("job", "x")];
+        let writes = vec![put("item", "x")];
         let request = CommitRequest {
             fence: fence.clone(),
             after,
@@ -243,7 +248,7 @@ async fn a_stopped_and_a_dead_member_of_a_cluster_are_left() -> TestResult {
         ..options(cluster.endpoints(), "cluster")
     };
     let election = contender(&options).await?;
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     let fence = take(&election, "a").await?;
     let mut after = Change::default();
     for member in 0..3 {
@@ -255,7 +260,7 @@ async fn a_stopped_and_a_dead_member_of_a_cluster_are_left() -> TestResult {
         let request = CommitRequest {
             fence: fence.clone(),
             after,
-            writes: vec![put("job", "x")],
+            writes: vec![put("item", "x")],
         };
         after = request.change();
         wait_until("a definite answer", BOUND, async || {
@@ -304,7 +309,7 @@ async fn dropping_ends_the_tasks() -> TestResult {
     let proxy = TcpProxy::start(server.address()).await?;
     let options = options(vec![proxy.address().to_string()], "dropped");
     let election = contender(&options).await?;
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     nonce(&election).await?;
     drop((election, store));
     wait_until("the end of all connections", BOUND, async || {
@@ -325,7 +330,7 @@ async fn a_term_goes_on_after_the_quorum_was_lost_for_longer_than_its_lease() ->
         ..options(cluster.endpoints(), "quorum")
     };
     let election = contender(&options).await?;
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     let fence = take(&election, "a").await?;
     for server in &mut cluster.servers()[1..] {
         server.kill();
@@ -358,7 +363,7 @@ async fn a_term_goes_on_after_the_quorum_was_lost_for_longer_than_its_lease() ->
     let request = CommitRequest {
         fence,
         after: Change::default(),
-        writes: vec![put("job", "x")],
+        writes: vec![put("item", "x")],
     };
     assert_eq!(store.commit(&request).await?, CommitReply::Applied);
     level(&mut store.changes(), |change| {
@@ -381,13 +386,13 @@ async fn a_token_that_ended_with_the_server_is_renewed() -> TestResult {
         ..options(server.endpoints(), "restarted-denied")
     };
     let election = contender(&options).await?;
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     let fence = take(&election, "a").await?;
     server.restart().await?;
     let request = CommitRequest {
         fence,
         after: Change::default(),
-        writes: vec![put("job", "x")],
+        writes: vec![put("item", "x")],
     };
     wait_until("a definite answer", BOUND, async || {
         match store.commit(&request).await {

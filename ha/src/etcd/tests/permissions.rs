@@ -21,23 +21,26 @@ async fn a_user_is_told_what_it_may_not_do_and_nothing_is_written() -> TestResul
     admin.user_grant_role("reader", "readers").await?;
 
     let namespace = "permissions";
-    let store = open_store(EtcdOptions {
-        user: Some(("reader".to_owned(), "secret".to_owned())),
-        ..options(server.endpoints(), namespace)
-    })
+    let store = open_store(
+        EtcdOptions {
+            user: Some(("reader".to_owned(), "secret".to_owned())),
+            ..options(server.endpoints(), namespace)
+        },
+        KINDS,
+    )
     .await?;
     let missing = store.missing_permissions().await?;
     let of = |what: &str| missing.iter().filter(|it| it.contains(what)).count();
     assert_eq!(of("to read"), 0, "{missing:?}");
     // Three keys of the election, the members, the change and its ring, and one key of each kind.
-    assert_eq!(missing.len(), 6 + Kind::ALL.len(), "{missing:?}");
-    assert_eq!(of("graphs/"), 1, "{missing:?}");
+    assert_eq!(missing.len(), 6 + KINDS.iter().count(), "{missing:?}");
+    assert_eq!(of("documents/"), 1, "{missing:?}");
 
     let prefix = format!("/test/{namespace}/");
-    let part = Permission::read_write(format!("{prefix}graphs/")).with_prefix();
+    let part = Permission::read_write(format!("{prefix}documents/")).with_prefix();
     admin.role_grant_permission("readers", part).await?;
     let missing = store.missing_permissions().await?;
-    assert_eq!(missing.len(), 5 + Kind::ALL.len(), "{missing:?}");
+    assert_eq!(missing.len(), 5 + KINDS.iter().count(), "{missing:?}");
     let all = Permission::read_write(prefix.as_str()).with_prefix();
     admin.role_grant_permission("readers", all).await?;
     assert_eq!(store.missing_permissions().await?, Vec::<String>::new());

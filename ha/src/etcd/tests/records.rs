@@ -6,12 +6,12 @@ use super::*;
 async fn a_transaction_that_is_sent_twice_is_applied_once() -> TestResult {
     let options = options(shared_server().await?.endpoints(), "twice");
     let election = contender(&options).await?;
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     let fence = take(&election, "a").await?;
     let first = CommitRequest {
         fence: fence.clone(),
         after: Change::default(),
-        writes: vec![put("job", "1"), put("other", "1")],
+        writes: vec![put("item", "1"), put("other", "1")],
     };
     assert_eq!(store.commit(&first).await?, CommitReply::Applied);
     let CommitReply::Refused(guard) = store.commit(&first).await? else {
@@ -22,14 +22,14 @@ async fn a_transaction_that_is_sent_twice_is_applied_once() -> TestResult {
     let second = CommitRequest {
         fence,
         after: first.change(),
-        writes: vec![put("job", "2"), Write::Delete { key: key("other") }],
+        writes: vec![put("item", "2"), Write::Delete { key: key("other") }],
     };
     assert_eq!(store.commit(&second).await?, CommitReply::Applied);
     let CommitReply::Refused(guard) = store.commit(&first).await? else {
         return Err("a late duplicate was applied".into());
     };
     assert_eq!(guard.verdict(&first), Verdict::Overtaken(second.change()));
-    let values = store.get(&[key("other"), key("job")]).await?;
+    let values = store.get(&[key("other"), key("item")]).await?;
     assert_eq!(values, [None, Some(Bytes::from("2"))]);
     let touched = store.touched(0, 2).await?;
     assert_eq!(
@@ -53,12 +53,12 @@ async fn a_listing_is_paged_and_pinned_to_the_revision_of_its_first_page() -> Te
     let server = shared_server().await?;
     let options = options(server.endpoints(), "paged");
     let election = contender(&options).await?;
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     let fence = take(&election, "a").await?;
     let mut after = Change::default();
     for batch in 0..3 {
         let writes = (0..100)
-            .map(|n| put(&format!("job-{:03}", batch * 100 + n), "x"))
+            .map(|n| put(&format!("item-{:03}", batch * 100 + n), "x"))
             .collect();
         let request = CommitRequest {
             fence: fence.clone(),
@@ -68,12 +68,12 @@ async fn a_listing_is_paged_and_pinned_to_the_revision_of_its_first_page() -> Te
         assert_eq!(store.commit(&request).await?, CommitReply::Applied);
         after = request.change();
     }
-    let first = store.list(Kind::Graphs, None, 120).await?;
+    let first = store.list(DOCUMENTS, None, 120).await?;
     assert_eq!(first.items.len(), 120);
     let writes = vec![
-        put("job-299x", "late"),
+        put("item-299x", "late"),
         Write::Delete {
-            key: key("job-150"),
+            key: key("item-150"),
         },
     ];
     let request = CommitRequest {
@@ -85,7 +85,7 @@ async fn a_listing_is_paged_and_pinned_to_the_revision_of_its_first_page() -> Te
 
     let (mut names, mut next) = (first.items.len(), first.next.clone());
     while let Some(token) = next {
-        let page = store.list(Kind::Graphs, Some(token), 120).await?;
+        let page = store.list(DOCUMENTS, Some(token), 120).await?;
         names += page.items.len();
         next = page.next;
     }
@@ -101,10 +101,10 @@ async fn a_listing_is_paged_and_pinned_to_the_revision_of_its_first_page() -> Te
     client
         .compact(newest.expect("etcd sends headers"), None)
         .await?;
-    let page = store.list(Kind::Graphs, first.next, 1000).await?;
-    assert_eq!(page.items.len(), 180, "without job-150, with job-299x");
+    let page = store.list(DOCUMENTS, first.next, 1000).await?;
+    assert_eq!(page.items.len(), 180, "without item-150, with item-299x");
     assert_eq!(page.next, None);
-    assert!(store.list(Kind::Results, None, 10).await?.items.is_empty());
+    assert!(store.list(REPORTS, None, 10).await?.items.is_empty());
     Ok(())
 }
 
@@ -112,12 +112,12 @@ async fn a_listing_is_paged_and_pinned_to_the_revision_of_its_first_page() -> Te
 async fn large_items_are_listed_in_pages_that_fit() -> TestResult {
     let options = options(shared_server().await?.endpoints(), "large");
     let election = contender(&options).await?;
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     let fence = take(&election, "a").await?;
     let value = Bytes::from(vec![7; store.limits().bytes - 1024]);
     let mut after = Change::default();
     for n in 0..40 {
-        let writes = vec![put(&format!("job-{n:02}"), value.clone())];
+        let writes = vec![put(&format!("item-{n:02}"), value.clone())];
         let request = CommitRequest {
             fence: fence.clone(),
             after,
@@ -128,7 +128,7 @@ async fn large_items_are_listed_in_pages_that_fit() -> TestResult {
     }
     let (mut sizes, mut next) = (Vec::new(), None);
     loop {
-        let page = store.list(Kind::Graphs, next, 900).await?;
+        let page = store.list(DOCUMENTS, next, 900).await?;
         sizes.extend(page.items.iter().map(|(_, value)| value.len()));
         next = page.next;
         if next.is_none() {
@@ -143,18 +143,18 @@ async fn large_items_are_listed_in_pages_that_fit() -> TestResult {
 async fn a_transaction_that_is_too_large_is_refused_before_it_is_sent() -> TestResult {
     let options = options(shared_server().await?.endpoints(), "too-large");
     let election = contender(&options).await?;
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     let fence = take(&election, "a").await?;
     let request = |writes| CommitRequest {
         fence: fence.clone(),
         after: Change::default(),
         writes,
     };
-    let large = request(vec![put("job", vec![0; store.limits().bytes + 1])]);
+    let large = request(vec![put("item", vec![0; store.limits().bytes + 1])]);
     let error = store.commit(&large).await.expect_err("too large");
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
     assert_eq!(error.outcome(), Outcome::Fatal);
-    let most = (0..store.limits().writes).map(|n| put(&format!("job-{n}"), "x"));
+    let most = (0..store.limits().writes).map(|n| put(&format!("item-{n}"), "x"));
     let many = request(most.clone().chain([put("more", "x")]).collect());
     let error = store.commit(&many).await.expect_err("too many");
     assert_eq!(error.outcome(), Outcome::Fatal);
@@ -171,11 +171,11 @@ async fn a_cluster_that_is_removed_leaves_nothing_and_its_neighbours_alone() -> 
     for namespace in ["removed", "removed-not"] {
         let options = options(endpoints.clone(), namespace);
         let election = contender(&options).await?;
-        let store = open_store(options).await?;
+        let store = open_store(options, KINDS).await?;
         let first = CommitRequest {
             fence: take(&election, "a").await?,
             after: Change::default(),
-            writes: vec![put("job", "1"), put("other", "1")],
+            writes: vec![put("item", "1"), put("other", "1")],
         };
         assert_eq!(store.commit(&first).await?, CommitReply::Applied);
     }

@@ -39,7 +39,7 @@ async fn a_full_etcd_refuses_puts_deletes_and_ends_no_term() -> TestResult {
     .await?;
     let options = options(vec![server.endpoint()], "space");
     let (_election, session) = lead(&options).await?;
-    let store = Arc::new(EtcdStore::open(options).await?);
+    let store = Arc::new(EtcdStore::open(options, KINDS).await?);
     let pipeline = CommitPipeline::start(store.clone(), session.clone()).await?;
 
     let mut written = 0;
@@ -75,7 +75,7 @@ async fn a_full_etcd_refuses_puts_deletes_and_ends_no_term() -> TestResult {
     let touched = store.touched(next.number, next.number).await?;
     let touched = touched[0].clone().ok_or("it is in the ring")?.keys;
     assert_eq!(touched.len(), usize::from(written) + 1, "{touched:?}");
-    assert!(touched.contains(&"graphs/0".to_owned()), "{touched:?}");
+    assert!(touched.contains(&"documents/0".to_owned()), "{touched:?}");
     Ok(())
 }
 
@@ -87,7 +87,7 @@ async fn the_quota_and_what_nobody_compacts_are_told_before_etcd_is_full() -> Te
     })
     .await?;
     let plain = options(vec![server.endpoint()], "quota");
-    let store = EtcdStore::open(plain.clone()).await?;
+    let store = EtcdStore::open(plain.clone(), KINDS).await?;
     let health = store.health().await?;
     // A server that reports its quota reports this one.
     let is_told = health.quota_bytes == Some(QUOTA);
@@ -97,7 +97,7 @@ async fn the_quota_and_what_nobody_compacts_are_told_before_etcd_is_full() -> Te
         quota_bytes: Some(QUOTA),
         ..plain.clone()
     };
-    let store = EtcdStore::open(configured.clone()).await?;
+    let store = EtcdStore::open(configured.clone(), KINDS).await?;
     let health = store.health().await?;
     assert_eq!(health.quota_bytes, Some(QUOTA));
     assert!(!health.quota_is_assumed, "{health:?}");

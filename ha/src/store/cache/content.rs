@@ -177,11 +177,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::keys::{Kind, Name};
+    use crate::keys::Name;
+    use crate::testing::kinds::ITEMS;
 
     fn key(number: usize) -> Key {
-        let name = Name::new(format!("job-{number}")).expect("a name");
-        Key::new(Kind::States, name)
+        let name = Name::new(format!("item-{number}")).expect("a name");
+        Key::new(ITEMS, name)
     }
 
     fn value(size: usize) -> Option<Bytes> {

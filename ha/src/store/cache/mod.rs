@@ -401,9 +401,10 @@ impl WarmCache {
                     return Ok(Ring::Overwritten);
                 }
                 end = entry.change;
-                // Keys of kinds that this version does not know are not in the cache.
-                let known = entry.keys.iter().filter_map(|key| key.parse::<Key>().ok());
-                keys.extend(known.filter(|key| self.kinds.contains(&key.kind)));
+                // Keys of other kinds are not in the cache.
+                let kinds = || self.kinds.iter().copied();
+                let cached = |key: &String| Key::parse(key, kinds()).ok();
+                keys.extend(entry.keys.iter().filter_map(cached));
             }
             if end.number != last || (last == to.number && end != to) {
                 return Ok(Ring::Overwritten);

@@ -141,10 +141,11 @@ mod tests {
     use crate::election::{
         ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId, random_start,
     };
-    use crate::keys::{Key, Kind, Name};
+    use crate::keys::{Key, Name};
     use crate::memory::MemoryCluster;
     use crate::store::pipeline::{CommitError, CommitPipeline};
     use crate::store::{CoordinationStore as _, Write};
+    use crate::testing::kinds::ITEMS;
 
     async fn lead(cluster: &MemoryCluster) -> (LeaderElection, LeaderSession) {
         let (process, clock) = (ProcessId::new("a"), Clock::tokio());
@@ -163,7 +164,7 @@ mod tests {
     }
 
     fn key(name: &str) -> Key {
-        Key::new(Kind::States, Name::new(name).expect("a name"))
+        Key::new(ITEMS, Name::new(name).expect("a name"))
     }
 
     fn put(name: &str) -> Vec<Write> {
@@ -216,12 +217,12 @@ mod tests {
         assert_eq!(next.number, full_at.number + 1);
         let touched = store.touched(next.number, next.number).await.expect("read");
         let touched = touched[0].clone().expect("it is in the ring").keys;
-        assert_eq!(touched, ["states/a", "states/b"]);
+        assert_eq!(touched, ["items/a", "items/b"]);
         let stored = store.get(&[key("b")]).await.expect("read");
         assert!(stored[0].is_some(), "put after it was deleted");
         let after = pipeline.commit(put("d")).await.expect("there is space");
         let touched = store.touched(after.number, after.number).await;
         let touched = touched.expect("read")[0].clone().expect("in the ring").keys;
-        assert_eq!(touched, ["states/d"], "told of once");
+        assert_eq!(touched, ["items/d"], "told of once");
     }
 }

@@ -8,11 +8,12 @@ use tokio::sync::watch;
 
 use super::{BOUND, CaseResult, Process, Subject, key, put, put_bytes, until_definite};
 use crate::election::{LeaderSession, ProcessId};
-use crate::keys::{CHANGES_RING, Key, Kind};
+use crate::keys::{CHANGES_RING, Key};
 use crate::store::cache::compare::{StoredNames, as_stored};
 use crate::store::cache::{CacheOptions, CacheStatus, Proof, Proven, WarmCache};
 use crate::store::health::ServerRole;
 use crate::store::{Change, CoordinationStore, Write};
+use crate::testing::kinds::{ITEMS, REPORTS};
 use crate::testing::wait::wait_until;
 
 fn delete(name: &str) -> Write {
@@ -21,7 +22,7 @@ fn delete(name: &str) -> Write {
 
 fn cache_of(store: &Arc<dyn CoordinationStore>) -> (WarmCache, watch::Receiver<CacheStatus>) {
     let options = CacheOptions {
-        kinds: vec![Kind::States, Kind::Results],
+        kinds: vec![ITEMS, REPORTS],
         max_bytes: 64 << 20,
         compare_interval: Duration::from_millis(200),
     };
@@ -58,7 +59,7 @@ async fn prove(
     })
     .await;
     let mut all: Vec<(Key, Bytes)> = Vec::new();
-    for kind in [Kind::States, Kind::Results] {
+    for kind in [ITEMS, REPORTS] {
         let mut page = None;
         loop {
             let listed = until_definite(async || store.list(kind, page.clone(), 100).await).await?;
@@ -166,7 +167,7 @@ pub async fn a_cache_notices_what_somebody_changed_by_hand(subject: &dyn Subject
     assert_eq!(proven.proof, Proof::Current);
 
     // Changes that no round has compared yet are found by name.
-    let kinds = [Kind::States, Kind::Results];
+    let kinds = [ITEMS, REPORTS];
     let names = until_definite(async || StoredNames::list(&*store, &kinds).await).await?;
     assert_eq!(names.differing(&proven.records), []);
     subject.write_by_hand(&key("item-04"), None).await?;

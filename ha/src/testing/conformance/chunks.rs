@@ -3,10 +3,12 @@
 
 use crate::election::LeaderSession;
 use crate::error::Error;
-use crate::jobs::store::{Prepared, Record, RecordStore, Stored};
 use crate::keys::{Key, Kind, Name};
+use crate::records::CHUNKS;
+use crate::records::store::{Prepared, Record, RecordStore, Stored};
 use crate::store::Write;
 use crate::store::pipeline::CommitPipeline;
+use crate::testing::kinds::DOCUMENTS;
 
 use super::{CaseResult, Process, Subject, until_definite};
 
@@ -15,7 +17,7 @@ use super::{CaseResult, Process, Subject, until_definite};
 struct Noise(Vec<u8>);
 
 impl Record for Noise {
-    const KIND: Kind = Kind::Graphs;
+    const KIND: Kind = DOCUMENTS;
     const FORMAT: u16 = 1;
     const SPLITS: bool = true;
 
@@ -35,8 +37,8 @@ impl Noise {
     }
 }
 
-fn job() -> Name {
-    Name::new("job").expect("a name")
+fn owner() -> Name {
+    Name::new("item").expect("a name")
 }
 
 /// A leading process with its pipeline and record store.
@@ -66,7 +68,7 @@ impl Writer {
     async fn write_chunks(&self, record: &Noise) -> CaseResult<Prepared> {
         let prepared = self
             .records
-            .prepare(&job(), self.term.epoch(), record)
+            .prepare(&owner(), self.term.epoch(), record)
             .await?;
         assert!(prepared.chunks.len() > 1, "it is split");
         for chunk in &prepared.chunks {
@@ -76,7 +78,7 @@ impl Writer {
     }
 
     async fn read(&self) -> crate::Result<Option<Stored<Noise>>> {
-        until_definite(async || self.records.get::<Noise>(&job()).await).await
+        until_definite(async || self.records.get::<Noise>(&owner()).await).await
     }
 
     async fn orphans(&self) -> crate::Result<Vec<Name>> {
@@ -85,7 +87,7 @@ impl Writer {
     }
 
     async fn delete(&self, names: Vec<Name>) -> CaseResult {
-        let keys = names.into_iter().map(|name| Key::new(Kind::Chunks, name));
+        let keys = names.into_iter().map(|name| Key::new(CHUNKS, name));
         let deletes: Vec<Write> = keys.map(|key| Write::Delete { key }).collect();
         for some in deletes.chunks(self.pipeline.limits().writes) {
             self.pipeline.commit(some.to_vec()).await?;
@@ -95,7 +97,7 @@ impl Writer {
 
     async fn chunks(&self) -> crate::Result<usize> {
         let store = self.records.coordination_store();
-        let page = until_definite(async || store.list(Kind::Chunks, None, 8).await).await?;
+        let page = until_definite(async || store.list(CHUNKS, None, 8).await).await?;
         Ok(page.items.len())
     }
 
@@ -123,7 +125,7 @@ pub async fn a_record_larger_than_a_transaction_is_kept_in_chunks(
     assert_eq!(stored.chunks, written);
     let listed = until_definite(async || a.records.list::<Noise>().await).await?;
     assert!(
-        matches!(&listed[..], [(name, Ok(stored))] if *name == job() && stored.record == record)
+        matches!(&listed[..], [(name, Ok(stored))] if *name == owner() && stored.record == record)
     );
 
     // The next term finds it, and knows that its chunks are in use.
@@ -134,7 +136,7 @@ pub async fn a_record_larger_than_a_transaction_is_kept_in_chunks(
     let keeps = |_: &_, name: &Name| stored.chunks.contains(name);
     let orphans = b.records.orphaned_chunks(b.term.epoch(), keeps).await?;
     assert_eq!(orphans, []);
-    let key = Key::new(Kind::Graphs, job());
+    let key = Key::new(DOCUMENTS, owner());
     b.pipeline.commit(vec![Write::Delete { key }]).await?;
     b.delete(stored.chunks).await?;
     assert_eq!(b.chunks().await?, 0);
@@ -182,7 +184,7 @@ pub async fn a_record_above_the_limit_is_refused_before_anything_is_written(
     let record = a.larger_than_a_transaction();
     let before = a.pipeline.last();
     let records = a.records.clone().with_max_split(record.0.len() - 1);
-    let refused = records.prepare(&job(), a.term.epoch(), &record).await;
+    let refused = records.prepare(&owner(), a.term.epoch(), &record).await;
     let error = refused.expect_err("too large");
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
     let text = error.to_string();

@@ -10,6 +10,7 @@ pub mod caches;
 pub mod chunks;
 pub mod fencing;
 pub mod foreign_writes;
+pub mod kinds;
 pub mod late_duplicates;
 pub mod mutual_exclusion;
 pub mod outages;

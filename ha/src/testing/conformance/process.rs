@@ -16,11 +16,12 @@ use crate::election::{
     Leadership, Nonce, NotLeading, ProcessId, random_start,
 };
 use crate::error::Outcome;
-use crate::keys::{Key, Kind, Name};
+use crate::keys::{Key, Name};
 use crate::store::pipeline::CommitPipeline;
 use crate::store::{Change, CommitRequest, CoordinationStore, Write};
 use crate::testing::faulty::{Faults, Faulty};
 use crate::testing::invariants::History;
+use crate::testing::kinds::ITEMS;
 use crate::testing::wait::wait_until;
 
 /// Polling interval of the store.
@@ -262,10 +263,7 @@ pub async fn read_item(store: &dyn CoordinationStore, name: &str) -> crate::Resu
 
 /// An item.
 pub fn key(name: &str) -> Key {
-    Key::new(
-        Kind::States,
-        Name::new(name).expect("the cases use valid names"),
-    )
+    Key::new(ITEMS, Name::new(name).expect("the cases use valid names"))
 }
 
 /// A write of a text.
@@ -294,7 +292,7 @@ pub fn raw(term: &LeaderSession, after: Change, writes: Vec<Write>) -> CommitReq
 pub async fn names(store: &dyn CoordinationStore, limit: usize) -> crate::Result<Vec<Name>> {
     let (mut names, mut page) = (Vec::new(), None);
     loop {
-        let listed = store.list(Kind::States, page, limit).await?;
+        let listed = store.list(ITEMS, page, limit).await?;
         assert!(
             listed.items.len() <= limit,
             "a page of {}",

@@ -38,7 +38,7 @@ pub async fn ten_thousand_items_are_listed_page_by_page(subject: &dyn Subject) -
             listed.last()
         );
     }
-    let page = store.list(crate::keys::Kind::States, None, 500).await?;
+    let page = store.list(crate::testing::kinds::ITEMS, None, 500).await?;
     assert!(!page.items.is_empty() && page.next.is_some());
     for (name, value) in &page.items {
         assert_eq!(value, name.as_str(), "each has its own value");

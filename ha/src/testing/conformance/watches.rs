@@ -4,6 +4,7 @@ use super::{BOUND, CaseResult, Process, Subject, put, until_definite};
 use crate::election::ProcessId;
 use crate::keys::CHANGES_RING;
 use crate::store::feed::{ChangeFeed, Fed};
+use crate::testing::kinds::KINDS;
 
 const TRANSACTIONS: u64 = 60;
 
@@ -34,7 +35,7 @@ pub async fn a_feed_sees_every_transaction_across_reconnects(subject: &dyn Subje
     let term = a.leads().await;
     let pipeline = a.pipeline(subject, &term).await?;
     let reader = ProcessId::new("reader");
-    let mut feed = ChangeFeed::after(subject.store(&reader).await?, 0);
+    let mut feed = ChangeFeed::after(subject.store(&reader).await?, KINDS, 0);
     let reading = tokio::spawn(async move { fed_up_to(&mut feed, TRANSACTIONS).await });
     for number in 1..=TRANSACTIONS {
         match number {
@@ -73,7 +74,7 @@ pub async fn a_feed_tells_of_a_gap_only_when_the_ring_was_passed(
     assert_eq!(pipeline.last().number, last);
     let store = subject.store(&ProcessId::new("reader")).await?;
 
-    let mut behind = ChangeFeed::after(store.clone(), 9);
+    let mut behind = ChangeFeed::after(store.clone(), KINDS, 9);
     let fed = fed_up_to(&mut behind, last).await?;
     assert_eq!(fed, [Fed::Gap(pipeline.last())]);
     pipeline.commit(vec![put("item", "y")]).await?;
@@ -83,7 +84,7 @@ pub async fn a_feed_tells_of_a_gap_only_when_the_ring_was_passed(
         "{fed:?}"
     );
 
-    let mut within = ChangeFeed::after(store.clone(), last + 1 - CHANGES_RING);
+    let mut within = ChangeFeed::after(store.clone(), KINDS, last + 1 - CHANGES_RING);
     let fed = fed_up_to(&mut within, last + 1).await?;
     let numbers = fed.iter().map(|fed| match fed {
         Fed::Transaction(change, _) => change.number,

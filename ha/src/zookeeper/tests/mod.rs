@@ -17,6 +17,7 @@ use crate::keys::{Key, Kind, Name};
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore as _, Fence, Page, Verdict, Write,
 };
+use crate::testing::kinds::{DOCUMENTS, KINDS, REPORTS};
 use crate::testing::proxy::TcpProxy;
 use crate::testing::servers::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
 use crate::testing::wait::wait_until;
@@ -133,7 +134,7 @@ fn key(kind: Kind, name: &str) -> Key {
 
 fn put(name: &str, value: &'static str) -> Write {
     Write::Put {
-        key: key(Kind::Graphs, name),
+        key: key(DOCUMENTS, name),
         value: Bytes::from_static(value.as_bytes()),
     }
 }

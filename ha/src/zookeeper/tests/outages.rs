@@ -7,8 +7,8 @@ async fn watches_follow_through_a_restart_of_the_server() -> TestResult {
     let mut server = server().await?;
     let (a, b) = (election(&server).await?, election(&server).await?);
     let (writer, reader) = (
-        open_store(options(server.endpoints())).await?,
-        open_store(options(server.endpoints())).await?,
+        open_store(options(server.endpoints()), KINDS).await?,
+        open_store(options(server.endpoints()), KINDS).await?,
     );
     let mut term = take(&a, "a").await?;
     let mut after = Change::default();
@@ -39,7 +39,7 @@ async fn watches_follow_through_a_restart_of_the_server() -> TestResult {
 async fn a_session_that_expired_is_replaced_and_the_term_goes_on() -> TestResult {
     let server = server().await?;
     let a = election(&server).await?;
-    let store = open_store(options(server.endpoints())).await?;
+    let store = open_store(options(server.endpoints()), KINDS).await?;
     let term = take(&a, "a").await?;
     let member = Member::named("host:6123/%");
     a.announce(&member).await?;
@@ -109,7 +109,7 @@ async fn a_session_that_expired_is_replaced_and_the_term_goes_on() -> TestResult
 async fn a_wiped_store_refuses_the_old_incarnation() -> TestResult {
     let mut server = server().await?;
     let a = election(&server).await?;
-    let store = open_store(options(server.endpoints())).await?;
+    let store = open_store(options(server.endpoints()), KINDS).await?;
     let term = take(&a, "a").await?;
     let old = alive(&a, None).await;
     server.restart_wiped().await?;
@@ -153,7 +153,7 @@ async fn delete_all(stranger: &zookeeper_client::Client, path: &str) -> TestResu
 async fn a_stranger_who_deletes_all_under_living_sessions_ends_the_incarnation() -> TestResult {
     let server = server().await?;
     let (a, b) = (election(&server).await?, election(&server).await?);
-    let store = open_store(options(server.endpoints())).await?;
+    let store = open_store(options(server.endpoints()), KINDS).await?;
     let old = take(&a, "a").await?;
     let first = request(&old, Change::default(), vec![put("x", "1")]);
     assert_eq!(store.commit(&first).await?, CommitReply::Applied);
@@ -161,7 +161,7 @@ async fn a_stranger_who_deletes_all_under_living_sessions_ends_the_incarnation()
     delete_all(&stranger, "/tanist").await?;
     let second = request(&old, first.change(), vec![put("x", "2")]);
     // Through another store, because the first one believes that it knows the version of `changes`.
-    let other = open_store(options(server.endpoints())).await?;
+    let other = open_store(options(server.endpoints()), KINDS).await?;
     let verdict = refused(other.commit(&second).await?, &second);
     assert_eq!(verdict, Verdict::OtherIncarnation(None));
     assert_eq!(a.read().await?, ElectionView::default());
@@ -189,7 +189,7 @@ async fn a_stranger_who_deletes_all_under_living_sessions_ends_the_incarnation()
 async fn a_quorum_lost_for_longer_than_the_session_changes_no_leader() -> TestResult {
     let mut ensemble = ZooKeeperEnsemble::start(3, ZooKeeperServerOptions::default()).await?;
     let a = open_election(options(ensemble.endpoints()), Clock::Boottime, true).await?;
-    let store = open_store(options(ensemble.endpoints())).await?;
+    let store = open_store(options(ensemble.endpoints()), KINDS).await?;
     let mut term = take(&a, "a").await?;
     let first = request(&term, Change::default(), vec![put("x", "1")]);
     commit(&store, &first).await;

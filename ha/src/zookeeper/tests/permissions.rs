@@ -14,7 +14,7 @@ async fn a_user_is_told_what_it_may_not_do_and_nothing_is_changed() -> TestResul
     };
     let election = open_election(options.clone(), Clock::Boottime, true).await?;
     let term = take(&election, "a").await?;
-    let store = open_store(options).await?;
+    let store = open_store(options, KINDS).await?;
     let first = request(&term, Change::default(), vec![put("x", "1")]);
     assert_eq!(store.commit(&first).await?, CommitReply::Applied);
     assert_eq!(store.missing_permissions().await?, Vec::<String>::new());
@@ -31,22 +31,22 @@ async fn a_user_is_told_what_it_may_not_do_and_nothing_is_changed() -> TestResul
     let (read, write) = (zk::Permission::READ, zk::Permission::WRITE);
     let (create, delete) = (zk::Permission::CREATE, zk::Permission::DELETE);
     let keep = zk::Permission::ADMIN;
-    allow("graphs", read | write | delete | keep).await?;
-    allow("states", read | write | create | keep).await?;
+    allow("documents", read | write | delete | keep).await?;
+    allow("items", read | write | create | keep).await?;
     allow("epoch", read | create | delete | keep).await?;
     let missing = store.missing_permissions().await?;
     assert_eq!(missing.len(), 3, "{missing:?}");
     assert!(
-        missing[0].contains("create nodes in /tanist/test/graphs"),
+        missing[0].contains("create nodes in /tanist/test/documents"),
         "{missing:?}"
     );
     assert!(
-        missing[1].contains("delete nodes in /tanist/test/states"),
+        missing[1].contains("delete nodes in /tanist/test/items"),
         "{missing:?}"
     );
     assert!(missing[2].contains("set /tanist/test/epoch"), "{missing:?}");
     assert_eq!(store.guard().await?.change, first.change());
-    let (children, _) = admin.get_children("/tanist/test/results").await?;
+    let (children, _) = admin.get_children("/tanist/test/reports").await?;
     assert_eq!(children, Vec::<String>::new());
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::*;
 async fn a_transaction_sent_twice_is_applied_once() -> TestResult {
     let server = server().await?;
     let a = election(&server).await?;
-    let store = open_store(options(server.endpoints())).await?;
+    let store = open_store(options(server.endpoints()), KINDS).await?;
     let term = take(&a, "a").await?;
     let first = request(&term, Change::default(), vec![put("x", "1")]);
     assert_eq!(store.commit(&first).await?, CommitReply::Applied);
@@ -16,9 +16,9 @@ async fn a_transaction_sent_twice_is_applied_once() -> TestResult {
     );
 
     // A store without knowledge replaces existing nodes, and deletes existing and missing ones.
-    let fresh = open_store(options(server.endpoints())).await?;
+    let fresh = open_store(options(server.endpoints()), KINDS).await?;
     let delete = |name| Write::Delete {
-        key: key(Kind::Graphs, name),
+        key: key(DOCUMENTS, name),
     };
     let second = request(
         &term,
@@ -35,7 +35,7 @@ async fn a_transaction_sent_twice_is_applied_once() -> TestResult {
     assert_eq!(store.commit(&third).await?, CommitReply::Applied);
     let fourth = request(&term, third.change(), vec![delete("y"), put("x", "4")]);
     assert_eq!(fresh.commit(&fourth).await?, CommitReply::Applied);
-    let keys = ["x", "y", "z"].map(|name| key(Kind::Graphs, name));
+    let keys = ["x", "y", "z"].map(|name| key(DOCUMENTS, name));
     let values = store.get(&keys).await?;
     assert_eq!(
         values,
@@ -77,19 +77,19 @@ async fn a_transaction_sent_twice_is_applied_once() -> TestResult {
 async fn a_listing_goes_page_by_page_and_a_request_that_is_too_large_harms_nothing() -> TestResult {
     let server = server().await?;
     let a = election(&server).await?;
-    let store = open_store(options(server.endpoints())).await?;
+    let store = open_store(options(server.endpoints()), KINDS).await?;
     let term = take(&a, "a").await?;
     let mut after = Change::default();
     for batch in 0..3 {
-        let names = (0..400).map(|number| format!("job-{:05}", batch * 400 + number));
-        let write = names.map(|name| put(&name, "graph")).collect();
+        let names = (0..400).map(|number| format!("item-{:05}", batch * 400 + number));
+        let write = names.map(|name| put(&name, "large")).collect();
         let request = request(&term, after, write);
         assert_eq!(store.commit(&request).await?, CommitReply::Applied);
         after = request.change();
     }
     let (mut page, mut names) = (None, Vec::new());
     loop {
-        let listed = store.list(Kind::Graphs, page, 500).await?;
+        let listed = store.list(DOCUMENTS, page, 500).await?;
         assert!(listed.items.len() <= 500);
         names.extend(listed.items.into_iter().map(|(name, _)| name));
         page = listed.next;
@@ -99,11 +99,11 @@ async fn a_listing_goes_page_by_page_and_a_request_that_is_too_large_harms_nothi
     }
     assert_eq!(names.len(), 1200);
     assert!(names.is_sorted());
-    assert_eq!(store.list(Kind::Results, None, 10).await?, Page::default());
+    assert_eq!(store.list(REPORTS, None, 10).await?, Page::default());
 
     // A request within the limits passes, with names of maximum length.
     let limits = store.limits();
-    let long = |number: usize| key(Kind::Descriptions, &format!("{number:0>200}"));
+    let long = |number: usize| key(REPORTS, &format!("{number:0>200}"));
     let blank = Write::Put {
         key: long(0),
         value: Bytes::new(),
@@ -117,7 +117,7 @@ async fn a_listing_goes_page_by_page_and_a_request_that_is_too_large_harms_nothi
     assert_eq!(store.commit(&full).await?, CommitReply::Applied);
     let value = Bytes::from(vec![7; 1 << 20]);
     let large = Write::Put {
-        key: key(Kind::Graphs, "large"),
+        key: key(DOCUMENTS, "large"),
         value,
     };
     let large = request(&term, full.change(), vec![large]);
@@ -139,7 +139,7 @@ async fn a_late_duplicate_changes_nothing() -> TestResult {
         request_timeout: Duration::from_millis(300),
         ..options(vec![proxy.address().to_string()])
     };
-    let store = open_store(slow).await?;
+    let store = open_store(slow, KINDS).await?;
     let first = request(&term, Change::default(), vec![put("x", "1")]);
     assert_eq!(store.commit(&first).await?, CommitReply::Applied);
     let second = request(&term, first.change(), vec![put("x", "2"), put("y", "2")]);
@@ -170,7 +170,7 @@ async fn a_late_duplicate_changes_nothing() -> TestResult {
         Err(Outcome::Ambiguous)
     );
     proxy.freeze();
-    let resolved = open_store(options(server.endpoints())).await?;
+    let resolved = open_store(options(server.endpoints()), KINDS).await?;
     assert_eq!(resolved.commit(&fourth).await?, CommitReply::Applied);
     let fifth = request(&term, fourth.change(), vec![put("x", "5")]);
     assert_eq!(resolved.commit(&fifth).await?, CommitReply::Applied);
@@ -184,7 +184,7 @@ async fn a_late_duplicate_changes_nothing() -> TestResult {
     .await;
     assert_eq!(resolved.guard().await?.change, fifth.change());
     assert_eq!(
-        resolved.get(&[key(Kind::Graphs, "x")]).await?,
+        resolved.get(&[key(DOCUMENTS, "x")]).await?,
         [Some(Bytes::from("5"))]
     );
     Ok(())
@@ -199,11 +199,11 @@ async fn a_cluster_that_is_removed_leaves_nothing_and_its_neighbours_alone() -> 
     };
     for namespace in ["removed", "removed-not"] {
         let election = open_election(of(namespace), Clock::Boottime, true).await?;
-        let store = open_store(of(namespace)).await?;
+        let store = open_store(of(namespace), KINDS).await?;
         let term = take(&election, "a").await?;
         let mut last = Change::default();
         for _ in 0..3 {
-            let some = (0..100).map(|n| put(&format!("job-{n}"), "1"));
+            let some = (0..100).map(|n| put(&format!("item-{n}"), "1"));
             let next = request(&term, last, some.collect());
             assert_eq!(store.commit(&next).await?, CommitReply::Applied);
             last = next.change();
@@ -216,7 +216,9 @@ async fn a_cluster_that_is_removed_leaves_nothing_and_its_neighbours_alone() -> 
     let client = zookeeper_client::Client::connect(&server.endpoints().join(",")).await?;
     let left = client.list_children("/tanist").await?;
     assert_eq!(left, ["removed-not"]);
-    let left = client.list_children("/tanist/removed-not/graphs").await?;
+    let left = client
+        .list_children("/tanist/removed-not/documents")
+        .await?;
     assert_eq!(left.len(), 100);
     Ok(())
 }

@@ -6,14 +6,14 @@ use super::*;
 async fn a_deposed_leader_cannot_commit_publish_attach_or_resign() -> TestResult {
     let server = server().await?;
     let (a, b) = (election(&server).await?, election(&server).await?);
-    let store = open_store(options(server.endpoints())).await?;
+    let store = open_store(options(server.endpoints()), KINDS).await?;
     let old = take(&a, "a").await?;
-    let first = request(&old, Change::default(), vec![put("job", "1")]);
+    let first = request(&old, Change::default(), vec![put("item", "1")]);
     assert_eq!(store.commit(&first).await?, CommitReply::Applied);
 
     let new = take(&b, "b").await?;
     assert_eq!(new.fence.epoch, Epoch::new(2));
-    let late = request(&old, first.change(), vec![put("job", "2")]);
+    let late = request(&old, first.change(), vec![put("item", "2")]);
     assert_eq!(
         refused(store.commit(&late).await?, &late),
         Verdict::Fenced(Epoch::new(2))
@@ -129,11 +129,11 @@ async fn only_the_right_password_opens_a_protected_namespace() -> TestResult {
     let right = with(Some(("tanist", "right")));
     let a = open_election(right.clone(), Clock::Boottime, true).await?;
     let term = take(&a, "a").await?;
-    let store = open_store(right).await?;
+    let store = open_store(right, KINDS).await?;
     let first = request(&term, Change::default(), vec![put("x", "1")]);
     assert_eq!(store.commit(&first).await?, CommitReply::Applied);
     for wrong in [with(Some(("tanist", "wrong"))), with(None)] {
-        let opened = open_store(wrong.clone()).await;
+        let opened = open_store(wrong.clone(), KINDS).await;
         assert!(matches!(opened, Err(Error::Denied { .. })), "{opened:?}");
         let opened = open_election(wrong, Clock::Boottime, true).await;
         assert!(matches!(opened, Err(Error::Denied { .. })), "{opened:?}");
@@ -145,7 +145,7 @@ async fn only_the_right_password_opens_a_protected_namespace() -> TestResult {
 async fn what_cannot_be_opened_says_so_in_bounded_time() -> TestResult {
     let endpoint = format!("127.0.0.1:{}", crate::testing::servers::ports::free_port());
     let started = tokio::time::Instant::now();
-    let failed = open_store(options(vec![endpoint.clone()])).await;
+    let failed = open_store(options(vec![endpoint.clone()]), KINDS).await;
     let Err(error @ Error::Unreachable { .. }) = failed else {
         panic!("{failed:?}")
     };
@@ -157,13 +157,13 @@ async fn what_cannot_be_opened_says_so_in_bounded_time() -> TestResult {
     );
     for namespace in ["", "/", "/a//b", "/a/../b", "/zookeeper/x"] {
         let options = ZooKeeperOptions::new(vec![endpoint.clone()], namespace);
-        let failed = open_store(options).await;
+        let failed = open_store(options, KINDS).await;
         assert!(
             matches!(failed, Err(Error::Misconfigured(_))),
             "{namespace}: {failed:?}"
         );
     }
-    let failed = open_store(options(vec!["host:1/chroot".into()])).await;
+    let failed = open_store(options(vec!["host:1/chroot".into()]), KINDS).await;
     assert!(matches!(failed, Err(Error::Misconfigured(_))), "{failed:?}");
     let version = super::nodes::version(EpochToken(u64::MAX));
     assert!(version.is_err_and(|error| error.outcome() == Outcome::Fatal));

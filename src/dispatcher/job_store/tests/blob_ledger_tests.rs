@@ -52,9 +52,9 @@ fn a_blob_is_an_orphan_once_no_record_of_an_earlier_term_names_it() {
     assert!(!is_orphan(&ledger, &name("of-another-program")));
     let other_cluster = earlier.as_str().replace("-000000000000-", "-00000000000f-");
     assert!(!is_orphan(&ledger, &name(&other_cluster)));
-    ledger.note_blob(JOB, Kind::Results, Some(earlier.clone()));
+    ledger.note_blob(JOB, kinds::RESULTS, Some(earlier.clone()));
     assert!(!is_orphan(&ledger, &earlier));
-    let replaced = ledger.replace_blobs(vec![(JOB, Kind::Results, Some(present))]);
+    let replaced = ledger.replace_blobs(vec![(JOB, kinds::RESULTS, Some(present))]);
     assert_eq!(replaced, std::slice::from_ref(&earlier));
     assert!(is_orphan(&ledger, &earlier));
     ledger.note_unreadable_result(JOB);

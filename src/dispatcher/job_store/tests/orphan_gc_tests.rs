@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_gateway::kinds;
 use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::blob::{BlobStore, UploadPointer};
 use tanist_ha::election::Epoch;
-use tanist_ha::keys::{Kind, Name};
+use tanist_ha::keys::Name;
 use tanist_ha::memory::MemoryCluster;
 use tanist_ha::store::CoordinationStore as _;
 use tanist_proto::id::JobId;
@@ -97,7 +98,7 @@ async fn only_what_nothing_points_to_is_removed_and_only_of_this_cluster() {
         assert!(left.contains(&kept), "{kept}");
     }
     assert!(!left.contains(&of_nobody) && !left.contains(&earlier));
-    let tombstones = a.records.list(Kind::BlobTombstones, None, 10).await;
+    let tombstones = a.records.list(kinds::BLOB_TOMBSTONES, None, 10).await;
     assert!(tombstones.expect("readable").items.is_empty());
 }
 
@@ -164,7 +165,7 @@ async fn blobs_with_a_tombstone_of_a_predecessor_are_known_and_go() {
     let upload = uploaded(&a, OTHER).await;
     // The leader died between the record and the deletion.
     let put = tanist_ha::store::Write::Put {
-        key: tanist_ha::keys::Key::new(Kind::BlobTombstones, upload.clone()),
+        key: tanist_ha::keys::Key::new(kinds::BLOB_TOMBSTONES, upload.clone()),
         value: super::empty_record(),
     };
     a.store.pipeline().commit(vec![put]).await.expect("written");
@@ -180,7 +181,7 @@ async fn blobs_with_a_tombstone_of_a_predecessor_are_known_and_go() {
         .expect("swept");
     assert!(there(&blobs).await.is_empty());
     assert!(!b.store.ledger.has_tombstone(std::slice::from_ref(&upload)));
-    let tombstones = b.records.list(Kind::BlobTombstones, None, 10).await;
+    let tombstones = b.records.list(kinds::BLOB_TOMBSTONES, None, 10).await;
     assert!(tombstones.expect("readable").items.is_empty());
 }
 

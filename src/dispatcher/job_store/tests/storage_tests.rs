@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tanist_ha::blob::{BlobOptions, BlobStore};
-use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::MemoryCluster;
+use tanist_ha::records::store::RecordStore;
 use tanist_proto::id::JobId;
 
 use super::*;
@@ -84,9 +84,9 @@ async fn expect(store: &JobStore) {
 
 /// Returns the storages that a store has records of.
 async fn known_to(store: &JobStore) -> Vec<(Key, bytes::Bytes)> {
-    let listed = store.coordination_store().list(Kind::Storages, None, 10);
+    let listed = store.coordination_store().list(kinds::STORAGES, None, 10);
     let items = listed.await.expect("listed").items.into_iter();
-    let keyed = items.map(|(name, value)| (Key::new(Kind::Storages, name), value));
+    let keyed = items.map(|(name, value)| (Key::new(kinds::STORAGES, name), value));
     keyed.collect()
 }
 

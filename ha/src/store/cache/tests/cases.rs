@@ -29,16 +29,16 @@ async fn what_was_written_between_the_last_look_and_the_deposing_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_ended_right_before_the_deposing_is_not_there_any_more() {
+async fn a_record_that_was_deleted_right_before_the_deposing_is_not_there_any_more() {
     let (cluster, term, _, mut cache) = followed().await;
     let ended = vec![
         Write::Delete { key: state("c") },
-        put(key(Kind::Results, "c"), "finished"),
+        put(key(REPORTS, "c"), "finished"),
     ];
     term.commit(ended).await;
     let proven = taken_over(&cluster, &mut cache).await;
     assert_eq!(proven.records.get(&state("c")), None);
-    assert!(proven.records.get(&key(Kind::Results, "c")).is_some());
+    assert!(proven.records.get(&key(REPORTS, "c")).is_some());
     assert_eq!((proven.from_cache, proven.read), (4, 1));
 }
 
@@ -72,7 +72,7 @@ async fn what_is_written_while_everything_is_listed_is_not_missed() {
     let cluster = MemoryCluster::default();
     let term = Term::begin(&cluster, "first").await;
     for number in 0..9 {
-        term.put(&format!("job-{number}"), "1").await;
+        term.put(&format!("item-{number}"), "1").await;
     }
     for place in 0..6 {
         let store = Met::new(&cluster);
@@ -80,9 +80,9 @@ async fn what_is_written_while_everything_is_listed_is_not_missed() {
         let number = term.number().await.number;
         let writes = vec![
             put(state(&format!("a-first-{place}")), "x"),
-            put(state("job-4"), format!("{place}")),
+            put(state("item-4"), format!("{place}")),
             Write::Delete {
-                key: state(&format!("job-{place}")),
+                key: state(&format!("item-{place}")),
             },
         ];
         store.act(std::iter::repeat_n(Act::Nothing, place));
@@ -169,14 +169,14 @@ async fn records_beyond_the_bound_are_known_by_name_and_read_at_the_takeover() {
     let store = Met::new(&cluster);
     let mut cache = cache_of(&store, 3000);
     for number in 1..=8 {
-        term.put(&format!("job-{number}"), &"x".repeat(500)).await;
+        term.put(&format!("item-{number}"), &"x".repeat(500)).await;
         follow_to(&mut cache, number).await;
     }
     let status = *cache.status.borrow();
     assert_eq!((status.records, status.named_only), (8, 4));
     // Room for some of the others.
-    term.delete("job-1").await;
-    term.delete("job-2").await;
+    term.delete("item-1").await;
+    term.delete("item-2").await;
     follow_to(&mut cache, 10).await;
     let status = *cache.status.borrow();
     assert_eq!((status.records, status.named_only), (6, 2));
@@ -340,7 +340,7 @@ async fn what_is_changed_by_hand_is_found_within_a_round_and_what_a_transaction_
     let (cluster, term, store, mut cache) = followed().await;
     cluster.overwrite(&state("a"), None);
     cluster.overwrite(&state("b"), Some(Bytes::from("by hand")));
-    cluster.overwrite(&key(Kind::Graphs, "z"), Some(Bytes::from("by hand")));
+    cluster.overwrite(&key(DOCUMENTS, "z"), Some(Bytes::from("by hand")));
     // During the comparison the term writes, also to records that were changed by hand.
     let ended = vec![
         put(state("c"), "2"),
@@ -364,22 +364,22 @@ async fn what_is_changed_by_hand_is_found_within_a_round_and_what_a_transaction_
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_jobs_are_compared_in_some_minutes_at_a_bounded_rate() {
+async fn ten_thousand_records_are_compared_in_some_minutes_at_a_bounded_rate() {
     let cluster = MemoryCluster::default();
     let term = Term::begin(&cluster, "first").await;
     let value = vec![b'v'; 1500];
     for some in (0..10_000).collect::<Vec<u32>>().chunks(50) {
-        let of_job = |job: &u32| {
-            let name = format!("{job:05}");
+        let of_number = |number: &u32| {
+            let name = format!("{number:05}");
             [
-                put(key(Kind::Graphs, &name), &value),
+                put(key(DOCUMENTS, &name), &value),
                 put(state(&name), &value),
             ]
         };
-        term.commit(some.iter().flat_map(of_job).collect()).await;
+        term.commit(some.iter().flat_map(of_number).collect()).await;
     }
     let options = CacheOptions {
-        kinds: vec![Kind::Graphs, Kind::States],
+        kinds: vec![DOCUMENTS, ITEMS],
         max_bytes: 64 << 20,
         compare_interval: Duration::from_secs(60),
     };

@@ -20,6 +20,7 @@ use crate::memory::{Faults, MemoryCluster, MemoryElection, MemoryStore};
 use crate::store::{
     CommitReply, CommitRequest, Fence, Guard, Limits, Page, PageToken, Touched, Write,
 };
+use crate::testing::kinds::{DOCUMENTS, ITEMS, REPORTS};
 
 const ROOM: usize = 1 << 20;
 
@@ -28,7 +29,7 @@ fn key(kind: Kind, name: &str) -> Key {
 }
 
 fn state(name: &str) -> Key {
-    key(Kind::States, name)
+    key(ITEMS, name)
 }
 
 fn put(key: Key, value: impl AsRef<[u8]>) -> Write {
@@ -212,7 +213,7 @@ impl CoordinationStore for Met {
 
 fn cache_of(store: &Arc<Met>, max_bytes: usize) -> WarmCache {
     let options = CacheOptions {
-        kinds: vec![Kind::Graphs, Kind::States, Kind::Results],
+        kinds: vec![DOCUMENTS, ITEMS, REPORTS],
         max_bytes,
         compare_interval: Duration::from_secs(60),
     };
@@ -238,7 +239,7 @@ async fn follow_to(cache: &mut WarmCache, number: u64) {
 async fn stored(cluster: &MemoryCluster) -> Records {
     let store = cluster.store();
     let mut all = BTreeMap::new();
-    for kind in [Kind::Graphs, Kind::States, Kind::Results] {
+    for kind in [DOCUMENTS, ITEMS, REPORTS] {
         let page = store.list(kind, None, usize::MAX).await.expect("list");
         let items = page.items.into_iter();
         all.extend(items.map(|(name, value)| (Key::new(kind, name), value)));
@@ -259,7 +260,7 @@ async fn taken_over(cluster: &MemoryCluster, cache: &mut WarmCache) -> Proven {
     proven
 }
 
-/// A term that has written five states, and a cache that is at its number.
+/// A term that has written five records, and a cache that is at its number.
 async fn followed() -> (MemoryCluster, Term, Arc<Met>, WarmCache) {
     let cluster = MemoryCluster::default();
     let term = Term::begin(&cluster, "first").await;

@@ -15,6 +15,7 @@ use crate::election::{ElectionDriver, EpochRecord, ProcessId};
 use crate::embedded::{EmbeddedOptions, open_election, open_store};
 use crate::keys::{Key, path};
 use crate::store::CoordinationStore;
+use crate::testing::kinds::KINDS;
 
 const DATABASE: &str = "tanist.db";
 
@@ -74,7 +75,7 @@ impl Subject for EmbeddedSubject {
     }
 
     async fn store(&self, _process: &ProcessId) -> CaseResult<Arc<dyn CoordinationStore>> {
-        Ok(Arc::new(open_store(self.options()).await?))
+        Ok(Arc::new(open_store(self.options(), KINDS).await?))
     }
 
     async fn stop(&self, process: &ProcessId) {

@@ -1,6 +1,5 @@
 //! The etcd backend, on real servers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::Client;
@@ -10,11 +9,7 @@ use super::super::CaseResult;
 use super::Place;
 use super::network::Network;
 use super::served::{REQUEST_TIMEOUT, ServedBackend, ServedSubject};
-use crate::clock::Clock;
-use crate::election::ElectionDriver;
-use crate::error::Result;
-use crate::etcd::{EtcdOptions, open_election, open_store};
-use crate::store::CoordinationStore;
+use crate::etcd::EtcdOptions;
 use crate::testing::servers::{EtcdCluster, EtcdServer, EtcdServerOptions};
 
 #[derive(Debug)]
@@ -56,19 +51,6 @@ impl ServedBackend for Etcd {
             request_timeout: REQUEST_TIMEOUT,
             ..EtcdOptions::default()
         }
-    }
-
-    async fn open_election(
-        options: EtcdOptions,
-        contends: bool,
-    ) -> Result<Arc<dyn ElectionDriver>> {
-        Ok(Arc::new(
-            open_election(options, Clock::Boottime, contends).await?,
-        ))
-    }
-
-    async fn open_store(options: EtcdOptions) -> Result<Arc<dyn CoordinationStore>> {
-        Ok(Arc::new(open_store(options).await?))
     }
 
     async fn overwrite(addresses: Vec<String>, key: String, value: Option<String>) -> CaseResult {

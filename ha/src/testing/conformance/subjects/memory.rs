@@ -12,6 +12,7 @@ use crate::election::{ElectionDriver, EpochRecord, ProcessId};
 use crate::keys::{Key, path};
 use crate::memory::{MemoryCluster, MemoryOptions};
 use crate::store::CoordinationStore;
+use crate::testing::kinds::KINDS;
 
 #[derive(Debug)]
 pub(super) struct MemorySubject {
@@ -58,7 +59,7 @@ impl Subject for MemorySubject {
     }
 
     async fn store(&self, process: &ProcessId) -> CaseResult<Arc<dyn CoordinationStore>> {
-        Ok(Arc::new(self.cluster.store_of(process.clone())))
+        Ok(Arc::new(self.cluster.store_with(process.clone(), KINDS)))
     }
 
     /// Its upkeep runs outside the process's thread, so it is partitioned instead.

@@ -1,4 +1,4 @@
-//! A backend on real servers. etcd and ZooKeeper differ in how their clients are opened ([`ServedBackend`]);
+//! A backend on real servers. etcd and ZooKeeper differ in their options and in writing beside all clients ([`ServedBackend`]);
 //! the operations on servers, wires and processes are the same.
 
 use std::fmt;
@@ -11,10 +11,11 @@ use async_trait::async_trait;
 use super::super::{CaseResult, OpenElection, Subject};
 use super::gates::Gates;
 use super::network::Network;
+use crate::backend::{Access, Backend};
 use crate::election::{ElectionDriver, ProcessId};
-use crate::error::Result;
 use crate::keys::Key;
 use crate::store::CoordinationStore;
+use crate::testing::kinds::KINDS;
 use crate::testing::proxy::TcpProxy;
 
 /// The request timeout.
@@ -23,18 +24,9 @@ pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// A kind of server, with its clients.
 pub(super) trait ServedBackend: fmt::Debug + Send + Sync + 'static {
     /// Endpoints, namespace and lease of a client.
-    type Options: Send + 'static;
+    type Options: Backend;
 
     fn options(endpoints: Vec<String>, namespace: &str, lease: Duration) -> Self::Options;
-
-    fn open_election(
-        options: Self::Options,
-        contends: bool,
-    ) -> impl Future<Output = Result<Arc<dyn ElectionDriver>>>;
-
-    fn open_store(
-        options: Self::Options,
-    ) -> impl Future<Output = Result<Arc<dyn CoordinationStore>>>;
 
     /// Overwrites or deletes an existing key, bypassing all clients.
     fn overwrite(
@@ -89,19 +81,24 @@ impl<B: ServedBackend> Subject for ServedSubject<B> {
 
     async fn contender(&self, process: &ProcessId) -> CaseResult<OpenElection> {
         let options = self.options(process).await?;
+        let id = process.clone();
         let enter = self.gates.enter(process);
         Ok(Box::new(move || {
             enter();
-            Box::pin(B::open_election(options, true))
+            Box::pin(async move { options.open_election(id, Access::Contend).await })
         }))
     }
 
     async fn observer(&self, process: &ProcessId) -> CaseResult<Arc<dyn ElectionDriver>> {
-        Ok(B::open_election(self.options(process).await?, false).await?)
+        let options = self.options(process).await?;
+        Ok(options
+            .open_election(process.clone(), Access::Observe)
+            .await?)
     }
 
     async fn store(&self, process: &ProcessId) -> CaseResult<Arc<dyn CoordinationStore>> {
-        Ok(B::open_store(self.options(process).await?).await?)
+        let options = self.options(process).await?;
+        Ok(options.open_store(KINDS, Access::Contend).await?)
     }
 
     async fn stop(&self, process: &ProcessId) {

@@ -1,6 +1,5 @@
 //! The ZooKeeper backend, on real servers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -10,12 +9,8 @@ use super::super::CaseResult;
 use super::Place;
 use super::network::Network;
 use super::served::{REQUEST_TIMEOUT, ServedBackend, ServedSubject};
-use crate::clock::Clock;
-use crate::election::ElectionDriver;
-use crate::error::Result;
-use crate::store::CoordinationStore;
 use crate::testing::servers::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
-use crate::zookeeper::{ZooKeeperOptions, open_election, open_store};
+use crate::zookeeper::ZooKeeperOptions;
 
 #[derive(Debug)]
 pub(super) struct ZooKeeper;
@@ -57,19 +52,6 @@ impl ServedBackend for ZooKeeper {
             request_timeout: REQUEST_TIMEOUT,
             ..ZooKeeperOptions::new(endpoints, namespace)
         }
-    }
-
-    async fn open_election(
-        options: ZooKeeperOptions,
-        contends: bool,
-    ) -> Result<Arc<dyn ElectionDriver>> {
-        Ok(Arc::new(
-            open_election(options, Clock::Boottime, contends).await?,
-        ))
-    }
-
-    async fn open_store(options: ZooKeeperOptions) -> Result<Arc<dyn CoordinationStore>> {
-        Ok(Arc::new(open_store(options).await?))
     }
 
     async fn overwrite(addresses: Vec<String>, key: String, value: Option<String>) -> CaseResult {

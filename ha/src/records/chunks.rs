@@ -17,6 +17,9 @@ use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name};
 use crate::store::Write;
 
+/// The kind of chunks.
+pub const CHUNKS: Kind = Kind::new("chunks");
+
 /// The size of a chunk, in bytes. Below the stores' limits, so that other transactions of the term do not
 /// wait long.
 pub const CHUNK: usize = 256 * 1024;
@@ -71,13 +74,13 @@ impl ChunksPointer {
 
     fn corrupt(&self, reason: String) -> Error {
         Error::Corrupt {
-            key: format!("{}/{}.*", Kind::Chunks.directory(), self.set),
+            key: format!("{}/{}.*", CHUNKS.directory(), self.set),
             reason,
         }
     }
 }
 
-/// Cuts the record of `owner` (a job) into chunks of at most `size` bytes, under new names of the term
+/// Cuts the record of `owner` into chunks of at most `size` bytes, under new names of the term
 /// `epoch`. Each write is for its own transaction.
 pub fn split(
     owner: &Name,
@@ -93,7 +96,7 @@ pub fn split(
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         let end = record.len().min(at + size);
         writes.push(Write::Put {
-            key: Key::new(Kind::Chunks, chunk_name(&set, number)?),
+            key: Key::new(CHUNKS, chunk_name(&set, number)?),
             value: record.slice(at..end),
         });
     }
@@ -137,14 +140,14 @@ impl ChunkName {
 mod tests {
     use super::*;
 
-    fn job() -> Name {
+    fn owner() -> Name {
         Name::new("0a-1b").expect("a name")
     }
 
     fn cut(size: usize) -> (Bytes, ChunksPointer, Vec<Write>) {
         let bytes: Vec<u8> = (0..1000u32).flat_map(u32::to_le_bytes).collect();
         let record = Bytes::from(bytes);
-        let (pointer, writes) = split(&job(), Epoch::new(7), &record, size).expect("cut");
+        let (pointer, writes) = split(&owner(), Epoch::new(7), &record, size).expect("cut");
         (record, pointer, writes)
     }
 
@@ -191,10 +194,16 @@ mod tests {
     #[test]
     fn the_name_of_a_chunk_says_whose_it_is_and_of_which_term() {
         let (_, first, writes) = cut(1000);
-        let (owner, epoch) = (job(), Epoch::new(7));
+        let epoch = Epoch::new(7);
         let read = ChunkName::read(&writes[3].key().name);
-        assert_eq!(read, Some(ChunkName { owner, epoch }));
-        assert_eq!(ChunkName::read(&job()), None);
+        assert_eq!(
+            read,
+            Some(ChunkName {
+                owner: owner(),
+                epoch
+            })
+        );
+        assert_eq!(ChunkName::read(&owner()), None);
         let (_, second, _) = cut(1000);
         assert_ne!(first.set, second.set, "a name is never used again");
     }

@@ -1,6 +1,6 @@
 //! Groups records into batches that are decoded together. Pure.
 //!
-//! With very many jobs, the threads of the control runtime decode the small batches: they also use and free
+//! With very many records, the threads of the control runtime decode the small batches: they also use and free
 //! that memory later. A batch occupies one of them for about a millisecond. A record that takes longer, by
 //! its claimed decoded size (not its compressed size), gets its own batch for a blocking thread.
 
@@ -51,7 +51,7 @@ pub(super) fn batches<'a>(records: impl Iterator<Item = (&'a Name, &'a Bytes)>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::record::{Encoded, encode};
+    use crate::records::record::{Encoded, encode};
 
     fn record(size: usize) -> Bytes {
         match encode(1, &vec![0; size], MOST_BYTES) {

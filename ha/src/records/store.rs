@@ -1,7 +1,7 @@
 //! Typed records in a coordination store, encoded with format and checksum; large ones in a blob or in
 //! chunks.
 //!
-//! Generic over the record types; [`crate::keys::Kind`] lists the kinds. Writes are prepared here and
+//! Generic over the record types; each type names the [`Kind`] of its keys. Writes are prepared here and
 //! committed by a term's pipeline, several kinds in one transaction if necessary.
 
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::blob::BlobStore;
 use crate::election::Epoch;
 use crate::error::{Error, Outcome, Result};
 use crate::failpoint::{NEWER, is_armed};
-use crate::jobs::batches::batches;
-use crate::jobs::blob_timeout::BlobTimeout;
-use crate::jobs::chunks::{self, CHUNK, ChunkName, ChunksPointer};
-use crate::jobs::record::{self, Encoded, Payload};
 use crate::keys::{Key, Kind, Name};
+use crate::records::batches::batches;
+use crate::records::blob_timeout::BlobTimeout;
+use crate::records::chunks::{self, CHUNK, CHUNKS, ChunkName, ChunksPointer};
+use crate::records::record::{self, Encoded, Payload};
 use crate::store::cache::Records;
 use crate::store::{CoordinationStore, PageToken, Write};
 
@@ -354,7 +354,7 @@ impl RecordStore {
         let mut orphans = Vec::new();
         let mut page: Option<PageToken> = None;
         loop {
-            let listed = self.store.list(Kind::Chunks, page, CHUNKS_PAGE).await?;
+            let listed = self.store.list(CHUNKS, page, CHUNKS_PAGE).await?;
             let names = listed.items.into_iter().map(|(name, _)| name);
             orphans.extend(names.filter(|name| {
                 ChunkName::read(name).is_some_and(|of| of.epoch < epoch && !keeps(&of, name))
@@ -387,9 +387,7 @@ impl RecordStore {
         known: &Records,
     ) -> Result<Stored<T>> {
         let chunks = pointer.names()?;
-        let keys = chunks
-            .iter()
-            .map(|chunk| Key::new(Kind::Chunks, chunk.clone()));
+        let keys = chunks.iter().map(|chunk| Key::new(CHUNKS, chunk.clone()));
         let keys: Vec<Key> = keys.collect();
         let mut values = Vec::with_capacity(chunks.len());
         for some in keys.chunks(CHUNKS_PAGE) {

@@ -26,7 +26,7 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::blob::BlobPointer;
 use crate::error::{Error, Result};
-use crate::jobs::chunks::ChunksPointer;
+use crate::records::chunks::ChunksPointer;
 
 /// The largest payload, in bytes; also the limit for the claimed decompressed size of a small record.
 pub const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn records_kept_from_format_one_are_still_read() {
-        let kept = |record: &str| decode("graphs/kept", 1, &bytes(record)).expect("decoded");
+        let kept = |record: &str| decode("items/kept", 1, &bytes(record)).expect("decoded");
         let raw = Bytes::from_static(b"a payload of format one");
         assert_eq!(
             kept(RAW),
@@ -358,7 +358,7 @@ mod tests {
         let json = r#"{"set":"job-7-0123456789abcdef","chunks":3,"size":700000,"sha256":"#;
         assert_eq!(&record[HEADER..HEADER + json.len()], json.as_bytes());
         assert_eq!(
-            decode("graphs/kept", 1, &record).expect("decoded"),
+            decode("items/kept", 1, &record).expect("decoded"),
             Payload::Chunks { format: 1, pointer }
         );
     }
@@ -374,7 +374,7 @@ mod tests {
             panic!("{oversized:?}")
         };
         assert_eq!(record.len(), noise.len() + HEADER);
-        let decoded = decode("graphs/noise", 1, &record).expect("decoded");
+        let decoded = decode("items/noise", 1, &record).expect("decoded");
         assert_eq!(
             decoded,
             Payload::Inline {
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn a_newer_format_is_too_new_and_names_the_key() {
         let record = inline(encode(3, b"x", 1024).expect("encoded"));
-        let error = decode("graphs/future", 2, &record).expect_err("too new");
+        let error = decode("items/future", 2, &record).expect_err("too new");
         assert!(
             matches!(
                 error,
@@ -407,13 +407,13 @@ mod tests {
             ),
             "{error}"
         );
-        assert!(error.to_string().contains("graphs/future"), "{error}");
+        assert!(error.to_string().contains("items/future"), "{error}");
     }
 
     #[test]
     fn a_claim_of_more_than_the_limit_is_refused_before_anything_is_decompressed() {
         let bomb = zstd::bulk::compress(&vec![0; MAX_PAYLOAD + 1], 1).expect("compressed");
-        let error = decode("graphs/bomb", 1, &seal(1, Encoding::Zstd, &bomb)).expect_err("refused");
+        let error = decode("items/bomb", 1, &seal(1, Encoding::Zstd, &bomb)).expect_err("refused");
         assert!(error.to_string().contains("are the limit"), "{error}");
         assert!(encode(1, &vec![0; MAX_PAYLOAD + 1], 1024).is_err());
     }
@@ -432,11 +432,11 @@ mod tests {
             let mut record = inline(encode(1, &payload, usize::MAX).expect("encoded")).to_vec();
             let at = at.index(record.len());
             record[at] ^= 1 << bit;
-            let damaged = decode("graphs/k", 1, &record);
-            let named = matches!(&damaged, Err(Error::Corrupt { key, .. }) if key == "graphs/k");
+            let damaged = decode("items/k", 1, &record);
+            let named = matches!(&damaged, Err(Error::Corrupt { key, .. }) if key == "items/k");
             prop_assert!(named, "{:?}", damaged);
             record[at] ^= 1 << bit;
-            let cut = decode("graphs/k", 1, &record[..at]);
+            let cut = decode("items/k", 1, &record[..at]);
             let corrupt = matches!(cut, Err(Error::Corrupt { .. }));
             prop_assert!(corrupt, "{:?}", cut);
         }

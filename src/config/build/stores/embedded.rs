@@ -1,0 +1,30 @@
+//! The options of the embedded store.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tanist_ha::embedded::EmbeddedOptions;
+
+use super::super::super::options::StorePlace;
+use super::super::super::table::{EMBEDDED_DIR, HA_CLUSTER_ID};
+use super::super::Builder;
+use super::Store;
+
+pub(super) fn read(builder: &mut Builder<'_>) -> Store {
+    let in_state_home = || match &builder.facts.state_home {
+        Some(home) => home.join("tanist"),
+        None => PathBuf::from("/var/lib/tanist"),
+    };
+    let root = builder.values.find(&EMBEDDED_DIR);
+    let root = root.unwrap_or_else(in_state_home);
+    let cluster_id = builder.values.get(&HA_CLUSTER_ID);
+    Store {
+        backend: Arc::new(EmbeddedOptions::new(root.join(cluster_id.as_str()))),
+        place: StorePlace {
+            option: EMBEDDED_DIR.name,
+            also: Some(HA_CLUSTER_ID.name),
+        },
+        lease_option: None,
+        blobs: Some(root.join("blobs")),
+    }
+}
