@@ -1,4 +1,5 @@
-//! Generates `docs/reference/configuration.md` from the table. A test compares the two; `cargo xtask fix` writes the file.
+//! Generates `docs/reference/configuration.md` from the table. A test compares the two; `cargo xtask fix` writes the
+//! file.
 
 use std::fmt::Write as _;
 

@@ -2,7 +2,8 @@
 //! page below `docs/` is a page of the book.
 //!
 //! Known are inline links, `[text](target)`, outside of code. A page of the book links only to files below `docs/`,
-//! because the book contains no others. Anchors are those that GitHub and mdBook make from headings; both make the same.
+//! because the book contains no others. Anchors are those that GitHub and mdBook make from headings; both make the
+//! same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

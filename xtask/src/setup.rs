@@ -1,6 +1,7 @@
 //! Installs tools for building and testing that do not come with Rust: protoc, etcd, ZooKeeper, tools for
 //! network namespaces, a browser. For one benchmark also Apache Flink, from PyPI, and for the documents mdBook,
-//! from crates.io. Existing tools are not changed. If a tool can't be installed, the error contains the command that installs it.
+//! from crates.io. Existing tools are not changed. If a tool can't be installed, the error contains the command
+//! that installs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -106,7 +107,7 @@ pub fn flink() -> anyhow::Result<()> {
     run(jar.arg(&classes).arg("."))
 }
 
-/// Builds mdBook from crates.io, with the versions of its own lock file, unless this version is there. Returns its path.
+/// Builds mdBook from crates.io, with the versions of its own lock file, unless it is there. Returns its path.
 pub fn mdbook() -> anyhow::Result<PathBuf> {
     let program = Path::new(MDBOOK_HOME).join("bin").join("mdbook");
     let version = Command::new(&program).arg("--version").output();
