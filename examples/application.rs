@@ -7,7 +7,7 @@
 //!
 //! As a cluster: start `application jobmanager --param ...` on the hosts that lead or stand by, and
 //! `application taskmanager` on the hosts that run tasks, all with the same `high-availability.*`. See
-//! docs/applications.md.
+//! docs/guides/applications.md.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -20,6 +20,8 @@ mod plan;
 mod processes;
 mod progress;
 mod quarantine;
+#[cfg(test)]
+mod reference;
 mod reload;
 mod run;
 mod show_config;

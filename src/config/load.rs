@@ -272,6 +272,6 @@ fn advice(key: &str) -> String {
     }
     match nearest(key, OPTIONS.iter().map(|spec| spec.key)) {
         Some(known) => format!("did you mean `{known}`?"),
-        None => "docs/configuration.md lists all keys".to_owned(),
+        None => "docs/reference/configuration.md lists all keys".to_owned(),
     }
 }

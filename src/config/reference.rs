@@ -1,4 +1,5 @@
-//! Generates `docs/configuration.md` from the table. A test compares the two; `cargo xtask fix` writes the file.
+//! Generates `docs/reference/configuration.md` from the table. A test compares the two; `cargo xtask fix` writes the
+//! file.
 
 use std::fmt::Write as _;
 
@@ -8,6 +9,9 @@ const INTRODUCTION: &str = "\
 # Configuration
 
 <!-- Generated from the table in src/config/table.rs by `cargo xtask fix`. -->
+
+This page lists every option, and says how options are set. `tanist config` shows the value of each, and where it comes
+from.
 
 Values come from one YAML file (`--config FILE`, or `tanist.yaml` in the directory that `TANIST_CONF_DIR` names), from
 environment variables, and from `-D key=value`; each source overrides the ones before. In the file, nested maps and
@@ -66,14 +70,18 @@ mod tests {
 
     #[test]
     fn the_reference_in_docs_is_the_one_that_the_table_gives() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/configuration.md"
+        );
         if std::env::var_os("TANIST_TEST_WRITE_DOCS").is_some() {
             std::fs::write(path, reference()).expect("docs/ can be written");
         }
-        let written = std::fs::read_to_string(path).expect("docs/configuration.md is there");
+        let written =
+            std::fs::read_to_string(path).expect("docs/reference/configuration.md is there");
         assert!(
             written == reference(),
-            "docs/configuration.md is out of date: run `cargo xtask fix`"
+            "docs/reference/configuration.md is out of date: run `cargo xtask fix`"
         );
     }
 

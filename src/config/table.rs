@@ -1,6 +1,6 @@
 //! The table of all options: the one place that defines a key, its type, its default and its meaning.
 //!
-//! Loading, the reference in `docs/configuration.md` and the start log of a process all read this table.
+//! Loading, the reference in `docs/reference/configuration.md` and the start log of a process all read this table.
 //! Relations between options are in [`super::build`].
 
 use std::marker::PhantomData;
@@ -106,7 +106,7 @@ options! {
         HA_CLUSTER_ID: Name = "high-availability.cluster-id", Value("default"),
             "Distinguishes clusters that share a store. All processes of a cluster use the same value.";
         HA_STORAGE_DIR: StorageLocation = "high-availability.storageDir", Derived("with `embedded`: `blobs` in its directory; otherwise none, and large graphs are split over store keys"),
-            "Where blobs that are too large for the store are kept. Endpoint, region and credentials of S3 come from the environment: see [operations](operations.md#s3-and-files-from-addresses).";
+            "Where blobs that are too large for the store are kept. Endpoint, region and credentials of S3 come from the environment: see [S3](../guides/s3.md).";
         HA_STORAGE_SHARED: bool = "high-availability.storage-shared", Value("false"),
             "Declares that every host of the cluster sees the directory `high-availability.storageDir`. Buckets are always shared.";
         DETECTOR_HEARTBEAT_INTERVAL: Duration = "high-availability.detector.heartbeat-interval", Value("100 ms"),

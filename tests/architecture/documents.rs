@@ -1,4 +1,7 @@
-//! Checks that the files and folders which documents name in backticks exist.
+//! Checks that the files and folders which documents name in backticks exist, and that the references of metrics and
+//! exit codes have what the code has.
+
+use std::collections::BTreeSet;
 
 /// Folders of the repository's root: a path that begins with one of them is complete. Other paths of Rust files
 /// are relative to `src`.
@@ -70,6 +73,39 @@ pub fn fits(pattern: &str, name: &str) -> bool {
     ends.any(|at| fits(after, &rest[at..]))
 }
 
+/// The names of metrics in a text that stand directly behind `quote`: code has them in literals, the reference in
+/// backticks.
+pub fn metrics(text: &str, quote: char) -> BTreeSet<&str> {
+    let pieces = text.split(quote).skip(1);
+    let names = pieces.map(|piece| {
+        let is_name = |it: char| it.is_ascii_lowercase() || it == '_';
+        let end = piece.find(|it| !is_name(it)).unwrap_or(piece.len());
+        &piece[..end]
+    });
+    names.filter(|name| name.starts_with("tanist_")).collect()
+}
+
+/// The numbers that an enum gives to its variants, as `Name = 7,`.
+pub fn discriminants(code: &str) -> BTreeSet<&str> {
+    let numbers = code.lines().filter_map(|line| {
+        let (name, number) = line.trim().strip_suffix(',')?.split_once(" = ")?;
+        let is_variant = name.starts_with(|it: char| it.is_ascii_uppercase());
+        let is_number = number.bytes().all(|it| it.is_ascii_digit());
+        (is_variant && is_number).then_some(number)
+    });
+    numbers.collect()
+}
+
+/// The numbers in the first cells of the rows of tables.
+pub fn first_cells(text: &str) -> BTreeSet<&str> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix('|'));
+    let cells = rows.filter_map(|row| row.split('|').next());
+    let numbers = cells.flat_map(|cell| cell.split([' ', '/']));
+    numbers
+        .filter(|word| !word.is_empty() && word.bytes().all(|it| it.is_ascii_digit()))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +138,18 @@ mod tests {
         let text = "`src/net/` `net/lib.rs:7` `src/*/lib.rs` `src/{net,rest}/lib.rs` `docs/adr/0007` \
                     `src/net/lib.rs::serve`";
         assert_eq!(missing(text), [""; 0]);
+    }
+
+    #[test]
+    fn metrics_and_codes_are_found_where_they_stand() {
+        let code = "use tanist_ha::x; out.gauge(\"tanist_a\", 1); let s = \"other tanist_b\";";
+        assert_eq!(Vec::from_iter(metrics(code, '"')), ["tanist_a"]);
+        let table = "| `tanist_a`, `tanist_b_total` | `role` |\n| 4 / 5 | x |\n| 10 | 7 |\n";
+        let expected = ["tanist_a", "tanist_b_total"];
+        assert_eq!(Vec::from_iter(metrics(table, '`')), expected);
+        assert_eq!(Vec::from_iter(first_cells(table)), ["10", "4", "5"]);
+        let code = "enum E {\n    A = 0,\n    B = 13,\n}\nlet c = 4;\n    d = 7,\n";
+        assert_eq!(Vec::from_iter(discriminants(code)), ["0", "13"]);
     }
 
     #[test]

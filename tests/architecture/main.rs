@@ -1,6 +1,6 @@
 //! The architecture as far as Cargo can't check it, read from manifests and source text: which crate may depend on
 //! which, who opens sockets, what a decision core must not name, how files open; and whether the paths that documents
-//! name exist.
+//! name exist, and whether references are complete.
 //!
 //! Each rule is a function from text to complaints, tested on bad text first and then applied to all
 //! files of the project.
@@ -209,5 +209,26 @@ fn the_paths_that_documents_name_exist() -> anyhow::Result<()> {
         complaints.extend(documents::missing_paths(&name, &text, exists));
     }
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn the_references_have_every_metric_and_every_exit_code() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).context(path.to_owned());
+    let (code, reference) = (
+        read("src/rest/metrics/mod.rs")?,
+        read("docs/reference/metrics.md")?,
+    );
+    let known = documents::metrics(&code, '"');
+    assert!(known.len() > 20, "{known:?}");
+    assert_eq!(documents::metrics(&reference, '`'), known);
+    let (code, reference) = (
+        read("src/telemetry/exit.rs")?,
+        read("docs/reference/exit-codes.md")?,
+    );
+    let known = documents::discriminants(&code);
+    assert!(known.len() > 10, "{known:?}");
+    assert_eq!(documents::first_cells(&reference), known);
     Ok(())
 }

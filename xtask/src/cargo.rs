@@ -3,12 +3,12 @@
 use std::env::consts::EXE_SUFFIX;
 use std::num::NonZero;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::bail;
 
-use crate::prose;
+use crate::{links, prose};
 
 /// Features that tests need besides the default ones.
 const TEST_FEATURES: &str = "failpoints,tanist-ha/testing,s3,https";
@@ -64,15 +64,45 @@ pub fn lint() -> anyhow::Result<()> {
             failed.push(name);
         }
     }
-    if let Err(error) = prose::check() {
-        println!("{error}");
-        failed.push("prose");
+    failed.extend(failed_documents());
+    verdict(&failed)
+}
+
+/// Checks prose and links, and nothing that needs a compiler.
+pub fn lint_documents() -> anyhow::Result<()> {
+    verdict(&failed_documents())
+}
+
+/// The names of the failed checks of prose and links.
+fn failed_documents() -> Vec<&'static str> {
+    let mut failed = Vec::new();
+    for (name, outcome) in [("prose", prose::check()), ("links", links::check())] {
+        if let Err(error) = outcome {
+            println!("{error}");
+            failed.push(name);
+        }
     }
+    failed
+}
+
+fn verdict(failed: &[&str]) -> anyhow::Result<()> {
     if failed.is_empty() {
         Ok(())
     } else {
         bail!("failed: {}", failed.join(", "))
     }
+}
+
+/// Builds the book of `docs/` into the target directory.
+pub fn book(program: &Path) -> anyhow::Result<()> {
+    // mdBook takes a relative directory as relative to the book.
+    let destination = std::path::absolute(target().join("book"))?;
+    let mut command = Command::new(program);
+    run(command
+        .args(["build", "docs", "--dest-dir"])
+        .arg(&destination))?;
+    println!("the book is {}", destination.join("index.html").display());
+    Ok(())
 }
 
 /// Applies all automatic fixes.
@@ -87,8 +117,10 @@ pub fn fix() -> anyhow::Result<()> {
         "--all-features",
     ]))?;
     // The tests that compare generated files with their generators now write the files instead.
-    let mut documentation = cargo(&["test", "--package", "tanist-config", "--lib", "reference"]);
-    run(documentation.env("TANIST_TEST_WRITE_DOCS", "1"))?;
+    for package in ["tanist-config", "tanist-cli"] {
+        let mut documentation = cargo(&["test", "--package", package, "--lib", "reference"]);
+        run(documentation.env("TANIST_TEST_WRITE_DOCS", "1"))?;
+    }
     run(&mut cargo(&["fmt", "--all"]))
 }
 
@@ -148,7 +180,8 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
-fn cargo(arguments: &[&str]) -> Command {
+/// A command of the cargo that runs this program.
+pub fn cargo(arguments: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.args(arguments);

@@ -4,6 +4,7 @@
 //! It depends on no crate of the project and needs no protoc, so that it builds on a machine that has only Rust.
 
 mod cargo;
+mod links;
 mod prose;
 mod setup;
 
@@ -32,8 +33,14 @@ enum Task {
         /// Runs only tests whose names contain one of these.
         filters: Vec<String>,
     },
-    /// Checks format, lints, documentation and, if cargo-deny is installed, dependencies.
-    Lint,
+    /// Checks format, lints, documentation, prose, links and, if cargo-deny is installed, dependencies.
+    Lint {
+        /// Checks only prose and links, which needs no compiler.
+        #[arg(long)]
+        documents: bool,
+    },
+    /// Builds the book of `docs/` with mdBook, and checks the links of all documents.
+    Docs,
     /// Formats the code, applies the suggestions of clippy, and writes generated documentation.
     Fix,
     /// Measures the released program: start-up, memory, failover, submission, scheduling, recovery, throughput.
@@ -67,9 +74,15 @@ fn main() -> anyhow::Result<()> {
             setup::servers()?;
             cargo::test(all, &filters)
         }
-        Task::Lint => {
+        Task::Lint { documents: true } => cargo::lint_documents(),
+        Task::Lint { documents: false } => {
             setup::protoc()?;
             cargo::lint()
+        }
+        Task::Docs => {
+            links::check()?;
+            let program = setup::mdbook()?;
+            cargo::book(&program)
         }
         Task::Fix => {
             setup::protoc()?;

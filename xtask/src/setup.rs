@@ -1,13 +1,14 @@
 //! Installs tools for building and testing that do not come with Rust: protoc, etcd, ZooKeeper, tools for
-//! network namespaces, a browser. For one benchmark also Apache Flink, from PyPI. Existing tools are not
-//! changed. If a tool can't be installed, the error contains the command that installs it.
+//! network namespaces, a browser. For one benchmark also Apache Flink, from PyPI, and for the documents mdBook,
+//! from crates.io. Existing tools are not changed. If a tool can't be installed, the error contains the command
+//! that installs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use crate::cargo::run;
+use crate::cargo::{cargo, run};
 
 /// Where the script in `PROTOC` (set in `.cargo/config.toml`) expects protoc, relative to the project's root.
 const PROTOC_HOME: &str = ".tools/protoc";
@@ -17,6 +18,9 @@ const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
 const FLINK: &str = "2.3.0";
 /// Where `cargo xtask bench --beside-flink` expects Flink, relative to the project's root.
 const FLINK_HOME: &str = ".tools/flink";
+/// The version of mdBook, and where it is installed, relative to the project's root.
+const MDBOOK: &str = "0.5.4";
+const MDBOOK_HOME: &str = ".tools/mdbook";
 /// The jobs for measuring Flink.
 const FLINK_JOBS: &str = "benches/flink";
 
@@ -101,6 +105,29 @@ pub fn flink() -> anyhow::Result<()> {
     let mut jar = Command::new("jar");
     jar.arg("cf").arg(home.join("jobs.jar")).arg("-C");
     run(jar.arg(&classes).arg("."))
+}
+
+/// Builds mdBook from crates.io, with the versions of its own lock file, unless it is there. Returns its path.
+pub fn mdbook() -> anyhow::Result<PathBuf> {
+    let program = Path::new(MDBOOK_HOME).join("bin").join("mdbook");
+    let version = Command::new(&program).arg("--version").output();
+    let is_there = version.is_ok_and(|output| {
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.trim() == format!("mdbook v{MDBOOK}")
+    });
+    if is_there {
+        return Ok(program);
+    }
+    println!("installing mdBook {MDBOOK} into {MDBOOK_HOME}");
+    let install = ["install", "mdbook", "--version", MDBOOK, "--locked"];
+    // Without the server, which takes most of the build.
+    let features = ["--no-default-features", "--features", "search"];
+    let mut command = cargo(&[&install[..], &features].concat());
+    // Its own target directory, which `cargo install` removes afterwards.
+    command.env_remove("CARGO_TARGET_DIR");
+    run(command.args(["--force", "--root", MDBOOK_HOME]))
+        .context("could not install mdBook, which needs crates.io")?;
+    Ok(program)
 }
 
 fn has_pip() -> bool {

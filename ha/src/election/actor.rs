@@ -310,7 +310,7 @@ impl ElectionActor {
         match now {
             Some(reason) => error!(
                 reason,
-                "no process can lead: the key that fences every write was overwritten by hand; docs/operations.md says how to repair it"
+                "no process can lead: the key that fences every write was overwritten by hand; docs/guides/trouble/store-changed.md says how to repair it"
             ),
             None => info!("the key that fences every write can be read again"),
         }

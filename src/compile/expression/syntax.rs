@@ -192,7 +192,7 @@ impl Check<'_> {
             Called::Unknown => {
                 let instead = match nearest(&written.to_lowercase(), FUNCTIONS.names()) {
                     Some(meant) => format!("did you mean `{meant}`?"),
-                    None => "docs/jobs.md lists them".into(),
+                    None => "docs/reference/expressions.md lists them".into(),
                 };
                 self.refuse(at, format!("there is no function `{written}`; {instead}"))
             }

@@ -99,7 +99,7 @@ fn names_that_are_not_there_are_said_with_their_place_and_what_there_is() {
     );
     says(
         "amount +\n  nothing_like_it(1)",
-        "`amount + nothing_like_it(1)`, line 2, character 3: there is no function `nothing_like_it`; docs/jobs.md lists them",
+        "`amount + nothing_like_it(1)`, line 2, character 3: there is no function `nothing_like_it`; docs/reference/expressions.md lists them",
     );
     says(
         "t.amount",

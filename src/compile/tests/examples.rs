@@ -41,7 +41,7 @@ counts -> out  (parallelism 2 of 128, slot sharing group default)
 
 #[test]
 fn the_job_in_the_documentation_is_the_example() {
-    let documentation = include_str!("../../../docs/jobs.md");
+    let documentation = include_str!("../../../docs/reference/job-file.md");
     let job = documentation
         .split_once("```yaml\n")
         .and_then(|(_, rest)| rest.split_once("```"))

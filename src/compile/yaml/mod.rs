@@ -1,4 +1,4 @@
-//! Reads a job file (YAML, `version: 1`) into a [`StreamGraph`]. `docs/jobs.md` documents the fields.
+//! Reads a job file (YAML, `version: 1`) into a [`StreamGraph`]. `docs/reference/job-file.md` documents the fields.
 //!
 //! Reading reports all problems of the file itself; the same validator as for jobs built in Rust checks whether
 //! the steps fit together.

@@ -153,7 +153,7 @@ fn an_unknown_key_is_answered_with_the_nearest_one() {
         "{message}"
     );
     assert!(
-        message.contains("unknown key `xyzzy` (-D): docs/configuration.md"),
+        message.contains("unknown key `xyzzy` (-D): docs/reference/configuration.md"),
         "{message}"
     );
 }

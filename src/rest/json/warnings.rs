@@ -73,6 +73,6 @@ pub(super) fn warnings(status: &HaStatusInfo) -> Vec<String> {
 /// The warning while no process can lead for this reason.
 pub(super) fn unreadable_warning(reason: &str) -> String {
     format!(
-        "no process can lead: {reason}; the key that fences every write was overwritten, docs/operations.md says how to repair it"
+        "no process can lead: {reason}; the key that fences every write was overwritten, docs/guides/trouble/store-changed.md says how to repair it"
     )
 }
