@@ -87,8 +87,10 @@ pub fn fix() -> anyhow::Result<()> {
         "--all-features",
     ]))?;
     // The tests that compare generated files with their generators now write the files instead.
-    let mut documentation = cargo(&["test", "--package", "tanist-config", "--lib", "reference"]);
-    run(documentation.env("TANIST_TEST_WRITE_DOCS", "1"))?;
+    for package in ["tanist-config", "tanist-model"] {
+        let mut documentation = cargo(&["test", "--package", package, "--lib", "reference"]);
+        run(documentation.env("TANIST_TEST_WRITE_DOCS", "1"))?;
+    }
     run(&mut cargo(&["fmt", "--all"]))
 }
 
