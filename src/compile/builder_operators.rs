@@ -6,7 +6,7 @@ use tanist_ha::clock::millis;
 use tanist_model::OperatorSpec;
 use tanist_model::operators::{
     Aggregate, AggregateFunction, Aggregation, DeclaredColumn, FlatMapRegex, FollowFiles,
-    FormatCsv, FormatJson, OnError, ParseCsv, ParseJson, Reading, SocketSink, SocketSource,
+    FormatCsv, FormatJson, OnError, ParseCsv, ParseJson, Reading, Sample, SocketSink, SocketSource,
     StdinSource, Watermarks, Windows,
 };
 
@@ -79,6 +79,12 @@ impl Steps {
     #[must_use]
     pub fn socket_source(self, name: impl Into<String>, address: impl Into<String>) -> Steps {
         self.step(name, socket_source(address))
+    }
+
+    /// Passes on each record with a probability, which a hash of its values and the seed decides.
+    #[must_use]
+    pub fn sample(self, name: impl Into<String>, fraction: f64, seed: u64) -> Steps {
+        self.step(name, Sample { fraction, seed })
     }
 
     /// Parses JSON objects.

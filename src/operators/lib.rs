@@ -50,6 +50,7 @@ mod printer;
 mod projection;
 mod reading;
 mod regex;
+mod sample;
 mod schema;
 pub mod sink;
 mod socket_sink;

@@ -3,8 +3,8 @@
 use tanist_model::operators::steps;
 use tanist_model::{OperatorSpec, unsupported};
 
-use super::{options, with_steps};
-use crate::{JobFile, compile};
+use super::{graph_of, message_of, options, with_steps};
+use crate::{JobBuilder, JobFile, compile};
 
 #[test]
 fn the_examples_of_the_reference_are_valid_and_show_their_step() {
@@ -47,6 +47,7 @@ fn specifications_keep_their_format() {
         r#"{"type":"split-words","column":"a"}"#,
         r#"{"type":"filter","column":"a","op":"starts-with","value":"b"}"#,
         r#"{"type":"where","condition":"a > 1"}"#,
+        r#"{"type":"sample","fraction":0.1,"seed":7}"#,
         r#"{"type":"map","columns":[{"name":"a","expression":"b"}]}"#,
         r#"{"type":"project","columns":[{"name":"a","expression":"b"}]}"#,
         r#"{"type":"count","keys":["a"],"emit":"final"}"#,
@@ -74,5 +75,31 @@ fn specifications_keep_their_format() {
         assert_eq!(spec.to_json(), json);
         let unknown = json.replace("{\"type\"", "{\"unknown\":1,\"type\"");
         assert!(OperatorSpec::from_json(&unknown).is_err(), "{unknown}");
+    }
+}
+
+#[test]
+fn a_sample_is_the_same_from_a_job_file_and_from_the_builder() {
+    let file = with_steps(
+        "  - name: numbers\n    datagen: { count: 10 }\n  - name: few\n    sample: { fraction: 0.1, seed: 7 }\n  - name: out\n    \
+         discard: {}\n",
+    );
+    let built = JobBuilder::new("test")
+        .datagen("numbers", None, Some(10), 0, 100)
+        .sample("few", 0.1, 7)
+        .discard("out")
+        .build();
+    assert_eq!(built.compile(&options()), Ok(graph_of(&file, &options())));
+}
+
+#[test]
+fn a_sample_of_nothing_or_of_more_than_all_is_refused() {
+    for fraction in ["0", "-0.5", "1.5", "NaN"] {
+        let steps = format!(
+            "  - datagen: {{ count: 10 }}\n  - sample: {{ fraction: {fraction} }}\n  - print: {{}}\n"
+        );
+        let message = message_of(&with_steps(&steps), &options());
+        let expected = format!("`fraction` is {fraction}: write a number above 0 and at most 1");
+        assert!(message.contains(&expected), "{message}");
     }
 }

@@ -38,6 +38,7 @@ mod print;
 mod project;
 mod reading;
 mod reference;
+mod sample;
 mod socket_sink;
 mod socket_source;
 mod split_words;
@@ -124,6 +125,7 @@ operators! { $
     split_words => SplitWords(SplitWords),
     filter => Filter(Filter),
     where_sql => Where(Where),
+    sample => Sample(Sample),
     map => Map(Map),
     project => Project(Project),
     key_by,
