@@ -33,6 +33,6 @@ pub mod job {
     pub use tanist_model::{
         ArtifactSpec, Column, ColumnType, Comparison, CustomRole, CustomSpec, Emit, ExecColumn,
         ExecFormat, ExecLimits, ExecSpec, InvalidJob, InvalidJobGraph, NamedExpression,
-        OperatorSpec, Position, Problem, Schema, spec,
+        OperatorSpec, Position, Problem, Schema, Transformation, operators, operators::Windows,
     };
 }

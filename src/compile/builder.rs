@@ -18,11 +18,15 @@
 
 use serde_json::Value;
 use tanist_model::artifact::ArtifactSpec;
-use tanist_model::{Comparison, CustomSpec, Emit, ExecSpec, NamedExpression};
+use tanist_model::operators::{
+    Count, Datagen, Discard, Exec, ExecSink, ExecSource, FileSink, FileSource, Filter, KeyBy, Map,
+    Print, Project, SplitWords, Sum, Where,
+};
+use tanist_model::{Comparison, CustomSpec, Emit, ExecSpec, NamedExpression, Transformation};
 use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 
-use crate::{Exchange, Partition, StreamGraph, StreamNode, Transformation};
+use crate::{Exchange, Partition, StreamGraph, StreamNode};
 
 /// The start of a job: settings of the whole job, then its first step.
 #[derive(Debug, Clone)]
@@ -133,8 +137,8 @@ impl JobBuilder {
     }
 
     /// See [`Steps::step`].
-    pub fn step(self, name: impl Into<String>, transformation: Transformation) -> Steps {
-        self.begin().step(name, transformation)
+    pub fn step(self, name: impl Into<String>, step: impl Into<Transformation>) -> Steps {
+        self.begin().step(name, step)
     }
 
     fn begin(self) -> Steps {
@@ -151,12 +155,11 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Adds a step.
+    /// Adds a step: any operator of [`tanist_model::operators`], or a key-by.
     #[must_use]
-    pub fn step(mut self, name: impl Into<String>, transformation: Transformation) -> Steps {
-        self.graph
-            .nodes
-            .push(StreamNode::new(name, Some(transformation)));
+    pub fn step(mut self, name: impl Into<String>, step: impl Into<Transformation>) -> Steps {
+        let node = StreamNode::new(name, Some(step.into()));
+        self.graph.nodes.push(node);
         self
     }
 
@@ -167,8 +170,7 @@ impl Steps {
         name: impl Into<String>,
         paths: impl IntoIterator<Item = P>,
     ) -> Steps {
-        let paths = paths.into_iter().map(Into::into).collect();
-        self.step(name, Transformation::FileSource { paths })
+        self.step(name, FileSource::new(paths))
     }
 
     /// Generates `rate` records a second (`None`: at full speed) up to `count` records (`None`: unlimited).
@@ -183,7 +185,7 @@ impl Steps {
     ) -> Steps {
         self.step(
             name,
-            Transformation::Datagen {
+            Datagen {
                 rate,
                 count,
                 seed,
@@ -195,12 +197,8 @@ impl Steps {
     /// Splits a text column into words.
     #[must_use]
     pub fn split_words(self, name: impl Into<String>, column: impl Into<String>) -> Steps {
-        self.step(
-            name,
-            Transformation::SplitWords {
-                column: column.into(),
-            },
-        )
+        let column = column.into();
+        self.step(name, SplitWords { column })
     }
 
     /// Passes on records for which the comparison is true.
@@ -212,22 +210,15 @@ impl Steps {
         op: Comparison,
         value: impl Into<Value>,
     ) -> Steps {
-        let column = column.into();
-        self.step(
-            name,
-            Transformation::Filter {
-                column,
-                op,
-                value: value.into(),
-            },
-        )
+        let (column, value) = (column.into(), value.into());
+        self.step(name, Filter { column, op, value })
     }
 
     /// Passes on records for which a SQL expression is true: `amount > 10 and level = 'ERROR'`.
     #[must_use]
     pub fn filter_where(self, name: impl Into<String>, condition: impl Into<String>) -> Steps {
         let condition = condition.into();
-        self.step(name, Transformation::Where { condition })
+        self.step(name, Where { condition })
     }
 
     /// Adds or replaces columns, each computed by a SQL expression: `[("total", "price * amount")]`.
@@ -238,7 +229,7 @@ impl Steps {
         columns: impl IntoIterator<Item = C>,
     ) -> Steps {
         let columns = columns.into_iter().map(Into::into).collect();
-        self.step(name, Transformation::Map { columns })
+        self.step(name, Map { columns })
     }
 
     /// Emits only these columns; see [`Steps::map`] and [`NamedExpression::column`].
@@ -249,7 +240,7 @@ impl Steps {
         columns: impl IntoIterator<Item = C>,
     ) -> Steps {
         let columns = columns.into_iter().map(Into::into).collect();
-        self.step(name, Transformation::Project { columns })
+        self.step(name, Project { columns })
     }
 
     /// Partitions by the values of these columns.
@@ -260,74 +251,62 @@ impl Steps {
         columns: impl IntoIterator<Item = C>,
     ) -> Steps {
         let columns = columns.into_iter().map(Into::into).collect();
-        self.step(name, Transformation::KeyBy { columns })
+        self.step(name, KeyBy { columns })
     }
 
     /// Counts records by key.
     #[must_use]
     pub fn count(self, name: impl Into<String>) -> Steps {
-        self.step(name, Transformation::Count { emit: None })
+        self.step(name, Count::default())
     }
 
     /// Sums a column by key.
     #[must_use]
     pub fn sum(self, name: impl Into<String>, column: impl Into<String>) -> Steps {
-        self.step(
-            name,
-            Transformation::Sum {
-                column: column.into(),
-                emit: None,
-            },
-        )
+        self.step(name, Sum::of(column))
     }
 
     /// Writes records to the TaskManager's standard output.
     #[must_use]
     pub fn print(self, name: impl Into<String>, prefix: impl Into<String>) -> Steps {
-        self.step(
-            name,
-            Transformation::Print {
-                prefix: prefix.into(),
-            },
-        )
+        let prefix = prefix.into();
+        self.step(name, Print { prefix })
     }
 
     /// Writes records into part files of a directory.
     #[must_use]
     pub fn file_sink(self, name: impl Into<String>, path: impl Into<String>) -> Steps {
-        self.step(name, Transformation::FileSink { path: path.into() })
+        self.step(name, FileSink::new(path))
     }
 
     /// Runs a program that reads and writes records.
     #[must_use]
     pub fn exec(self, name: impl Into<String>, program: ExecSpec) -> Steps {
-        self.step(name, Transformation::Exec(Box::new(program)))
+        self.step(name, Exec::new(program))
     }
 
     /// Runs a program that writes records.
     #[must_use]
     pub fn exec_source(self, name: impl Into<String>, program: ExecSpec) -> Steps {
-        self.step(name, Transformation::ExecSource(Box::new(program)))
+        self.step(name, ExecSource::new(program))
     }
 
     /// Runs a program that reads records.
     #[must_use]
     pub fn exec_sink(self, name: impl Into<String>, program: ExecSpec) -> Steps {
-        let columns = Vec::new();
-        let program = ExecSpec { columns, ..program };
-        self.step(name, Transformation::ExecSink(Box::new(program)))
+        self.step(name, ExecSink::new(program))
     }
 
     /// Drops records.
     #[must_use]
     pub fn discard(self, name: impl Into<String>) -> Steps {
-        self.step(name, Transformation::Discard)
+        self.step(name, Discard {})
     }
 
     /// Adds an operator of the application's own binary.
     #[must_use]
     pub fn custom(self, name: impl Into<String>, operator: CustomSpec) -> Steps {
-        self.step(name, Transformation::Custom(operator))
+        self.step(name, operator)
     }
 
     /// Makes the last step read these steps instead of the step before it. Their records must have the same
@@ -386,13 +365,8 @@ impl Steps {
     #[must_use]
     pub fn emitting(self, when: Emit) -> Steps {
         self.last(|step| {
-            if let Some(
-                Transformation::Count { emit }
-                | Transformation::Sum { emit, .. }
-                | Transformation::Aggregate { emit, .. },
-            ) = &mut step.transformation
-            {
-                *emit = Some(when);
+            if let Some(operator) = step.operator_mut() {
+                operator.set_emit(when);
             }
         })
     }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tanist_ha::clock::millis;
 use tanist_model::OperatorSpec;
-use tanist_model::spec::{
-    AggregateFunction, Aggregation, DeclaredColumn, FlatMapRegex, FollowFiles, FormatCsv, OnError,
-    ParseCsv, ParseJson, Reading, SocketSink, SocketSource, Watermarks,
+use tanist_model::operators::{
+    Aggregate, AggregateFunction, Aggregation, DeclaredColumn, FlatMapRegex, FollowFiles,
+    FormatCsv, FormatJson, OnError, ParseCsv, ParseJson, Reading, Sample, SocketSink, SocketSource,
+    StdinSource, Watermarks, Windows,
 };
 
 use crate::{JobBuilder, Steps};
-use crate::{Transformation, Windows};
 
 impl JobBuilder {
     /// See [`Steps::follow_files`].
@@ -19,44 +19,44 @@ impl JobBuilder {
         name: impl Into<String>,
         paths: impl IntoIterator<Item = P>,
     ) -> Steps {
-        self.operator(name, follow_files(paths))
+        self.step(name, follow_files(paths))
     }
 
     /// See [`Steps::stdin_source`].
     pub fn stdin_source(self, name: impl Into<String>) -> Steps {
-        self.operator(name, OperatorSpec::StdinSource {})
+        self.step(name, StdinSource {})
     }
 
     /// See [`Steps::socket_source`].
     pub fn socket_source(self, name: impl Into<String>, address: impl Into<String>) -> Steps {
-        self.operator(name, socket_source(address))
+        self.step(name, socket_source(address))
     }
 
     /// See [`Steps::operator`].
     pub fn operator(self, name: impl Into<String>, spec: OperatorSpec) -> Steps {
-        self.step(name, Transformation::Operator(spec))
+        self.step(name, spec)
     }
 }
 
-fn follow_files<P: Into<String>>(paths: impl IntoIterator<Item = P>) -> OperatorSpec {
-    OperatorSpec::FollowFiles(FollowFiles {
+fn follow_files<P: Into<String>>(paths: impl IntoIterator<Item = P>) -> FollowFiles {
+    FollowFiles {
         paths: paths.into_iter().map(Into::into).collect(),
         discovery_interval_ms: FollowFiles::DISCOVERY_INTERVAL_MS,
-    })
+    }
 }
 
-fn socket_source(address: impl Into<String>) -> OperatorSpec {
-    OperatorSpec::SocketSource(SocketSource {
+fn socket_source(address: impl Into<String>) -> SocketSource {
+    SocketSource {
         address: address.into(),
         reconnect: true,
-    })
+    }
 }
 
 impl Steps {
     /// Adds an operator whose specification is complete.
     #[must_use]
     pub fn operator(self, name: impl Into<String>, spec: OperatorSpec) -> Steps {
-        self.step(name, Transformation::Operator(spec))
+        self.step(name, spec)
     }
 
     /// Reads the lines of text files and continues when they grow.
@@ -66,19 +66,25 @@ impl Steps {
         name: impl Into<String>,
         paths: impl IntoIterator<Item = P>,
     ) -> Steps {
-        self.operator(name, follow_files(paths))
+        self.step(name, follow_files(paths))
     }
 
     /// Reads the lines of the TaskManager's standard input.
     #[must_use]
     pub fn stdin_source(self, name: impl Into<String>) -> Steps {
-        self.operator(name, OperatorSpec::StdinSource {})
+        self.step(name, StdinSource {})
     }
 
     /// Reads lines from a TCP server, and reconnects.
     #[must_use]
     pub fn socket_source(self, name: impl Into<String>, address: impl Into<String>) -> Steps {
-        self.operator(name, socket_source(address))
+        self.step(name, socket_source(address))
+    }
+
+    /// Passes on each record with a probability, which a hash of its values and the seed decides.
+    #[must_use]
+    pub fn sample(self, name: impl Into<String>, fraction: f64, seed: u64) -> Steps {
+        self.step(name, Sample { fraction, seed })
     }
 
     /// Parses JSON objects.
@@ -93,7 +99,7 @@ impl Steps {
             column: column.into(),
             reading: Reading::of(columns),
         };
-        self.operator(name, OperatorSpec::ParseJson(spec))
+        self.step(name, spec)
     }
 
     /// Parses CSV records, separated by commas.
@@ -110,7 +116,7 @@ impl Steps {
             separator: ',',
             header: false,
         };
-        self.operator(name, OperatorSpec::ParseCsv(spec))
+        self.step(name, spec)
     }
 
     /// Emits a record for each match. Its columns are the named groups: those listed here with their type, all
@@ -127,19 +133,15 @@ impl Steps {
             reading: Reading::of(columns),
             ..FlatMapRegex::new(column, pattern)
         };
-        self.operator(name, OperatorSpec::FlatMapRegex(spec))
+        self.step(name, spec)
     }
 
     /// Sets how the last step, a parser, handles unreadable records. No effect on other steps.
     #[must_use]
     pub fn on_error(self, on_error: OnError) -> Steps {
         self.last(|step| {
-            if let Some(Transformation::Operator(
-                OperatorSpec::ParseJson(ParseJson { reading, .. })
-                | OperatorSpec::ParseCsv(ParseCsv { reading, .. })
-                | OperatorSpec::FlatMapRegex(FlatMapRegex { reading, .. }),
-            )) = &mut step.transformation
-            {
+            let operator = step.operator_mut();
+            if let Some(reading) = operator.and_then(|operator| operator.reading_mut()) {
                 reading.on_error = on_error;
             }
         })
@@ -148,13 +150,13 @@ impl Steps {
     /// Formats each record as a JSON object.
     #[must_use]
     pub fn format_json(self, name: impl Into<String>) -> Steps {
-        self.operator(name, OperatorSpec::FormatJson {})
+        self.step(name, FormatJson {})
     }
 
     /// Formats each record as a CSV line, separated by commas.
     #[must_use]
     pub fn format_csv(self, name: impl Into<String>) -> Steps {
-        self.operator(name, OperatorSpec::FormatCsv(FormatCsv { separator: ',' }))
+        self.step(name, FormatCsv { separator: ',' })
     }
 
     /// Generates watermarks. A record arrives at most `out_of_orderness` after one with a later event time.
@@ -170,7 +172,7 @@ impl Steps {
             out_of_orderness_ms: millis(out_of_orderness),
             idle_timeout_ms: None,
         };
-        self.operator(name, OperatorSpec::Watermarks(spec))
+        self.step(name, spec)
     }
 
     /// The minimum of a column by key.
@@ -207,42 +209,18 @@ impl Steps {
         name: impl Into<String>,
         aggregations: impl IntoIterator<Item = Aggregation>,
     ) -> Steps {
-        let aggregations = aggregations.into_iter().collect();
-        self.step(
-            name,
-            Transformation::Aggregate {
-                aggregations,
-                emit: None,
-                windows: None,
-            },
-        )
+        self.step(name, Aggregate::of(aggregations))
     }
 
     /// Makes the last step, an aggregation, aggregate over windows of event time. No effect on other steps.
     #[must_use]
     pub fn windowed(self, windows: Windows) -> Steps {
         self.last(|step| {
-            let aggregation = match step.transformation.take() {
-                Some(Transformation::Count { emit }) => {
-                    Ok((vec![Aggregation::count("count")], emit))
-                }
-                Some(Transformation::Sum { column, emit }) => {
-                    let sum = Aggregation::of("sum", AggregateFunction::Sum, column);
-                    Ok((vec![sum], emit))
-                }
-                Some(Transformation::Aggregate {
-                    aggregations, emit, ..
-                }) => Ok((aggregations, emit)),
-                other => Err(other),
-            };
-            step.transformation = match aggregation {
-                Ok((aggregations, emit)) => Some(Transformation::Aggregate {
-                    aggregations,
-                    emit,
-                    windows: Some(windows),
-                }),
-                Err(other) => other,
-            };
+            if let Some(operator) = step.operator_mut()
+                && let Some(windowed) = operator.windowed(windows)
+            {
+                *operator = windowed;
+            }
         })
     }
 
@@ -250,6 +228,6 @@ impl Steps {
     #[must_use]
     pub fn socket_sink(self, name: impl Into<String>, address: impl Into<String>) -> Steps {
         let address = address.into();
-        self.operator(name, OperatorSpec::SocketSink(SocketSink { address }))
+        self.step(name, SocketSink { address })
     }
 }

@@ -4,8 +4,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tanist_model::operators::EventTime;
 use tanist_model::problem::MAX_PROBLEMS;
-use tanist_model::spec::EventTime;
 use tanist_model::{
     InvalidJobGraph, MAX_MESSAGE_LENGTH, MAX_PARALLELISM_LIMIT, MAX_STEPS, OperatorSpec, Schema,
     artifact, name_problem, printable, resources, restart, shown,

@@ -10,7 +10,8 @@
 //! vertex per chain of operators, with all defaults filled in. Job files and the builder use the same validator
 //! and the same chaining, so they produce equal graphs.
 //!
-//! Nothing here runs anything: `operators` implements the steps, the JobMaster schedules them.
+//! Nothing here knows the operators: `tanist_model::operators` declares them. Nothing here runs anything: `operators`
+//! implements the steps, the JobMaster schedules them.
 
 mod builder;
 mod builder_operators;
@@ -36,8 +37,5 @@ pub use chaining::ChainingOptions;
 pub use compile::{CompileOptions, JobFile, JobFileError, compile};
 pub use job_graph::{MAX_CHANNELS, MAX_SUBTASKS, validate_job_graph};
 pub use plan::Plan;
-pub use stream_graph::{
-    DEFAULT_SLOT_SHARING_GROUP, Exchange, Partition, StreamGraph, StreamNode, Transformation,
-    Windows,
-};
-pub use typing::{emits, output};
+pub use stream_graph::{DEFAULT_SLOT_SHARING_GROUP, Exchange, Partition, StreamGraph, StreamNode};
+pub use typing::output;

@@ -4,79 +4,35 @@
 //!
 //! Invariant: no job is accepted with a relative path.
 
-use std::borrow::Cow;
 use std::path::Path;
 
+use tanist_model::operators::PathUse;
 use tanist_model::problem::{MAX_PROBLEMS, Problem};
-use tanist_model::spec::FollowFiles;
-use tanist_model::{OperatorSpec, is_relative, shown};
+use tanist_model::{is_relative, shown};
 
-use crate::{StreamGraph, Transformation};
+use crate::StreamGraph;
 
-/// Returns the job with all relative paths resolved against this directory, and the problems of those that
-/// can't be.
-pub(super) fn absolute<'a>(
-    graph: &'a StreamGraph,
-    directory: &Path,
-) -> (Cow<'a, StreamGraph>, Vec<Problem>) {
-    let (mut graph, mut problems) = (Cow::Borrowed(graph), Vec::new());
-    for index in 0..graph.nodes.len() {
-        let transformation = graph.nodes[index].transformation.as_ref();
-        let mut paths = transformation.map(read_paths).unwrap_or_default();
-        paths.extend(transformation.and_then(written_path));
-        if !paths.iter().any(|path| is_relative(path)) {
-            continue;
+/// Makes all relative paths absolute, from this directory. Returns the problems of those that can't be; they stay
+/// unchanged.
+pub(super) fn make_absolute(graph: &mut StreamGraph, directory: &Path) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for node in &mut graph.nodes {
+        let mut wrong = Vec::new();
+        if let Some(operator) = node.operator_mut() {
+            operator.visit_paths(&mut |path, used| match from(directory, path, used) {
+                Ok(absolute) => *path = absolute,
+                Err(problem) => wrong.push(problem),
+            });
         }
-        let node = &mut graph.to_mut().nodes[index];
-        let wrong = node
-            .transformation
-            .as_mut()
-            .map(|it| resolve(it, directory))
-            .unwrap_or_default();
         for message in wrong.into_iter().take(MAX_PROBLEMS) {
             problems.push(Problem::of_step(node.position, &node.name, message));
         }
-    }
-    (graph, problems)
-}
-
-fn read_paths(transformation: &Transformation) -> Vec<&String> {
-    match transformation {
-        Transformation::FileSource { paths }
-        | Transformation::Operator(OperatorSpec::FollowFiles(FollowFiles { paths, .. })) => {
-            paths.iter().collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-fn written_path(transformation: &Transformation) -> Option<&String> {
-    match transformation {
-        Transformation::FileSink { path } => Some(path),
-        _ => None,
-    }
-}
-
-/// Makes the paths absolute. Paths that can't be made absolute stay unchanged and are reported.
-fn resolve(transformation: &mut Transformation, directory: &Path) -> Vec<String> {
-    let mut problems = Vec::new();
-    let mut resolve = |path: &mut String, is_glob: bool| match from(directory, path, is_glob) {
-        Ok(absolute) => *path = absolute,
-        Err(problem) => problems.push(problem),
-    };
-    match transformation {
-        Transformation::FileSource { paths }
-        | Transformation::Operator(OperatorSpec::FollowFiles(FollowFiles { paths, .. })) => {
-            paths.iter_mut().for_each(|path| resolve(path, true));
-        }
-        Transformation::FileSink { path } => resolve(path, false),
-        _ => {}
     }
     problems
 }
 
 /// Returns the absolute path. Glob characters in the directory's own name are escaped.
-fn from(directory: &Path, path: &str, is_glob: bool) -> Result<String, String> {
+fn from(directory: &Path, path: &str, used: PathUse) -> Result<String, String> {
     if !is_relative(path) {
         return Ok(path.to_owned());
     }
@@ -97,9 +53,9 @@ fn from(directory: &Path, path: &str, is_glob: bool) -> Result<String, String> {
             "{name} is relative, and the working directory can't be written down: write an absolute path"
         ));
     };
-    let directory = match is_glob {
-        true => glob::Pattern::escape(directory),
-        false => directory.to_owned(),
+    let directory = match used {
+        PathUse::Read => glob::Pattern::escape(directory),
+        PathUse::Write => directory.to_owned(),
     };
     let directory = directory.trim_end_matches('/');
     let mut rest = path;
@@ -128,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_relative_path_is_taken_from_the_directory_and_what_that_is_called_is_no_glob() {
-        let taken = |path, is_glob| from(Path::new("/home/[me]/"), path, is_glob);
+        let taken = |path, used| from(Path::new("/home/[me]/"), path, used);
         for (path, expected) in [
             ("out", "/home/[me]/out"),
             ("./out/", "/home/[me]/out/"),
@@ -140,13 +96,16 @@ mod tests {
             ("/out", "/out"),
             ("", ""),
         ] {
-            assert_eq!(taken(path, false).as_deref(), Ok(expected));
+            assert_eq!(taken(path, PathUse::Write).as_deref(), Ok(expected));
         }
-        let glob = taken("docs/*.md", true);
+        let glob = taken("docs/*.md", PathUse::Read);
         assert_eq!(glob.as_deref(), Ok("/home/[[]me[]]/docs/*.md"));
         let pattern = glob::Pattern::new(&glob.expect("relative")).expect("a glob");
         assert!(pattern.matches("/home/[me]/docs/a.md"));
-        assert_eq!(from(Path::new("/"), "out", true).as_deref(), Ok("/out"));
+        assert_eq!(
+            from(Path::new("/"), "out", PathUse::Read).as_deref(),
+            Ok("/out")
+        );
     }
 
     #[test]

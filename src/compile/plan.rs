@@ -73,7 +73,7 @@ fn fmt_vertex(f: &mut fmt::Formatter<'_>, graph: &JobGraph, vertex: &JobVertex) 
     }
     for operator in &vertex.operators {
         let kind = OperatorSpec::from_json(&operator.spec);
-        let kind = kind.as_ref().map_or("unknown", OperatorSpec::kind);
+        let kind = kind.as_ref().map_or("unknown", |spec| spec.kind());
         write!(f, "  {}: {kind}", operator.name)?;
         match Schema::from_proto(&operator.output) {
             Ok(output) if output.columns().is_empty() => writeln!(f)?,

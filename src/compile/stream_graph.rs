@@ -3,16 +3,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use serde_json::Value;
-use tanist_ha::clock::millis;
 use tanist_model::artifact::{self, ArtifactSpec};
 use tanist_model::problem::{InvalidJob, Position};
-use tanist_model::spec::{Aggregate, Aggregation};
-use tanist_model::{
-    Comparison, CustomRole, CustomSpec, Emit, ExecSpec, NamedExpression, OperatorSpec,
-};
+use tanist_model::{OperatorSpec, Transformation};
 use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 
@@ -22,205 +16,6 @@ use crate::{chaining, paths, validate};
 
 /// The slot sharing group of steps that set none.
 pub const DEFAULT_SLOT_SHARING_GROUP: &str = "default";
-
-/// The operation of a step.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Transformation {
-    /// See [`tanist_model::OperatorSpec::FileSource`].
-    FileSource {
-        /// Paths or globs.
-        paths: Vec<String>,
-    },
-    /// See [`tanist_model::OperatorSpec::Datagen`].
-    Datagen {
-        /// Records per second over all subtasks.
-        rate: Option<u64>,
-        /// Records over all subtasks.
-        count: Option<u64>,
-        /// The same seed gives the same records.
-        seed: u64,
-        /// `key` is drawn from `0..keys`.
-        keys: u64,
-    },
-    /// See [`tanist_model::OperatorSpec::SplitWords`].
-    SplitWords {
-        /// The column to split.
-        column: String,
-    },
-    /// See [`tanist_model::OperatorSpec::Filter`].
-    Filter {
-        /// The compared column.
-        column: String,
-        /// The comparison.
-        op: Comparison,
-        /// The constant. It is converted to the column's type, so a text can be a number.
-        value: Value,
-    },
-    /// See [`tanist_model::OperatorSpec::Where`].
-    Where {
-        /// A SQL expression.
-        condition: String,
-    },
-    /// See [`tanist_model::OperatorSpec::Map`].
-    Map {
-        /// The added or replaced columns.
-        columns: Vec<NamedExpression>,
-    },
-    /// See [`tanist_model::OperatorSpec::Project`].
-    Project {
-        /// The emitted columns.
-        columns: Vec<NamedExpression>,
-    },
-    /// Records with equal values in these columns go to the same subtask of the next step. It has no operator
-    /// of its own.
-    KeyBy {
-        /// The columns.
-        columns: Vec<String>,
-    },
-    /// See [`tanist_model::OperatorSpec::Count`]; the keys are those of the key-by before it.
-    Count {
-        /// `None`: final for bounded input, updates for unbounded.
-        emit: Option<Emit>,
-    },
-    /// See [`tanist_model::OperatorSpec::Sum`]; the keys are those of the key-by before it.
-    Sum {
-        /// The column to sum.
-        column: String,
-        /// `None`: final for bounded input, updates for unbounded.
-        emit: Option<Emit>,
-    },
-    /// See [`tanist_model::OperatorSpec::Print`].
-    Print {
-        /// Written before each line.
-        prefix: String,
-    },
-    /// See [`tanist_model::OperatorSpec::FileSink`].
-    FileSink {
-        /// The directory.
-        path: String,
-    },
-    /// See [`tanist_model::OperatorSpec::Discard`].
-    Discard,
-    /// An operator whose specification is complete.
-    Operator(OperatorSpec),
-    /// See [`tanist_model::OperatorSpec::Aggregate`]; the keys are those of the key-by before it, the event time is
-    /// that of its input.
-    Aggregate {
-        /// The computed results.
-        aggregations: Vec<Aggregation>,
-        /// `None`: as for [`Transformation::Count`]. Not used with windows.
-        emit: Option<Emit>,
-        /// `None`: over the whole input.
-        windows: Option<Windows>,
-    },
-    /// See [`tanist_model::OperatorSpec::Custom`].
-    Custom(CustomSpec),
-    /// See [`tanist_model::OperatorSpec::Exec`].
-    Exec(Box<ExecSpec>),
-    /// See [`tanist_model::OperatorSpec::ExecSource`].
-    ExecSource(Box<ExecSpec>),
-    /// See [`tanist_model::OperatorSpec::ExecSink`].
-    ExecSink(Box<ExecSpec>),
-}
-
-/// Windows of event time, as written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Windows {
-    pub(super) size_ms: u64,
-    pub(super) slide_ms: u64,
-    pub(super) allowed_lateness_ms: u64,
-}
-
-impl Windows {
-    /// Windows of this size without gaps or overlap.
-    pub fn tumbling(size: Duration) -> Windows {
-        Windows::sliding(size, size)
-    }
-
-    /// Windows of this size, one starting at each `slide`.
-    pub fn sliding(size: Duration, slide: Duration) -> Windows {
-        Windows {
-            size_ms: millis(size),
-            slide_ms: millis(slide),
-            allowed_lateness_ms: 0,
-        }
-    }
-
-    /// Sets how long after a window was emitted a record can still change it.
-    #[must_use]
-    pub fn allowing_lateness(self, lateness: Duration) -> Windows {
-        Windows {
-            allowed_lateness_ms: millis(lateness),
-            ..self
-        }
-    }
-}
-
-impl Transformation {
-    /// Its name in a job file.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Transformation::FileSource { .. } => "file-source",
-            Transformation::Datagen { .. } => "datagen",
-            Transformation::SplitWords { .. } => "split-words",
-            Transformation::Filter { .. } | Transformation::Where { .. } => "filter",
-            Transformation::Map { .. } => "map",
-            Transformation::Project { .. } => "project",
-            Transformation::KeyBy { .. } => "key-by",
-            Transformation::Count { .. } => "count",
-            Transformation::Sum { .. } => "sum",
-            Transformation::Print { .. } => "print",
-            Transformation::FileSink { .. } => "file-sink",
-            Transformation::Discard => "discard",
-            Transformation::Operator(spec) => spec.kind(),
-            Transformation::Aggregate { aggregations, .. } => Aggregate::kind(aggregations),
-            Transformation::Custom(_) => "custom",
-            Transformation::Exec(_) => "exec",
-            Transformation::ExecSource(_) => "exec-source",
-            Transformation::ExecSink(_) => "exec-sink",
-        }
-    }
-
-    /// Whether it has no input.
-    pub fn is_source(&self) -> bool {
-        match self {
-            Transformation::Custom(custom) => custom.role == CustomRole::Source,
-            Transformation::FileSource { .. }
-            | Transformation::Datagen { .. }
-            | Transformation::ExecSource(_) => true,
-            Transformation::Operator(spec) => spec.is_source(),
-            _ => false,
-        }
-    }
-
-    /// Whether it has no output.
-    pub fn is_sink(&self) -> bool {
-        match self {
-            Transformation::Custom(custom) => custom.role == CustomRole::Sink,
-            Transformation::Print { .. }
-            | Transformation::FileSink { .. }
-            | Transformation::Discard
-            | Transformation::ExecSink(_) => true,
-            Transformation::Operator(spec) => spec.is_sink(),
-            _ => false,
-        }
-    }
-
-    /// Whether it can only have one subtask.
-    pub(super) fn is_single(&self) -> bool {
-        matches!(self, Transformation::Operator(spec) if spec.is_single())
-    }
-
-    /// Whether it needs a key.
-    pub(super) fn is_keyed(&self) -> bool {
-        matches!(
-            self,
-            Transformation::Count { .. }
-                | Transformation::Sum { .. }
-                | Transformation::Aggregate { .. }
-        )
-    }
-}
 
 /// Distribution of a step's input to its subtasks, if no key-by determines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -343,22 +138,27 @@ impl StreamNode {
         self.transformation.as_ref()
     }
 
+    /// Its operator; `None` for a key-by.
+    pub(super) fn operator(&self) -> Option<&OperatorSpec> {
+        self.transformation.as_ref()?.operator()
+    }
+
+    pub(super) fn operator_mut(&mut self) -> Option<&mut OperatorSpec> {
+        self.transformation.as_mut()?.operator_mut()
+    }
+
     pub(super) fn is_source(&self) -> bool {
-        self.transformation
-            .as_ref()
-            .is_some_and(Transformation::is_source)
+        self.operator().is_some_and(OperatorSpec::is_source)
     }
 
     pub(super) fn is_sink(&self) -> bool {
-        self.transformation
-            .as_ref()
-            .is_some_and(Transformation::is_sink)
+        self.operator().is_some_and(OperatorSpec::is_sink)
     }
 
     pub(super) fn key_columns(&self) -> Option<&[String]> {
         match &self.transformation {
-            Some(Transformation::KeyBy { columns }) => Some(columns),
-            _ => None,
+            Some(Transformation::KeyBy(key_by)) => Some(&key_by.columns),
+            Some(Transformation::Operator(_)) | None => None,
         }
     }
 }
@@ -424,9 +224,7 @@ impl StreamGraph {
     ) -> Result<v1::JobGraph, Vec<tanist_model::Problem>> {
         let mut graph = Cow::Borrowed(self);
         if let Some(directory) = &options.working_dir {
-            let (absolute, problems) = paths::absolute(self, directory);
-            found.extend(problems);
-            graph = absolute;
+            found.extend(paths::make_absolute(graph.to_mut(), directory));
         }
         let resolved = validate::resolve(&graph, options, found)?;
         let chaining = ChainingOptions {

@@ -1,5 +1,4 @@
-//! The program of an `exec` step and its record formats: the specification in the job graph. It is checked here
-//! and run by `operators`; `yaml` reads it from a job file.
+//! The program of `exec`, `exec-source` and `exec-sink`, and its record formats: their specification in the job graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -136,7 +135,7 @@ impl ExecSpec {
     }
 
     /// Returns the problems of its fields, without its input. `emits`: it is not a sink.
-    pub(super) fn problems(&self, emits: bool) -> Vec<String> {
+    pub(crate) fn problems(&self, emits: bool) -> Vec<String> {
         let mut problems = Vec::new();
         if self.command.first().is_none_or(String::is_empty) {
             problems.push("`command` is empty: write the program and its arguments".into());
@@ -205,17 +204,16 @@ impl ExecSpec {
         }
     }
 
-    /// Returns the problems of its input.
-    pub fn input_problems(&self, input: &Schema) -> Vec<String> {
+    /// Checks that its input can be written in its format.
+    pub(crate) fn check_input(&self, input: &Schema) -> Result<(), Vec<String>> {
         let is_one_text =
             || matches!(input.columns(), [one] if one.column_type == ColumnType::String);
         if self.input == ExecFormat::Frames && !is_one_text() {
-            vec![format!(
+            return Err(vec![format!(
                 "a record in frames is one text, but its input has ({input}): write `input-format: json-frames`, or put a step before it that makes one column"
-            )]
-        } else {
-            Vec::new()
+            )]);
         }
+        Ok(())
     }
 
     /// The columns that it emits.

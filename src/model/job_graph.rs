@@ -4,6 +4,7 @@
 use tanist_proto::v1::JobGraph;
 
 use crate::OperatorSpec;
+use crate::operators::FileSource;
 use crate::problem::listing;
 
 /// Maximum number of steps.
@@ -39,14 +40,16 @@ pub fn unsupported(graph: &JobGraph) -> Option<String> {
     })
 }
 
-/// The specification of an operator, if it has a coordinator at the JobMaster.
-pub fn coordinated_spec(spec: &str) -> Option<OperatorSpec> {
+/// The specification of an operator if it is a file source, which has a coordinator at the JobMaster.
+pub fn file_source(spec: &str) -> Option<FileSource> {
     // Cheap first check: a leader of thousands of jobs calls this for each operator, and most are no file source.
     if !spec.contains("\"file-source\"") {
         return None;
     }
-    let spec = OperatorSpec::from_json(spec).ok()?;
-    spec.is_coordinated().then_some(spec)
+    match OperatorSpec::from_json(spec) {
+        Ok(OperatorSpec::FileSource(source)) => Some(source),
+        Ok(_) | Err(_) => None,
+    }
 }
 
 /// Whether checking a graph compiles expressions, which takes long and must not run on a shared thread.

@@ -2,39 +2,37 @@
 //!
 //! All layers share these types: the compiler creates a JobGraph ([`tanist_proto::v1::JobGraph`]), the Dispatcher
 //! keeps it, the JobMaster schedules it, and TaskExecutors run it. An operator's specification ([`OperatorSpec`])
-//! travels as JSON in the graph. What its fields may say is checked here. The types of its output are the compiler's,
+//! travels as JSON in the graph. [`operators`] declares each operator in a file of its own: its fields and their
+//! rules, the types of its output, and how it is read from a job file. The types of expressions are the compiler's,
 //! because they need SQL.
 
 pub mod artifact;
-mod custom;
 mod endless;
-mod event_time;
 mod exec;
 mod expression;
-mod fields;
 pub mod files;
+pub mod job_file;
 mod job_graph;
-mod operator;
+pub mod operators;
 mod paths;
 pub mod problem;
 pub mod resources;
 pub mod restart;
 mod schema;
-pub mod spec;
 pub mod timestamp;
 pub mod topology;
 
 pub use artifact::ArtifactSpec;
-pub use custom::{CustomRole, CustomSpec};
 pub use endless::input_ends;
 pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::{NEEDS_SQL, NamedExpression};
-pub use fields::{check_keys, plain_column, text_column, wrong_type};
 pub use job_graph::{
     InvalidJobGraph, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH, MAX_PARALLELISM_LIMIT, MAX_STEPS,
-    coordinated_spec, has_expressions, name_problem, printable, shown, unsupported,
+    file_source, has_expressions, name_problem, printable, shown, unsupported,
 };
-pub use operator::{Comparison, Emit, OperatorSpec};
+pub use operators::{
+    Comparison, CustomRole, CustomSpec, Emit, OperatorSpec, Transformation, check_keys,
+};
 pub use paths::{check_paths, is_relative, sink_directories};
 pub use problem::{InvalidJob, Position, Problem};
 pub use schema::{Column, ColumnType, Schema};

@@ -5,27 +5,22 @@ use std::path::PathBuf;
 
 use tanist_proto::v1::JobGraph;
 
-use crate::OperatorSpec;
+use crate::operators::PathUse;
 use crate::problem::MAX_PROBLEMS;
-use crate::spec::FollowFiles;
-use crate::{InvalidJobGraph, shown};
+use crate::{InvalidJobGraph, OperatorSpec, shown};
 
 /// Refuses a graph with relative paths: any process on any host may run it.
 pub fn check_paths(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
     let mut problems = Vec::new();
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     for operator in operators {
-        let Ok(spec) = OperatorSpec::from_json(&operator.spec) else {
+        let Ok(mut spec) = OperatorSpec::from_json(&operator.spec) else {
             continue;
         };
-        let paths = match &spec {
-            OperatorSpec::FileSource { paths, .. } => paths.as_slice(),
-            OperatorSpec::FollowFiles(FollowFiles { paths, .. }) => paths.as_slice(),
-            OperatorSpec::FileSink { path } => std::slice::from_ref(path),
-            _ => continue,
-        };
-        let relative = paths.iter().filter(|path| is_relative(path));
-        for path in relative.take(MAX_PROBLEMS - problems.len()) {
+        spec.visit_paths(&mut |path, _| {
+            if problems.len() == MAX_PROBLEMS || !is_relative(path) {
+                return;
+            }
             let tilde = match path.starts_with('~') {
                 true => " (`~` is not expanded)",
                 false => "",
@@ -35,7 +30,7 @@ pub fn check_paths(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
                 "step {step}: the path {path} is relative{tilde}, and each process of the cluster would look for it from a working \
                  directory of its own: write an absolute one; `tanist run` makes it so, from the directory that it is run in"
             ));
-        }
+        });
     }
     match problems.is_empty() {
         true => Ok(()),
@@ -48,15 +43,17 @@ pub fn is_relative(path: &str) -> bool {
     !path.is_empty() && !path.starts_with('/')
 }
 
-/// The directories into which a graph's file sinks write. Each is cleaned up when the job has ended.
+/// The directories into which a graph's operators write. Each is cleaned up when the job has ended.
 pub fn sink_directories(graph: &JobGraph) -> Vec<PathBuf> {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
-    let mut found: Vec<PathBuf> = operators
-        .filter_map(|operator| match serde_json::from_str(&operator.spec) {
-            Ok(OperatorSpec::FileSink { path }) => Some(PathBuf::from(path)),
-            _ => None,
-        })
-        .collect();
+    let mut found = Vec::new();
+    for mut spec in operators.flat_map(|operator| OperatorSpec::from_json(&operator.spec)) {
+        spec.visit_paths(&mut |path, used| {
+            if used == PathUse::Write {
+                found.push(PathBuf::from(&*path));
+            }
+        });
+    }
     found.sort();
     found.dedup();
     found

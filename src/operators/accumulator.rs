@@ -8,7 +8,7 @@ use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
 use tanist_dataflow::record::{ColumnView, show_record};
 use tanist_dataflow::{KeyColumns, OperatorError};
-use tanist_model::spec::{Aggregate, AggregateFunction};
+use tanist_model::operators::{Aggregate, AggregateFunction};
 
 use super::schema::column_of;
 use super::values::{ColumnBuilder, Value};

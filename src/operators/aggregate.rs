@@ -10,54 +10,44 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
-use arrow_schema::{DataType, Schema, SchemaRef};
+use arrow_schema::{DataType, SchemaRef};
 use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS, show_record, type_name};
-use tanist_dataflow::{EndOfInput, KeyColumns, Operator, OperatorError, Output};
+use tanist_dataflow::{Built, EndOfInput, KeyColumns, Operator, OperatorError, Output};
 use tanist_model::Emit;
+use tanist_model::operators::{Count, Sum};
 
+use super::factory::{Runtime, Setup, operator};
 use super::hasher::KeyHashing;
 use super::schema::column_of;
 
-/// Counts records by key.
-pub(super) fn count(
-    input: &Schema,
-    keys: &[String],
-    emit: Emit,
-    output: SchemaRef,
-) -> Result<Box<dyn Operator>, OperatorError> {
-    Ok(Box::new(Aggregate::<i64>::new(
-        input, keys, None, emit, output,
-    )?))
+impl Runtime for Count {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(Aggregate::<i64>::new(setup, &self.keys, None, self.emit)?)
+    }
 }
 
-/// Sums a column by key.
-pub(super) fn sum(
-    input: &Schema,
-    keys: &[String],
-    column: &str,
-    emit: Emit,
-    output: SchemaRef,
-) -> Result<Box<dyn Operator>, OperatorError> {
-    let (index, field) = column_of(input, column)?;
-    match field.data_type() {
-        DataType::Int64 => Ok(Box::new(Aggregate::<i64>::new(
-            input,
-            keys,
-            Some(index),
-            emit,
-            output,
-        )?)),
-        DataType::Float64 => Ok(Box::new(Aggregate::<f64>::new(
-            input,
-            keys,
-            Some(index),
-            emit,
-            output,
-        )?)),
-        other => Err(OperatorError::specification(format!(
-            "column {column:?} of type {} can't be added up: int64 or float64 is needed",
-            type_name(other)
-        ))),
+impl Runtime for Sum {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        let (index, field) = column_of(setup.input()?, &self.column)?;
+        match field.data_type() {
+            DataType::Int64 => operator(Aggregate::<i64>::new(
+                setup,
+                &self.keys,
+                Some(index),
+                self.emit,
+            )?),
+            DataType::Float64 => operator(Aggregate::<f64>::new(
+                setup,
+                &self.keys,
+                Some(index),
+                self.emit,
+            )?),
+            other => Err(OperatorError::specification(format!(
+                "column {:?} of type {} can't be added up: int64 or float64 is needed",
+                self.column,
+                type_name(other)
+            ))),
+        }
     }
 }
 
@@ -112,18 +102,17 @@ struct Aggregate<N> {
 
 impl<N: Number> Aggregate<N> {
     fn new(
-        input: &Schema,
+        setup: &Setup<'_>,
         keys: &[String],
         column: Option<usize>,
-        emit: Emit,
-        output: SchemaRef,
+        emit: Option<Emit>,
     ) -> Result<Aggregate<N>, OperatorError> {
-        let keys = KeyColumns::resolve(input, keys)?;
         Ok(Aggregate {
-            keys,
+            keys: KeyColumns::resolve(setup.input()?, keys)?,
             column,
-            emit,
-            output,
+            // A job graph states it.
+            emit: emit.unwrap_or(Emit::Final),
+            output: setup.output(),
             table: Table::default(),
             results: None,
         })
@@ -204,18 +193,20 @@ mod tests {
     use crate::testing::{self, Harness, batch, ints, texts};
 
     fn count_of(emit: Emit) -> OperatorSpec {
-        OperatorSpec::Count {
+        Count {
             keys: vec!["word".into()],
-            emit,
+            emit: Some(emit),
         }
+        .into()
     }
 
     fn sum_of(emit: Emit) -> OperatorSpec {
-        OperatorSpec::Sum {
+        Sum {
             keys: vec!["k".into(), "w".into()],
             column: "v".into(),
-            emit,
+            emit: Some(emit),
         }
+        .into()
     }
 
     fn values(keys: &[i64], words: &[&str], values: ArrayRef) -> RecordBatch {
@@ -291,16 +282,17 @@ mod tests {
     #[test]
     fn a_text_column_is_not_added_up() {
         let input = texts("v", &["a"]);
-        let spec = OperatorSpec::Sum {
+        let spec = Sum {
             keys: vec!["v".into()],
             column: "v".into(),
-            emit: Emit::Final,
-        };
+            emit: Some(Emit::Final),
+        }
+        .into();
         let error = testing::operator(&spec, input.schema())
             .err()
             .expect("refused");
         assert!(
-            error.to_string().contains("\"v\" of type string"),
+            error.to_string().contains("column `v` is string"),
             "{error}"
         );
     }

@@ -7,11 +7,27 @@ use std::collections::hash_map::IntoIter;
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
 use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS};
-use tanist_dataflow::{EndOfInput, Operator, OperatorError, Output};
-use tanist_model::spec::Aggregate;
+use tanist_dataflow::{Built, EndOfInput, Operator, OperatorError, Output};
+use tanist_model::operators::{Aggregate, Trigger};
 
 use super::accumulator::{Accumulator, Cells};
+use super::factory::{Runtime, Setup, operator};
 use super::hasher::KeyHashing;
+use super::windows::WindowAggregate;
+
+impl Runtime for Aggregate {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        let (input, output) = (setup.input()?, setup.output());
+        match &self.trigger {
+            Some(Trigger::Window(windows)) => {
+                operator(WindowAggregate::new(input, self, windows, output)?)
+            }
+            Some(Trigger::Updates) => operator(AggregateAll::new(input, self, true, output)?),
+            // A job graph states a trigger.
+            Some(Trigger::Final) | None => operator(AggregateAll::new(input, self, false, output)?),
+        }
+    }
+}
 
 /// Results by encoded key.
 pub(super) type Table = HashMap<Box<[u8]>, Cells, KeyHashing>;

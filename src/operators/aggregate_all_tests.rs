@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, StringArray, TimestampMillisecondArray};
 use tanist_model::OperatorSpec;
-use tanist_model::spec::{AggregateFunction, Aggregation, Trigger};
+use tanist_model::operators::{AggregateFunction, Aggregation, Trigger};
 
 use super::*;
 use crate::testing::{Harness, batch, ints};
@@ -13,7 +13,7 @@ fn spec(aggregations: Vec<Aggregation>, trigger: Trigger) -> OperatorSpec {
     OperatorSpec::Aggregate(Aggregate {
         keys: vec!["k".into()],
         aggregations,
-        trigger,
+        trigger: Some(trigger),
     })
 }
 

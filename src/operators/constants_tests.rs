@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray};
-use tanist_model::OperatorSpec;
+use tanist_model::{OperatorSpec, operators};
 
 use crate::testing::{Harness, batch, ints, not_opened};
 
@@ -20,14 +20,14 @@ fn input() -> RecordBatch {
 
 /// A spec that computes the expression as column `q`.
 fn computed(expression: &str) -> OperatorSpec {
-    OperatorSpec::Map {
+    OperatorSpec::Map(operators::Map {
         columns: vec![("q", expression).into()],
-    }
+    })
 }
 
 fn filter(condition: &str) -> OperatorSpec {
     let condition = condition.to_owned();
-    OperatorSpec::Where { condition }
+    OperatorSpec::Where(operators::Where { condition })
 }
 
 #[test]

@@ -13,6 +13,8 @@ use tanist_dataflow::{Built, Operator, OperatorContext, OperatorError, Source};
 use tanist_model::{CustomRole, CustomSpec, OperatorSpec};
 use tanist_proto::v1::JobGraph;
 
+use super::factory::{Runtime, Setup};
+
 /// Creates an operator from its config and context. Touches no file: `open` does that.
 type Make<T> = dyn Fn(&Value, &OperatorContext) -> Result<Box<T>, OperatorError> + Send + Sync;
 
@@ -83,11 +85,13 @@ fn registered(spec: &CustomSpec) -> Result<CustomOperator, OperatorError> {
     }
 }
 
-pub(super) fn build(spec: &CustomSpec, context: &OperatorContext) -> Result<Built, OperatorError> {
-    Ok(match registered(spec)? {
-        CustomOperator::Source(make) => Built::Source(make(&spec.config, context)?),
-        CustomOperator::Operator(make) => Built::Operator(make(&spec.config, context)?),
-    })
+impl Runtime for CustomSpec {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        Ok(match registered(self)? {
+            CustomOperator::Source(make) => Built::Source(make(&self.config, setup.context)?),
+            CustomOperator::Operator(make) => Built::Operator(make(&self.config, setup.context)?),
+        })
+    }
 }
 
 #[cfg(test)]

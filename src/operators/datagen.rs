@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use arrow_schema::SchemaRef;
-use tanist_dataflow::{OperatorContext, OperatorError, Source, SourceState};
+use tanist_dataflow::{Built, OperatorContext, OperatorError, Source, SourceState};
+use tanist_model::operators;
 use tokio::time::Instant;
+
+use super::factory::{Runtime, Setup, source};
 
 const ROWS: u64 = 2048;
 /// Values are drawn from zero up to this.
@@ -18,6 +21,12 @@ const VALUES: u64 = 1000;
 /// Records that are due within this time are generated together.
 const TICK: Duration = Duration::from_millis(5);
 const LONGEST_CATCH_UP: Duration = Duration::from_secs(1);
+
+impl Runtime for operators::Datagen {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        source(Datagen::new(self, setup.context)?)
+    }
+}
 
 pub(super) struct Datagen {
     rate: Option<u64>,
@@ -34,12 +43,15 @@ pub(super) struct Datagen {
 
 impl Datagen {
     pub(super) fn new(
-        rate: Option<u64>,
-        count: Option<u64>,
-        seed: u64,
-        keys: u64,
+        spec: &operators::Datagen,
         context: &OperatorContext,
     ) -> Result<Datagen, OperatorError> {
+        let operators::Datagen {
+            rate,
+            count,
+            seed,
+            keys,
+        } = *spec;
         if keys == 0 || i64::try_from(keys).is_err() {
             return Err(OperatorError::specification(
                 "`keys` is at least 1 and fits an int64",
@@ -153,12 +165,13 @@ mod tests {
     use crate::testing::source;
 
     fn datagen(rate: Option<u64>, count: Option<u64>) -> OperatorSpec {
-        OperatorSpec::Datagen {
+        operators::Datagen {
             rate,
             count,
             seed: 42,
             keys: 10,
         }
+        .into()
     }
 
     fn records(parallelism: u32) -> Vec<String> {
@@ -236,12 +249,13 @@ mod tests {
 
     #[test]
     fn no_keys_and_no_rate_are_refused() {
-        let spec = OperatorSpec::Datagen {
+        let spec = operators::Datagen {
             rate: None,
             count: None,
             seed: 0,
             keys: 0,
-        };
+        }
+        .into();
         assert!(source(&spec, 0, 1).is_err());
         assert!(source(&datagen(Some(0), None), 0, 1).is_err());
     }

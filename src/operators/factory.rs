@@ -1,30 +1,19 @@
-//! Which step is which operator.
+//! Builds operators: each says itself how it runs ([`Runtime`]), and the list of `tanist_model::operators` finds it.
 
 use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use async_trait::async_trait;
 use tanist_dataflow::{
-    Built, OperatorContext, OperatorError, OperatorFactory, ReleasedFiles, Source,
+    Built, Operator, OperatorContext, OperatorError, OperatorFactory, ReleasedFiles, Source,
 };
 use tanist_ha::clock::Moment;
-#[cfg(not(feature = "sql"))]
-use tanist_model::NEEDS_SQL;
-use tanist_model::OperatorSpec;
-use tanist_model::spec::Trigger;
+use tanist_model::{OperatorSpec, with_operator};
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobGraph;
 
-use super::exec::{Exec, ExecSource};
 use super::host::TaskHost;
-#[cfg(feature = "sql")]
-use super::projection;
 use super::schema::output_schema;
-use super::stdin_source::StdinSource;
-use super::{
-    aggregate, aggregate_all, custom, datagen, file_sink, file_source, filter, follow_files,
-    format, parse, print, regex, socket_sink, socket_source, split_words, watermarks, windows,
-};
 
 /// The built-in steps and the custom operators of this process, with what its programs share on this host.
 #[derive(Debug)]
@@ -60,10 +49,7 @@ impl OperatorFactory for Operators {
     }
 
     fn uses_artifacts(&self, spec: &OperatorSpec) -> bool {
-        matches!(
-            spec,
-            OperatorSpec::Exec(_) | OperatorSpec::ExecSource(_) | OperatorSpec::ExecSink(_)
-        )
+        spec.uses_artifacts()
     }
 
     async fn fetch_artifacts(&self, job: JobId, graph: &JobGraph) -> Result<(), OperatorError> {
@@ -90,105 +76,53 @@ impl OperatorFactory for Operators {
     }
 }
 
+/// How an operator runs, implemented by its part of the [`OperatorSpec`] beside the code that runs it.
+pub(super) trait Runtime {
+    /// Builds the operator. Touches no file: `open` does that.
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError>;
+}
+
+/// What an operator is built with.
+#[derive(Debug)]
+pub(super) struct Setup<'a> {
+    /// Its subtask.
+    pub(super) context: &'a OperatorContext,
+    /// What the process provides.
+    pub(super) host: &'a Arc<TaskHost>,
+}
+
+impl Setup<'_> {
+    /// The columns of its input.
+    pub(super) fn input(&self) -> Result<&SchemaRef, OperatorError> {
+        let input = self.context.input.as_ref();
+        input.ok_or_else(|| OperatorError::specification("it needs an input and has none"))
+    }
+
+    /// The columns of its output.
+    pub(super) fn output(&self) -> SchemaRef {
+        self.context.output_schema()
+    }
+}
+
 /// Builds the operator of a specification. Touches no file: `open` does that.
 pub(super) fn build(
     spec: &OperatorSpec,
     context: &OperatorContext,
     host: &Arc<TaskHost>,
 ) -> Result<Built, OperatorError> {
-    if let OperatorSpec::Custom(spec) = spec {
-        return custom::build(spec, context);
+    let setup = Setup { context, host };
+    if !spec.is_source() {
+        setup.input()?;
     }
-    if let Some(source) = build_source(spec, context, host)? {
-        return Ok(Built::Source(source));
-    }
-    let Some(input) = context.input.clone() else {
-        return Err(OperatorError::specification(
-            "it needs an input and has none",
-        ));
-    };
-    let output = context.output_schema();
-    Ok(Built::Operator(match spec {
-        spec if spec.is_source() => {
-            return Err(OperatorError::specification("a source takes no input"));
-        }
-        OperatorSpec::SplitWords { column } => {
-            Box::new(split_words::SplitWords::new(&input, column, output)?)
-        }
-        OperatorSpec::Filter { column, op, value } => {
-            Box::new(filter::Filter::new(&input, column, *op, value)?)
-        }
-        #[cfg(feature = "sql")]
-        OperatorSpec::Where { condition } => Box::new(projection::Where::new(&input, condition)?),
-        #[cfg(feature = "sql")]
-        OperatorSpec::Map { columns } | OperatorSpec::Project { columns } => {
-            Box::new(projection::Projection::new(&input, columns, output)?)
-        }
-        #[cfg(not(feature = "sql"))]
-        OperatorSpec::Where { .. } | OperatorSpec::Map { .. } | OperatorSpec::Project { .. } => {
-            return Err(OperatorError::unavailable(NEEDS_SQL));
-        }
-        OperatorSpec::Count { keys, emit } => aggregate::count(&input, keys, *emit, output)?,
-        OperatorSpec::Sum { keys, column, emit } => {
-            aggregate::sum(&input, keys, column, *emit, output)?
-        }
-        OperatorSpec::Print { prefix } => Box::new(print::Print::new(prefix)),
-        OperatorSpec::FileSink { path } => Box::new(file_sink::FileSink::new(path, context)),
-        OperatorSpec::Discard {} => Box::new(print::Discard::default()),
-        OperatorSpec::ParseJson(spec) => Box::new(parse::json(&input, spec, output)?),
-        OperatorSpec::ParseCsv(spec) => Box::new(parse::csv(&input, spec, output)?),
-        OperatorSpec::FlatMapRegex(spec) => {
-            Box::new(regex::FlatMapRegex::new(&input, spec, output)?)
-        }
-        OperatorSpec::FormatJson {} => Box::new(format::json(&input, output)),
-        OperatorSpec::FormatCsv(spec) => Box::new(format::csv(spec.separator, output)),
-        OperatorSpec::Watermarks(spec) => Box::new(watermarks::Watermarks::new(&input, spec)?),
-        OperatorSpec::Aggregate(spec) => match &spec.trigger {
-            Trigger::Final => Box::new(aggregate_all::AggregateAll::new(
-                &input, spec, false, output,
-            )?),
-            Trigger::Updates => Box::new(aggregate_all::AggregateAll::new(
-                &input, spec, true, output,
-            )?),
-            Trigger::Window(window) => {
-                Box::new(windows::WindowAggregate::new(&input, spec, window, output)?)
-            }
-        },
-        OperatorSpec::SocketSink(spec) => {
-            Box::new(socket_sink::SocketSink::new(&spec.address, &context.peers))
-        }
-        OperatorSpec::Exec(spec) => Box::new(Exec::between(spec, context, host)),
-        OperatorSpec::ExecSink(spec) => Box::new(Exec::sink(spec, context, host)),
-        other => {
-            let message = format!("{} can't be run here", other.kind());
-            return Err(OperatorError::unavailable(message));
-        }
-    }))
+    with_operator!(spec, operator => operator.build(&setup))
 }
 
-fn build_source(
-    spec: &OperatorSpec,
-    context: &OperatorContext,
-    host: &Arc<TaskHost>,
-) -> Result<Option<Box<dyn Source>>, OperatorError> {
-    Ok(match spec {
-        OperatorSpec::FileSource { .. } => Some(Box::new(file_source::FileSource::new(context)?)),
-        OperatorSpec::Datagen {
-            rate,
-            count,
-            seed,
-            keys,
-        } => Some(Box::new(datagen::Datagen::new(
-            *rate, *count, *seed, *keys, context,
-        )?)),
-        OperatorSpec::FollowFiles(spec) => {
-            Some(Box::new(follow_files::FollowFiles::new(spec, context)))
-        }
-        OperatorSpec::StdinSource {} => Some(Box::new(StdinSource::new(context, host))),
-        OperatorSpec::SocketSource(spec) => {
-            Some(Box::new(socket_source::SocketSource::new(spec, context)))
-        }
-        OperatorSpec::ExecSource(spec) => Some(Box::new(ExecSource::new(spec, context, host))),
-        _ => None,
-    })
+/// The built source.
+pub(super) fn source(source: impl Source + 'static) -> Result<Built, OperatorError> {
+    Ok(Built::Source(Box::new(source)))
+}
+
+/// The built operator.
+pub(super) fn operator(operator: impl Operator + 'static) -> Result<Built, OperatorError> {
+    Ok(Built::Operator(Box::new(operator)))
 }

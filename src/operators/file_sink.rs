@@ -5,15 +5,23 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use arrow_array::RecordBatch;
-use tanist_dataflow::{Operator, OperatorContext, OperatorError, Output, PrepareCommit};
+use tanist_dataflow::{Built, Operator, OperatorContext, OperatorError, Output, PrepareCommit};
+use tanist_model::operators;
 use tanist_proto::v1::Committable;
 
+use super::factory::{Runtime, Setup, operator};
 use super::lines::write_lines;
 use crate::sink::{self, PartNames};
 use crate::umask;
 
 const BUFFER: usize = 256 * 1024;
 const CREATE_TRIES: u32 = 5;
+
+impl Runtime for operators::FileSink {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(FileSink::new(&self.path, setup.context))
+    }
+}
 
 pub(super) struct FileSink {
     names: PartNames,

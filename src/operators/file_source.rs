@@ -14,16 +14,24 @@ use arrow_array::builder::StringBuilder;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
 use tanist_dataflow::record::BATCH_BYTES;
-use tanist_dataflow::{OperatorContext, OperatorError, Source, SourceState};
+use tanist_dataflow::{Built, OperatorContext, OperatorError, Source, SourceState};
 use tanist_model::files::{Look, unreadable};
+use tanist_model::operators;
 use tokio::time::Instant;
 
+use super::factory::{Runtime, Setup, source};
 use super::file_splits::{More, Splits};
 
 const ROWS: usize = 2048;
 const BUFFER: usize = 128 * 1024;
 /// A longer line means that the file is not a text file.
 pub(super) const LONGEST_LINE: u64 = 16 * 1024 * 1024;
+
+impl Runtime for operators::FileSource {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        source(FileSource::new(setup.context)?)
+    }
+}
 
 pub(super) struct FileSource {
     splits: Splits,

@@ -8,7 +8,6 @@ use arrow_array::cast::AsArray;
 use proptest::prelude::*;
 use tanist_dataflow::testing::coordinator_line;
 use tanist_dataflow::{CoordinatorRequest, Requester};
-use tanist_model::OperatorSpec;
 use tanist_model::files::matching_files;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
@@ -142,7 +141,7 @@ impl Coordinated {
             generation: context.generation,
             operator: "lines".to_owned(),
         };
-        let spec = OperatorSpec::FileSource { paths: Vec::new() };
+        let spec = operators::FileSource { paths: Vec::new() }.into();
         let context = OperatorContext {
             output: crate::schema::output_schema(&spec, None).expect("a source"),
             coordinator: Some(coordinator_line(requester, sender)),

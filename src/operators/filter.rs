@@ -8,10 +8,22 @@ use arrow_schema::{DataType, Schema};
 use arrow_select::filter::filter_record_batch;
 use serde_json::Value;
 use tanist_dataflow::record::type_name;
-use tanist_dataflow::{Operator, OperatorError, Output};
-use tanist_model::Comparison;
+use tanist_dataflow::{Built, Operator, OperatorError, Output};
+use tanist_model::{Comparison, operators};
 
+use super::factory::{Runtime, Setup, operator};
 use super::schema::column_of;
+
+impl Runtime for operators::Filter {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(Filter::new(
+            setup.input()?,
+            &self.column,
+            self.op,
+            &self.value,
+        )?)
+    }
+}
 
 pub(super) struct Filter {
     column: usize,
@@ -150,11 +162,12 @@ mod tests {
     }
 
     fn spec(column: &str, op: Comparison, value: Value) -> OperatorSpec {
-        OperatorSpec::Filter {
+        operators::Filter {
             column: column.into(),
             op,
             value,
         }
+        .into()
     }
 
     fn passed(column: &str, op: Comparison, value: Value) -> Vec<String> {
@@ -179,7 +192,7 @@ mod tests {
             ("n", Le, json!(2), &["1", "2"]),
             ("n", Gt, json!(2), &["3"]),
             ("n", Ge, json!(2), &["2", "3"]),
-            ("f", Ge, json!(1), &["2"]),
+            ("f", Ge, json!(1.0), &["2"]),
             ("f", Ne, json!(0.5), &["2", "3"]),
             ("t", Eq, json!(true), &["1", "3"]),
             ("t", Ne, json!(true), &["2"]),
@@ -231,7 +244,7 @@ mod tests {
             let error = testing::operator(&spec, input().schema())
                 .err()
                 .expect("refused");
-            assert!(error.to_string().contains("column \""), "{error}");
+            assert!(error.to_string().contains("column `"), "{error}");
         }
     }
 }

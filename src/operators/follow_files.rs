@@ -17,12 +17,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use arrow_schema::SchemaRef;
-use tanist_dataflow::{OperatorContext, OperatorError, Source, SourceState};
+use tanist_dataflow::{Built, OperatorContext, OperatorError, Source, SourceState};
 use tanist_model::files::{Look, matching, unreadable};
-use tanist_model::spec;
+use tanist_model::operators;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::factory::{Runtime, Setup, source};
 use super::lines::{LineBatch, LineBuffer};
 
 /// Interval at which files are checked for growth.
@@ -33,6 +34,12 @@ const CHUNK: usize = 64 * 1024;
 /// Number of last read bytes that are compared to distinguish a file that has grown from one that was
 /// rewritten.
 const REMEMBERED: usize = 128;
+
+impl Runtime for operators::FollowFiles {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        source(FollowFiles::new(self, setup.context))
+    }
+}
 
 pub(super) struct FollowFiles {
     paths: Vec<String>,
@@ -72,7 +79,7 @@ struct Followed {
 }
 
 impl FollowFiles {
-    pub(super) fn new(spec: &spec::FollowFiles, context: &OperatorContext) -> FollowFiles {
+    pub(super) fn new(spec: &operators::FollowFiles, context: &OperatorContext) -> FollowFiles {
         FollowFiles {
             paths: spec.paths.clone(),
             subtask: u64::from(context.subtask),

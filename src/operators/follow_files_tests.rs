@@ -18,7 +18,7 @@ struct Following {
 
 impl Following {
     fn new(paths: &[String], parallelism: u32) -> Following {
-        let spec = spec::FollowFiles {
+        let spec = operators::FollowFiles {
             paths: paths.to_vec(),
             discovery_interval_ms: 1_000,
         };

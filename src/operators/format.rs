@@ -7,10 +7,23 @@ use arrow_array::builder::StringBuilder;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
 use tanist_dataflow::record::{BATCH_BYTES, ColumnView};
-use tanist_dataflow::{Operator, OperatorError, Output};
-use tanist_model::timestamp;
+use tanist_dataflow::{Built, Operator, OperatorError, Output};
+use tanist_model::{operators, timestamp};
 
 use super::csv;
+use super::factory::{Runtime, Setup, operator};
+
+impl Runtime for operators::FormatJson {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(json(setup.input()?, setup.output()))
+    }
+}
+
+impl Runtime for operators::FormatCsv {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(csv(self.separator, setup.output()))
+    }
+}
 
 pub(super) struct Format {
     syntax: Syntax,

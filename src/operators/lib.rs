@@ -2,7 +2,7 @@
 //! `tanist-dataflow`.
 //!
 //! ```text
-//! Operators ──▶ schema                           the columns that a step emits
+//! Operators ──▶ schema                           the columns that an operator emits
 //!     │
 //!     ├───────▶ file, socket, stdin, datagen     sources
 //!     ├───────▶ parse, format, filter, windows   transformations; SQL expressions with the feature `sql`
@@ -10,6 +10,8 @@
 //!     ├───────▶ exec                             programs as sources, transformations and sinks
 //!     └───────▶ custom                           operators that a binary has registered
 //! ```
+//!
+//! `tanist_model::operators` declares the operators; here each says beside its code how it runs (`Runtime`).
 //!
 //! It owns what steps have on a host and share in a process: the files, directories and leases of programs
 //! ([`TaskHost`]), standard input, the registry of [`custom`] operators and the mask of job output ([`umask`]).
@@ -48,6 +50,7 @@ mod printer;
 mod projection;
 mod reading;
 mod regex;
+mod sample;
 mod schema;
 pub mod sink;
 mod socket_sink;
@@ -62,6 +65,8 @@ pub mod umask;
 mod values;
 mod watermarks;
 mod windows;
+#[cfg(not(feature = "sql"))]
+mod without_sql;
 
 pub use exec::become_child_if_asked;
 pub use factory::Operators;

@@ -2,10 +2,11 @@
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
-use tanist_dataflow::{Operator, OperatorError, Output};
+use tanist_dataflow::{Built, Operator, OperatorError, Output};
 use tanist_model::ColumnType;
-use tanist_model::spec::{ParseCsv, ParseJson};
+use tanist_model::operators::{ParseCsv, ParseJson};
 
+use super::factory::{Runtime, Setup, operator};
 use super::reading::{Row, RowReader};
 use super::schema::{column_of, texts_of};
 use super::values::Value;
@@ -13,6 +14,18 @@ use super::{csv, json};
 
 /// Written by some programs at the beginning of a text file. It belongs to no value.
 pub(super) const BYTE_ORDER_MARK: char = '\u{feff}';
+
+impl Runtime for ParseJson {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(json(setup.input()?, self, setup.output())?)
+    }
+}
+
+impl Runtime for ParseCsv {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(csv(setup.input()?, self, setup.output())?)
+    }
+}
 
 pub(super) struct Parse<F> {
     column: usize,

@@ -6,8 +6,8 @@ use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::Schema;
 use proptest::prelude::*;
 use tanist_dataflow::record;
-use tanist_model::OperatorSpec;
-use tanist_model::spec::{DeclaredColumn, FormatCsv, OnError, Reading};
+use tanist_model::operators::{DeclaredColumn, FormatCsv, OnError, Reading};
+use tanist_model::{OperatorSpec, operators};
 
 use super::*;
 use crate::testing::{Harness, texts};
@@ -250,7 +250,7 @@ proptest! {
         let columns = columns.map(|(name, of)| DeclaredColumn::new(name, of).or_null());
         let reading = Reading::of(columns);
         let (format, parse) = match as_json {
-            true => (OperatorSpec::FormatJson {}, json_spec(reading)),
+            true => (OperatorSpec::FormatJson(operators::FormatJson {}), json_spec(reading)),
             false => (
                 OperatorSpec::FormatCsv(FormatCsv { separator: ',' }),
                 csv_spec(reading, false),

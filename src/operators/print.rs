@@ -5,9 +5,11 @@ use std::task::Context;
 
 use arrow_array::RecordBatch;
 use tanist_dataflow::{
-    EndOfInput, External, ExternalStatus, Operator, OperatorError, Output, record,
+    Built, EndOfInput, External, ExternalStatus, Operator, OperatorError, Output, record,
 };
+use tanist_model::operators;
 
+use super::factory::{Runtime, Setup, operator};
 use super::printer::{Printer, Printing};
 
 /// Bytes of a task that may wait for the reader of standard output; one more batch may exceed them.
@@ -28,6 +30,12 @@ impl Print {
             printing: None,
             has_ended: false,
         }
+    }
+}
+
+impl Runtime for operators::Print {
+    fn build(&self, _setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(Print::new(&self.prefix))
     }
 }
 
@@ -93,6 +101,12 @@ impl External for Print {
 /// The task counts the records; its metrics show them.
 #[derive(Default)]
 pub(super) struct Discard {}
+
+impl Runtime for operators::Discard {
+    fn build(&self, _setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(Discard::default())
+    }
+}
 
 impl Operator for Discard {
     fn process(&mut self, _batch: RecordBatch, _output: &mut Output) -> Result<(), OperatorError> {

@@ -11,13 +11,32 @@ use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Field, Schema, SchemaRef};
 use arrow_select::filter::filter_record_batch;
 use tanist_dataflow::record::{BATCH_BYTES, show_record, size_of};
-use tanist_dataflow::{Operator, OperatorError, Output};
-use tanist_model::NamedExpression;
+use tanist_dataflow::{Built, Operator, OperatorError, Output};
+use tanist_model::{NamedExpression, operators};
 
 use super::expression::Expression;
+use super::factory::{Runtime, Setup, operator};
+
+impl Runtime for operators::Map {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(Projection::new(setup, &self.columns)?)
+    }
+}
+
+impl Runtime for operators::Project {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(Projection::new(setup, &self.columns)?)
+    }
+}
+
+impl Runtime for operators::Where {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(Where::new(setup.input()?, &self.condition))
+    }
+}
 
 /// Computes columns.
-pub(super) struct Projection {
+struct Projection {
     input: SchemaRef,
     expressions: Vec<NamedExpression>,
     output: SchemaRef,
@@ -37,15 +56,14 @@ enum Column {
 impl Projection {
     /// Output columns without an expression are copied from the input, and so are those that an expression
     /// keeps.
-    pub(super) fn new(
-        input: &SchemaRef,
+    fn new(
+        setup: &Setup<'_>,
         expressions: &[NamedExpression],
-        output: SchemaRef,
     ) -> Result<Projection, OperatorError> {
         Ok(Projection {
-            input: Arc::clone(input),
+            input: Arc::clone(setup.input()?),
             expressions: expressions.to_vec(),
-            output,
+            output: setup.output(),
             columns: Vec::new(),
         })
     }
@@ -104,19 +122,19 @@ impl Operator for Projection {
 }
 
 /// Passes on records for which a condition is true, not those for which it is false or null.
-pub(super) struct Where {
+struct Where {
     input: Arc<Schema>,
     text: String,
     condition: Option<Expression>,
 }
 
 impl Where {
-    pub(super) fn new(input: &SchemaRef, text: &str) -> Result<Where, OperatorError> {
-        Ok(Where {
+    fn new(input: &SchemaRef, text: &str) -> Where {
+        Where {
             input: Arc::clone(input),
             text: text.to_owned(),
             condition: None,
-        })
+        }
     }
 
     fn select(&self, batch: &RecordBatch) -> Result<RecordBatch, String> {

@@ -3,7 +3,7 @@
 
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, StringArray};
 use proptest::prelude::*;
-use tanist_model::OperatorSpec;
+use tanist_model::{OperatorSpec, operators};
 
 use super::*;
 use crate::testing::{Harness, batch, ints, not_opened, texts};
@@ -22,17 +22,17 @@ fn input() -> RecordBatch {
 
 fn map(columns: &[(&str, &str)]) -> OperatorSpec {
     let columns = columns.iter().map(|&column| column.into()).collect();
-    OperatorSpec::Map { columns }
+    OperatorSpec::Map(operators::Map { columns })
 }
 
 fn project(columns: &[(&str, &str)]) -> OperatorSpec {
     let columns = columns.iter().map(|&column| column.into()).collect();
-    OperatorSpec::Project { columns }
+    OperatorSpec::Project(operators::Project { columns })
 }
 
 fn filter(condition: &str) -> OperatorSpec {
     let condition = condition.to_owned();
-    OperatorSpec::Where { condition }
+    OperatorSpec::Where(operators::Where { condition })
 }
 
 fn lines(spec: &OperatorSpec, input: &RecordBatch) -> Vec<String> {

@@ -10,7 +10,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS, shorten};
 use tanist_dataflow::{OperatorError, Output};
-use tanist_model::spec::{DeclaredColumn, OnError, Reading};
+use tanist_model::operators::{DeclaredColumn, OnError, Reading};
 use tanist_model::{ColumnType, timestamp};
 
 use super::values::{ColumnBuilder, Value};

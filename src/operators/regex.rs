@@ -3,11 +3,19 @@
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
 use regex::Regex;
-use tanist_dataflow::{Operator, OperatorError, Output};
+use tanist_dataflow::{Built, Operator, OperatorError, Output};
+use tanist_model::operators;
 
+use super::factory::{Runtime, Setup, operator};
 use super::reading::RowReader;
 use super::schema::{column_of, texts_of};
 use super::values::Value;
+
+impl Runtime for operators::FlatMapRegex {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(FlatMapRegex::new(setup.input()?, self, setup.output())?)
+    }
+}
 
 pub(super) struct FlatMapRegex {
     column: usize,
@@ -20,7 +28,7 @@ pub(super) struct FlatMapRegex {
 impl FlatMapRegex {
     pub(super) fn new(
         input: &Schema,
-        spec: &tanist_model::spec::FlatMapRegex,
+        spec: &operators::FlatMapRegex,
         output: SchemaRef,
     ) -> Result<FlatMapRegex, OperatorError> {
         let regex = spec.regex().map_err(OperatorError::specification)?;
@@ -53,7 +61,7 @@ impl Operator for FlatMapRegex {
 
 #[cfg(test)]
 mod tests {
-    use tanist_model::spec::{DeclaredColumn, FlatMapRegex, OnError, Reading};
+    use tanist_model::operators::{DeclaredColumn, FlatMapRegex, OnError, Reading};
     use tanist_model::{ColumnType, OperatorSpec};
 
     use crate::testing::{Harness, texts};

@@ -1,52 +1,13 @@
-//! Output columns of each operator, from its specification and its input's columns.
-
-use std::sync::Arc;
+//! Columns of batches: what an operator emits, and where a column is.
 
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray as _;
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use tanist_dataflow::{KeyColumns, OperatorError, record};
+use arrow_schema::{Field, Schema, SchemaRef};
+use tanist_dataflow::{OperatorError, record};
 use tanist_model::OperatorSpec;
 
-/// Returns the columns that an operator emits; `None` for sinks.
+/// Returns the columns that an operator emits, as its declaration computes them; `None` for sinks.
 pub(super) fn output_schema(
-    spec: &OperatorSpec,
-    input: Option<&SchemaRef>,
-) -> Result<Option<SchemaRef>, OperatorError> {
-    let input_of = || input.ok_or_else(|| OperatorError::specification("it has no input"));
-    Ok(match spec {
-        OperatorSpec::Custom(custom) => {
-            let columns = custom.schema();
-            let columns = columns.map_err(|it| OperatorError::specification(it.join(", ")))?;
-            let emits = !columns.columns().is_empty();
-            let columns = record::schema_of(&columns.to_proto());
-            let columns = columns.map_err(|it| OperatorError::specification(it.to_string()))?;
-            emits.then_some(columns)
-        }
-        OperatorSpec::FileSource { .. } => Some(schema([("line", DataType::Utf8)])),
-        OperatorSpec::Datagen { .. } => Some(schema(
-            ["seq", "key", "value"].map(|name| (name, DataType::Int64)),
-        )),
-        OperatorSpec::SplitWords { .. } => Some(schema([("word", DataType::Utf8)])),
-        OperatorSpec::Filter { .. } | OperatorSpec::Where { .. } => Some(Arc::clone(input_of()?)),
-        OperatorSpec::Count { keys, .. } => {
-            Some(aggregated(input_of()?, keys, "count", DataType::Int64)?)
-        }
-        OperatorSpec::Sum { keys, column, .. } => {
-            let input = input_of()?;
-            let (_, field) = column_of(input, column)?;
-            Some(aggregated(input, keys, "sum", field.data_type().clone())?)
-        }
-        OperatorSpec::Exec(exec) | OperatorSpec::ExecSource(exec) => {
-            let columns = record::schema_of(&exec.schema().to_proto());
-            Some(columns.map_err(|error| OperatorError::specification(error.to_string()))?)
-        }
-        other => emitted(other, input)?,
-    })
-}
-
-/// Returns the columns that the check of the job computes.
-fn emitted(
     spec: &OperatorSpec,
     input: Option<&SchemaRef>,
 ) -> Result<Option<SchemaRef>, OperatorError> {
@@ -55,8 +16,13 @@ fn emitted(
         None if spec.is_source() => tanist_model::Schema::default(),
         None => return Err(OperatorError::specification("it has no input")),
     };
-    let output = tanist_compile::emits(spec, &input)
-        .map_err(|problems| OperatorError::specification(problems.join("; ")))?;
+    let output = tanist_compile::output(spec, &input).map_err(|mut problems| {
+        // The problems of its fields already say why an output without problems is unknown.
+        if problems.is_empty() {
+            problems = spec.field_problems();
+        }
+        OperatorError::specification(problems.join("; "))
+    })?;
     if spec.is_sink() {
         return Ok(None);
     }
@@ -80,24 +46,4 @@ pub(super) fn column_of<'s>(
 /// The texts of a text column, without nulls.
 pub(super) fn texts_of(batch: &RecordBatch, column: usize) -> impl Iterator<Item = &str> {
     batch.column(column).as_string::<i32>().iter().flatten()
-}
-
-fn schema<const N: usize>(columns: [(&str, DataType); N]) -> SchemaRef {
-    let fields: Vec<_> = columns
-        .into_iter()
-        .map(|(name, data_type)| Field::new(name, data_type, false))
-        .collect();
-    Arc::new(Schema::new(fields))
-}
-
-fn aggregated(
-    input: &Schema,
-    keys: &[String],
-    result: &str,
-    data_type: DataType,
-) -> Result<SchemaRef, OperatorError> {
-    let keys = KeyColumns::resolve(input, keys)?;
-    let mut fields: Vec<Field> = keys.fields().cloned().collect();
-    fields.push(Field::new(result, data_type, false));
-    Ok(Arc::new(Schema::new(fields)))
 }

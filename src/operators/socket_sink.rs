@@ -17,13 +17,15 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tanist_dataflow::{Operator, OperatorError, Output, Peers, PrepareCommit};
+use tanist_dataflow::{Built, Operator, OperatorError, Output, Peers, PrepareCommit};
+use tanist_model::operators;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
+use super::factory::{Runtime, Setup, operator};
 use super::lines::write_lines;
 use super::socket_source::{connect_until_it_works, shortest_backoff, wait};
 
@@ -35,6 +37,12 @@ const MOST_REPEATED: usize = 1024 * 1024;
 /// it.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 const CHUNK: usize = 16 * 1024;
+
+impl Runtime for operators::SocketSink {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(SocketSink::new(&self.address, &setup.context.peers))
+    }
+}
 
 pub(super) struct SocketSink {
     address: String,

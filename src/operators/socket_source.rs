@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_schema::SchemaRef;
-use tanist_dataflow::{OperatorContext, OperatorError, Peers, Source, SourceState, Stopped};
-use tanist_model::spec;
+use tanist_dataflow::{Built, OperatorContext, OperatorError, Peers, Source, SourceState, Stopped};
+use tanist_model::operators;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::factory::{Runtime, Setup, source};
 use super::lines::{LineBatch, LineBuffer};
 
 const CHUNK: usize = 64 * 1024;
@@ -29,8 +30,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 
+impl Runtime for operators::SocketSource {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        source(SocketSource::new(self, setup.context))
+    }
+}
+
 pub(super) struct SocketSource {
-    spec: spec::SocketSource,
+    spec: operators::SocketSource,
     output: SchemaRef,
     peers: Peers,
     connection: Option<Connection>,
@@ -48,7 +55,7 @@ struct Connection {
 
 /// State of the reading task.
 struct Reading {
-    spec: spec::SocketSource,
+    spec: operators::SocketSource,
     pieces: Sender<Piece>,
     more: Arc<Notify>,
     peers: Peers,
@@ -64,7 +71,7 @@ enum Piece {
 }
 
 impl SocketSource {
-    pub(super) fn new(spec: &spec::SocketSource, context: &OperatorContext) -> SocketSource {
+    pub(super) fn new(spec: &operators::SocketSource, context: &OperatorContext) -> SocketSource {
         SocketSource {
             spec: spec.clone(),
             output: context.output_schema(),

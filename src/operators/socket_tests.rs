@@ -14,7 +14,7 @@ fn source(address: &str, reconnect: bool) -> SocketSource {
 }
 
 fn source_that_tells(address: &str, reconnect: bool, peers: &Peers) -> SocketSource {
-    let spec = spec::SocketSource {
+    let spec = operators::SocketSource {
         address: address.to_owned(),
         reconnect,
     };

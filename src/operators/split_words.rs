@@ -7,9 +7,21 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{DataType, Schema, SchemaRef};
 use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS};
-use tanist_dataflow::{Operator, OperatorError, Output};
+use tanist_dataflow::{Built, Operator, OperatorError, Output};
+use tanist_model::operators;
 
+use super::factory::{Runtime, Setup, operator};
 use super::schema::column_of;
+
+impl Runtime for operators::SplitWords {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(SplitWords::new(
+            setup.input()?,
+            &self.column,
+            setup.output(),
+        )?)
+    }
+}
 
 pub(super) struct SplitWords {
     column: usize,
@@ -71,17 +83,16 @@ impl Operator for SplitWords {
 mod tests {
     use proptest::prelude::*;
 
-    use tanist_model::OperatorSpec;
-
     use super::*;
     use crate::testing::{Harness, texts};
 
     fn words(lines: &[&str]) -> Vec<String> {
         let input = texts("line", lines);
         let mut harness = Harness::new(
-            &OperatorSpec::SplitWords {
+            &operators::SplitWords {
                 column: "line".into(),
-            },
+            }
+            .into(),
             &input,
         );
         harness.process(input);

@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use parking_lot::Mutex;
-use tanist_dataflow::{OperatorContext, OperatorError, Source, SourceState, Stopped};
+use tanist_dataflow::{Built, OperatorContext, OperatorError, Source, SourceState, Stopped};
+use tanist_model::operators;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, Receiver, error::TryRecvError};
 use tokio::time::Instant;
 
+use super::factory::{Runtime, Setup, source};
 use super::host::TaskHost;
 use super::lines::{LineBatch, LineBuffer};
 
@@ -104,6 +106,12 @@ impl StdinSource {
             is_of_a_command: host.is_of_a_command,
             output: context.output_schema(),
         }
+    }
+}
+
+impl Runtime for operators::StdinSource {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        source(StdinSource::new(setup.context, setup.host))
     }
 }
 
@@ -240,7 +248,7 @@ mod tests {
     }
 
     fn source(slot: &'static Slot) -> StdinSource {
-        let spec = tanist_model::OperatorSpec::StdinSource {};
+        let spec = operators::StdinSource {}.into();
         let output = crate::schema::output_schema(&spec, None).expect("a source");
         let context = OperatorContext {
             output,

@@ -7,12 +7,19 @@ use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use arrow_schema::Schema;
-use tanist_dataflow::{Operator, OperatorError, Output, TimeSignal};
-use tanist_model::spec;
+use tanist_dataflow::{Built, Operator, OperatorError, Output, TimeSignal};
+use tanist_model::operators;
 use tokio::time::Instant;
 
+use super::factory::{Runtime, Setup, operator};
 use super::schema::column_of;
 use super::windows::event_times;
+
+impl Runtime for operators::Watermarks {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(Watermarks::new(setup.input()?, self)?)
+    }
+}
 
 pub(super) struct Watermarks {
     column: usize,
@@ -30,7 +37,7 @@ pub(super) struct Watermarks {
 impl Watermarks {
     pub(super) fn new(
         input: &Schema,
-        spec: &spec::Watermarks,
+        spec: &operators::Watermarks,
     ) -> Result<Watermarks, OperatorError> {
         let out_of_orderness = i64::try_from(spec.out_of_orderness_ms)
             .map_err(|_| OperatorError::specification("`out-of-orderness` is too long"))?;
@@ -104,7 +111,7 @@ mod tests {
     use crate::testing::{batch, ints};
 
     fn watermarks(idle_timeout_ms: Option<u64>) -> Watermarks {
-        let spec = spec::Watermarks {
+        let spec = operators::Watermarks {
             column: "t".into(),
             out_of_orderness_ms: 10,
             idle_timeout_ms,

@@ -11,7 +11,7 @@ use arrow_array::{Array as _, ArrayRef, RecordBatch, TimestampMillisecondArray};
 use arrow_schema::{Schema, SchemaRef};
 use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS, ColumnView, show_record};
 use tanist_dataflow::{EndOfInput, Operator, OperatorError, Output, TimeSignal};
-use tanist_model::spec::{Aggregate, Window};
+use tanist_model::operators::{Aggregate, Windows};
 use tanist_model::timestamp;
 
 use super::accumulator::{Accumulator, Cell, Cells};
@@ -33,7 +33,7 @@ impl WindowAggregate {
     pub(super) fn new(
         input: &Schema,
         spec: &Aggregate,
-        window: &Window,
+        window: &Windows,
         output: SchemaRef,
     ) -> Result<WindowAggregate, OperatorError> {
         let millis = |millis: u64| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, StringArray};
 use proptest::prelude::*;
 use tanist_model::OperatorSpec;
-use tanist_model::spec::{Aggregate, AggregateFunction, Aggregation, Trigger, Window};
+use tanist_model::operators::{Aggregate, AggregateFunction, Aggregation, Trigger, Windows};
 
 use crate::testing::{self, Harness, batch, ints};
 
@@ -17,12 +17,12 @@ fn spec(size_ms: u64, slide_ms: u64, allowed_lateness_ms: u64) -> OperatorSpec {
             Aggregation::count("n"),
             Aggregation::of("s", AggregateFunction::Sum, "v"),
         ],
-        trigger: Trigger::Window(Window {
+        trigger: Some(Trigger::Window(Windows {
             size_ms,
             slide_ms,
             time: "t".into(),
             allowed_lateness_ms,
-        }),
+        })),
     })
 }
 

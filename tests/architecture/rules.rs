@@ -53,6 +53,21 @@ pub fn opens_no_socket(path: &str, text: &str) -> Vec<String> {
     named.chain(called).collect()
 }
 
+/// Places where `text`, without the tests at its end, names a variant of `OperatorSpec`.
+pub fn names_no_operator(path: &str, text: &str) -> Vec<String> {
+    let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let lines = text[..tests].lines().zip(1..);
+    let named = lines.flat_map(|(line, number)| {
+        let after = line.split("OperatorSpec::").skip(1);
+        let variants = after.filter(|rest| rest.starts_with(char::is_uppercase));
+        variants.map(move |rest| {
+            let variant = rest.split(|it: char| !it.is_alphanumeric()).next();
+            format!("{path}:{number}: names `{}`", variant.unwrap_or_default())
+        })
+    });
+    named.collect()
+}
+
 /// A complaint if `text` doesn't open with `//!` and a sentence.
 pub fn opening(path: &str, text: &str) -> Vec<String> {
     let first = text.lines().next().unwrap_or_default();
@@ -69,6 +84,18 @@ pub fn opening(path: &str, text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variant_of_the_specification_is_reported_and_a_function_is_not() {
+        let bad = "use x;\nmatch it { OperatorSpec::Map(map) => 1, OperatorSpec::Sum { .. } => 2 }";
+        assert_eq!(
+            names_no_operator("src/a.rs", bad),
+            ["src/a.rs:2: names `Map`", "src/a.rs:2: names `Sum`"]
+        );
+        let good =
+            "OperatorSpec::from_json(text)\n#[cfg(test)]\nmod tests {\n    OperatorSpec::Map(x)\n}";
+        assert!(names_no_operator("src/a.rs", good).is_empty());
+    }
 
     #[test]
     fn a_foreign_crate_is_reported_and_a_similar_name_is_not() {

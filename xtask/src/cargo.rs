@@ -117,7 +117,7 @@ pub fn fix() -> anyhow::Result<()> {
         "--all-features",
     ]))?;
     // The tests that compare generated files with their generators now write the files instead.
-    for package in ["tanist-config", "tanist-cli"] {
+    for package in ["tanist-config", "tanist-cli", "tanist-model"] {
         let mut documentation = cargo(&["test", "--package", package, "--lib", "reference"]);
         run(documentation.env("TANIST_TEST_WRITE_DOCS", "1"))?;
     }

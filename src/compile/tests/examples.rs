@@ -58,19 +58,19 @@ fn a_bounded_count_emits_at_the_end_and_an_unbounded_one_as_it_goes() {
     let emit_of = |graph: &tanist_proto::v1::JobGraph| {
         let count = &graph.vertices[1].operators[0];
         match OperatorSpec::from_json(&count.spec).expect("a specification") {
-            OperatorSpec::Count { emit, .. } => emit,
+            OperatorSpec::Count(count) => count.emit,
             other => panic!("{other:?}"),
         }
     };
     assert_eq!(
         emit_of(&graph_of(WORDCOUNT, &wordcount_options())),
-        Emit::Final
+        Some(Emit::Final)
     );
     let stream = STREAM.replace("      emit: updates\n", "");
     assert_ne!(stream, STREAM);
-    assert_eq!(emit_of(&graph_of(&stream, &options())), Emit::Updates);
+    assert_eq!(emit_of(&graph_of(&stream, &options())), Some(Emit::Updates));
     let bounded = stream.replace("      seed:", "      count: 10\n      seed:");
-    assert_eq!(emit_of(&graph_of(&bounded, &options())), Emit::Final);
+    assert_eq!(emit_of(&graph_of(&bounded, &options())), Some(Emit::Final));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tanist_model::operators::ExecSource;
 use tanist_model::{
     ArtifactSpec, ColumnType, ExecColumn, ExecFormat, ExecLimits, ExecSpec, OperatorSpec,
 };
@@ -68,7 +69,7 @@ fn the_example_ships_its_program_and_is_what_the_builder_makes() {
 
 #[test]
 fn a_specification_survives_the_way_through_a_job_graph() {
-    let spec = OperatorSpec::ExecSource(Box::new(ExecSpec {
+    let spec = OperatorSpec::from(ExecSource::new(ExecSpec {
         unbounded: true,
         ..ExecSpec::new(["a"])
     }));

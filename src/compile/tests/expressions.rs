@@ -1,6 +1,6 @@
 //! Steps with SQL expressions, from the job file to the JobGraph or the message.
 
-use tanist_model::{NamedExpression, OperatorSpec, unsupported};
+use tanist_model::{NamedExpression, OperatorSpec, operators, unsupported};
 
 use super::{graph_of, options, with_steps};
 use crate::validate_job_graph;
@@ -149,7 +149,7 @@ fn a_program_without_the_feature_says_what_it_lacks() {
     );
     let mut graph = graph_of(&with_steps("  - datagen:\n  - discard:\n"), &options());
     let columns = vec![NamedExpression::new("a", "1")];
-    graph.vertices[0].operators[0].spec = OperatorSpec::Map { columns }.to_json();
+    graph.vertices[0].operators[0].spec = OperatorSpec::Map(operators::Map { columns }).to_json();
     let said = unsupported(&graph).expect("it needs the feature");
     assert!(
         said.contains("step `datagen`: it needs the feature `sql`"),
@@ -172,15 +172,15 @@ fn an_operator_that_is_not_known_is_no_operator_of_this_program() {
         "{said}"
     );
     assert_eq!(
-        OperatorSpec::Where {
+        OperatorSpec::Where(operators::Where {
             condition: "a".into()
-        }
+        })
         .to_json(),
         r#"{"type":"where","condition":"a"}"#
     );
     let columns = vec![NamedExpression::new("a", "b")];
     assert_eq!(
-        OperatorSpec::Map { columns }.to_json(),
+        OperatorSpec::Map(operators::Map { columns }).to_json(),
         r#"{"type":"map","columns":[{"name":"a","expression":"b"}]}"#
     );
 }

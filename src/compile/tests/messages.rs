@@ -67,11 +67,11 @@ fn operators_and_fields_that_are_not_there() {
     );
     says(
         &[LINES, "  - name: w\n    join: {}\n", END],
-        "job.yaml: line 7, column 5: step `w`: there is no operator `join`; there is: file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink, exec, exec-source, exec-sink, custom",
+        "job.yaml: line 7, column 5: step `w`: there is no operator `join`; there is: file-source, datagen, split-words, filter, sample, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink, exec, exec-source, exec-sink, custom",
     );
     says(
         &[LINES, "  - name: w\n", END],
-        "job.yaml: line 6, column 5: step `w`: it has no operator: write one of file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink, exec, exec-source, exec-sink, custom",
+        "job.yaml: line 6, column 5: step `w`: it has no operator: write one of file-source, datagen, split-words, filter, sample, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink, exec, exec-source, exec-sink, custom",
     );
     says(
         &[LINES, "  - hello\n", END],

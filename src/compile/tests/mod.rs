@@ -10,6 +10,7 @@ mod parameters;
 mod pipelines;
 mod resources;
 mod robustness;
+mod steps;
 
 use std::collections::BTreeMap;
 

@@ -9,8 +9,8 @@ mod wiring;
 
 use std::collections::{BTreeMap, HashSet};
 
+use tanist_model::operators::EventTime;
 use tanist_model::problem::{MAX_PROBLEMS, Problem};
-use tanist_model::spec::EventTime;
 use tanist_model::{
     MAX_NAME_LENGTH, MAX_PARALLELISM_LIMIT, MAX_STEPS, OperatorSpec, Schema, name_problem, restart,
 };

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use tanist_model::MAX_PARALLELISM_LIMIT;
+use tanist_model::operators::PathUse;
 
 use super::Check;
-use crate::{DEFAULT_SLOT_SHARING_GROUP, Exchange, Partition, Transformation};
+use crate::{DEFAULT_SLOT_SHARING_GROUP, Exchange, Partition};
 
 impl Check<'_> {
     pub(super) fn parallelism(&mut self) {
@@ -61,10 +62,8 @@ impl Check<'_> {
     }
 
     fn runs_once(&self, index: usize) -> bool {
-        let transformation = &self.nodes[index].transformation;
-        transformation
-            .as_ref()
-            .is_some_and(Transformation::is_single)
+        let operator = self.nodes[index].operator();
+        operator.is_some_and(|operator| operator.is_single())
     }
 
     /// Its own group, else that of all its inputs if they agree, else the default.
@@ -205,23 +204,25 @@ impl Check<'_> {
     }
 
     pub(super) fn sinks(&mut self) {
-        let mut written: HashMap<&str, usize> = HashMap::new();
+        let mut written: HashMap<String, usize> = HashMap::new();
         for (index, node) in self.nodes.iter().enumerate() {
-            let Some(Transformation::FileSink { path }) = &node.transformation else {
+            let Some(mut operator) = node.operator().cloned() else {
                 continue;
             };
-            if path.is_empty() {
-                continue;
-            }
-            if let Some(&first) = written.get(path.trim_end_matches('/')) {
-                let message = format!(
-                    "it writes into `{path}` like `{}`: give each file-sink a directory of its own",
-                    self.nodes[first].name
-                );
-                self.report(index, message);
-            } else {
-                written.insert(path.trim_end_matches('/'), index);
-            }
+            operator.visit_paths(&mut |path, used| {
+                if used != PathUse::Write || path.is_empty() {
+                    return;
+                }
+                if let Some(&first) = written.get(path.trim_end_matches('/')) {
+                    let message = format!(
+                        "it writes into `{path}` like `{}`: give each file-sink a directory of its own",
+                        self.nodes[first].name
+                    );
+                    self.report(index, message);
+                } else {
+                    written.insert(path.trim_end_matches('/').to_owned(), index);
+                }
+            });
         }
     }
 }

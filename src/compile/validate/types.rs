@@ -1,11 +1,10 @@
 //! Output columns of each step, starting at the sources, and the keys and windows of aggregations.
 
-use tanist_model::spec::{Aggregate, EventTime, Trigger, Window, value_in_type};
-use tanist_model::{Emit, OperatorSpec, Schema};
+use tanist_model::operators::{EventTime, Input, KeyBy};
+use tanist_model::{OperatorSpec, Schema, Transformation};
 
 use super::Check;
 use crate::typing;
-use crate::{Transformation, Windows};
 
 impl Check<'_> {
     /// Computes what each step emits, starting at the sources.
@@ -27,40 +26,48 @@ impl Check<'_> {
                 self.known[index].bounded = bounded;
                 continue;
             };
-            self.step_output(index, transformation, &input, keys, bounded);
+            match transformation {
+                Transformation::KeyBy(key_by) => self.key_by(index, key_by, &input, bounded),
+                Transformation::Operator(spec) => {
+                    self.step_output(index, spec.clone(), &input, &keys, bounded);
+                }
+            }
         }
+    }
+
+    fn key_by(&mut self, index: usize, key_by: &KeyBy, input: &Schema, bounded: bool) {
+        let problems = tanist_model::check_keys(input, &key_by.columns);
+        self.known[index].bounded = bounded;
+        self.known[index].event_time = self.event_time(index);
+        if problems.is_empty() && !key_by.columns.is_empty() {
+            self.known[index].output = Some(input.clone());
+        } else if key_by.columns.is_empty() {
+            self.report(index, "`columns` is empty: name at least one column");
+        }
+        problems
+            .into_iter()
+            .for_each(|problem| self.report(index, problem));
     }
 
     fn step_output(
         &mut self,
         index: usize,
-        transformation: &Transformation,
+        mut spec: OperatorSpec,
         input: &Schema,
-        keys: Vec<String>,
+        keys: &[String],
         bounded: bool,
     ) {
-        if let Transformation::KeyBy { columns } = transformation {
-            let problems = tanist_model::check_keys(input, columns);
-            self.known[index].bounded = bounded;
-            self.known[index].event_time = self.event_time(index);
-            if problems.is_empty() && !columns.is_empty() {
-                self.known[index].output = Some(input.clone());
-            } else if columns.is_empty() {
-                self.report(index, "`columns` is empty: name at least one column");
-            }
-            problems
-                .into_iter()
-                .for_each(|problem| self.report(index, problem));
+        let event_time = self.event_time(index);
+        let completed = spec.complete(&Input {
+            schema: input,
+            keys,
+            bounded,
+            event_time: event_time.as_ref(),
+        });
+        if let Err(problem) = completed {
+            self.report(index, problem);
             return;
         }
-        let event_time = self.event_time(index);
-        let Some(spec) = spec_of(transformation, input, keys, bounded, event_time.as_ref()) else {
-            self.report(
-                index,
-                "windows need event time: put a `watermarks: { column: ... }` step before the key-by, on each of its inputs",
-            );
-            return;
-        };
         if !bounded && spec.waits_for_the_end() {
             self.report(
                 index,
@@ -131,7 +138,10 @@ impl Check<'_> {
         transformation: &Transformation,
         inputs: &[usize],
     ) -> Option<Vec<String>> {
-        if !transformation.is_keyed() {
+        let is_keyed = transformation
+            .operator()
+            .is_some_and(|it| it.keys().is_some());
+        if !is_keyed {
             return Some(Vec::new());
         }
         if inputs
@@ -161,85 +171,5 @@ impl Check<'_> {
             return None;
         }
         Some(first.to_vec())
-    }
-}
-
-/// Returns the specification of an operator; `None` for windows without event time, and for a key-by, which is
-/// no operator.
-fn spec_of(
-    transformation: &Transformation,
-    input: &Schema,
-    keys: Vec<String>,
-    bounded: bool,
-    event_time: Option<&EventTime>,
-) -> Option<OperatorSpec> {
-    let implied = if bounded { Emit::Final } else { Emit::Updates };
-    Some(match transformation.clone() {
-        Transformation::KeyBy { .. } => return None,
-        Transformation::FileSource { paths } => OperatorSpec::FileSource { paths },
-        Transformation::Datagen {
-            rate,
-            count,
-            seed,
-            keys,
-        } => OperatorSpec::Datagen {
-            rate,
-            count,
-            seed,
-            keys,
-        },
-        Transformation::SplitWords { column } => OperatorSpec::SplitWords { column },
-        Transformation::Filter { column, op, value } => {
-            let in_type = input
-                .column_type(&column)
-                .and_then(|column_type| value_in_type(&value, column_type));
-            OperatorSpec::Filter {
-                column,
-                op,
-                value: in_type.unwrap_or(value),
-            }
-        }
-        Transformation::Where { condition } => OperatorSpec::Where { condition },
-        Transformation::Map { columns } => OperatorSpec::Map { columns },
-        Transformation::Project { columns } => OperatorSpec::Project { columns },
-        Transformation::Count { emit } => OperatorSpec::Count {
-            keys,
-            emit: emit.unwrap_or(implied),
-        },
-        Transformation::Sum { column, emit } => OperatorSpec::Sum {
-            keys,
-            column,
-            emit: emit.unwrap_or(implied),
-        },
-        Transformation::Print { prefix } => OperatorSpec::Print { prefix },
-        Transformation::FileSink { path } => OperatorSpec::FileSink { path },
-        Transformation::Discard => OperatorSpec::Discard {},
-        Transformation::Operator(spec) => spec,
-        Transformation::Aggregate {
-            aggregations,
-            emit,
-            windows,
-        } => OperatorSpec::Aggregate(Aggregate {
-            keys,
-            aggregations,
-            trigger: match (windows, emit.unwrap_or(implied)) {
-                (Some(windows), _) => Trigger::Window(window(windows, event_time?)),
-                (None, Emit::Final) => Trigger::Final,
-                (None, Emit::Updates) => Trigger::Updates,
-            },
-        }),
-        Transformation::Custom(custom) => OperatorSpec::Custom(custom),
-        Transformation::Exec(exec) => OperatorSpec::Exec(exec),
-        Transformation::ExecSource(exec) => OperatorSpec::ExecSource(exec),
-        Transformation::ExecSink(exec) => OperatorSpec::ExecSink(exec),
-    })
-}
-
-fn window(windows: Windows, event_time: &EventTime) -> Window {
-    Window {
-        size_ms: windows.size_ms,
-        slide_ms: windows.slide_ms,
-        time: event_time.column.clone(),
-        allowed_lateness_ms: windows.allowed_lateness_ms,
     }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use tanist_model::Transformation;
 use tanist_model::problem::{MAX_PROBLEMS, instead, nearest};
 
 use super::Check;
-use crate::{StreamNode, Transformation};
+use crate::StreamNode;
 
 /// Maximum number of steps in a union.
 const MAX_INPUTS: usize = 100;

@@ -1,9 +1,7 @@
 //! Reads the `artifacts` of a job file: for each name a path or an address, or a map with more fields.
 
 use tanist_model::artifact::ArtifactSpec;
-
-use super::node::{Node, Value};
-use super::reader::{Fields, Reader};
+use tanist_model::job_file::{Fields, Node, Reader, Value};
 
 pub(super) fn read(node: &Node, reader: &mut Reader) -> Vec<ArtifactSpec> {
     let Value::Map(fields) = &node.value else {

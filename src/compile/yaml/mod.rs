@@ -1,29 +1,24 @@
-//! Reads a job file (YAML, `version: 1`) into a [`StreamGraph`]. `docs/reference/job-file.md` documents the fields.
+//! Reads a job file (YAML, `version: 1`) into a [`StreamGraph`]. `docs/reference/job-file.md` documents its fields,
+//! `docs/reference/steps.md` those of the operators, which their declarations read.
 //!
 //! Reading reports all problems of the file itself; the same validator as for jobs built in Rust checks whether
 //! the steps fit together.
 
 mod artifacts;
-mod custom;
-mod exec;
-mod expressions;
-mod node;
-mod operators;
 mod parameters;
-mod reader;
+mod parse;
 mod resources;
 mod steps;
 
 use std::collections::BTreeMap;
 
 use tanist_ha::clock;
+use tanist_model::job_file::{Fields, Key, Node, Reader, Value};
 use tanist_model::problem::Problem;
 use tanist_model::restart;
 use tanist_proto::v1;
 
-use node::{Key, Node, Value};
 use parameters::Parameters;
-use reader::{Fields, Reader};
 
 use crate::{Exchange, StreamGraph};
 use crate::{JobFile, JobFileError};
@@ -33,7 +28,7 @@ pub(super) fn read(
     file: &JobFile,
     given: &BTreeMap<String, String>,
 ) -> Result<(StreamGraph, Vec<Problem>), JobFileError> {
-    let mut root = Node::parse(file)?;
+    let mut root = parse::parse(file)?;
     let mut reader = Reader::default();
     if !matches!(root.value, Value::Map(_)) {
         let message = format!(
@@ -41,11 +36,11 @@ pub(super) fn read(
             root.describe()
         );
         reader.problem(Some(root.position), message);
-        return Ok((StreamGraph::new("job"), reader.problems));
+        return Ok((StreamGraph::new("job"), reader.finish()));
     }
     put_in_parameters(&mut root, given, &mut reader);
     let graph = job(&root, &mut reader);
-    Ok((graph, reader.problems))
+    Ok((graph, reader.finish()))
 }
 
 fn put_in_parameters(root: &mut Node, given: &BTreeMap<String, String>, reader: &mut Reader) {
@@ -62,10 +57,10 @@ fn put_in_parameters(root: &mut Node, given: &BTreeMap<String, String>, reader: 
             ("version" | "parameters", _) => {}
             ("steps", Value::List(steps)) => {
                 for (index, step) in steps.iter_mut().enumerate() {
-                    reader.step = Some(steps::label(index, step));
+                    reader.begin_step(Some(steps::label(index, step)));
                     parameters.put_in(step, reader);
                 }
-                reader.step = None;
+                reader.begin_step(None);
             }
             _ => parameters.put_in(node, reader),
         }
@@ -112,10 +107,10 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
             ..
         }) => {
             for (index, node) in steps.iter().enumerate() {
-                reader.step = Some(steps::label(index, node));
+                reader.begin_step(Some(steps::label(index, node)));
                 graph.nodes.push(steps::read(index, node, reader));
             }
-            reader.step = None;
+            reader.begin_step(None);
         }
         Some(other) => {
             let message = format!(

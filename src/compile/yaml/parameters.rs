@@ -5,10 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tanist_model::job_file::{Fields, Node, Reader, Value};
 use tanist_model::problem::{Position, Problem, nearest};
-
-use super::node::{Node, Value};
-use super::reader::{Fields, Reader};
 
 /// Prefix of a reference to an artifact, which is not a parameter.
 const ARTIFACT: &str = "artifact:";
@@ -156,7 +154,7 @@ impl<'a> Parameters<'a> {
             match self.value(name, default) {
                 Some(value) => expanded.push_str(&value),
                 None => {
-                    let first = (position, reader.step.clone());
+                    let first = (position, reader.step().map(str::to_owned));
                     self.missing.entry(name.to_owned()).or_insert(first);
                     complete = false;
                 }
@@ -190,7 +188,7 @@ impl<'a> Parameters<'a> {
             format!("parameters: {}", list.join(", "))
         };
         for (name, (position, step)) in &self.missing {
-            reader.problems.push(Problem {
+            reader.add(Problem {
                 position: Some(*position),
                 step: step.clone(),
                 message: format!(

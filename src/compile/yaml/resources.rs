@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tanist_model::job_file::{Fields, Node, Reader, Value};
 use tanist_model::resources::amounts_problem;
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
-
-use super::exec::bytes;
-use super::node::{Node, Value};
-use super::reader::{Fields, Reader};
 
 /// The fields that are not extended resources.
 const FIELDS: [&str; 4] = ["cpu", "memory", "network-memory", "managed-memory"];
@@ -33,7 +30,7 @@ pub(super) fn read(reader: &mut Reader, field: &str, node: &Node) -> Option<Reso
         ("managed-memory", &mut resources.managed_memory),
     ] {
         *memory = fields
-            .optional_value(name, reader, bytes)
+            .optional_value(name, reader, Reader::bytes)
             .unwrap_or_default();
     }
     // Every other field is an extended resource; its name is checked together with the amounts.

@@ -1,50 +1,12 @@
-//! Reads the steps of a job file: the fields of each operator.
+//! Reads the steps of a job file. The fields of its operator are read by the operator's declaration.
 
-use serde_json::Value as Json;
-use tanist_model::Comparison;
-use tanist_model::problem::instead;
-use tanist_model::spec::AggregateFunction;
+use tanist_model::Transformation;
+use tanist_model::job_file::{Fields, Node, Reader, Value};
+use tanist_model::operators;
+use tanist_model::problem::{instead, nearest};
 
-use super::exec;
-use super::expressions;
-use super::node::{Node, Value};
-use super::operators;
-use super::reader::{Fields, Reader};
 use super::resources;
-use crate::{Partition, StreamNode, Transformation};
-
-/// The operators of a step.
-const OPERATORS: [&str; 29] = [
-    "file-source",
-    "datagen",
-    "split-words",
-    "filter",
-    "map",
-    "project",
-    "key-by",
-    "count",
-    "sum",
-    "print",
-    "file-sink",
-    "discard",
-    "stdin-source",
-    "socket-source",
-    "parse-json",
-    "parse-csv",
-    "format-json",
-    "format-csv",
-    "flat-map-regex",
-    "watermarks",
-    "min",
-    "max",
-    "average",
-    "aggregate",
-    "socket-sink",
-    "exec",
-    "exec-source",
-    "exec-sink",
-    "custom",
-];
+use crate::{Partition, StreamNode};
 
 /// The fields that a step can have besides its operator.
 const STEP_FIELDS: [&str; 10] = [
@@ -72,7 +34,7 @@ pub(super) fn label(index: usize, node: &Node) -> String {
     name.or_else(|| {
         let operator = fields
             .iter()
-            .find(|(key, _)| OPERATORS.contains(&key.text.as_str()));
+            .find(|(key, _)| operators::step(&key.text).is_some());
         operator.map(|(key, _)| key.text.clone())
     })
     .unwrap_or_else(|| format!("#{}", index + 1))
@@ -124,7 +86,7 @@ pub(super) fn read(index: usize, node: &Node, reader: &mut Reader) -> StreamNode
         .collect();
     let mut operators = others
         .iter()
-        .filter(|(key, _)| OPERATORS.contains(&key.text.as_str()));
+        .filter(|(key, _)| operators::step(&key.text).is_some());
     match (operators.next(), operators.next()) {
         (Some((key, node)), None) => {
             step.transformation = transformation(&key.text, node, reader);
@@ -144,14 +106,14 @@ pub(super) fn read(index: usize, node: &Node, reader: &mut Reader) -> StreamNode
         (None, _) => match others.as_slice() {
             [] => reader.problem(
                 Some(node.position),
-                format!("it has no operator: write one of {}", OPERATORS.join(", ")),
+                format!("it has no operator: write one of {}", list()),
             ),
             unknown => {
                 for (key, _) in unknown {
-                    let known = OPERATORS.into_iter().chain(STEP_FIELDS);
-                    let instead = match tanist_model::problem::nearest(&key.text, known) {
+                    let known = names().chain(STEP_FIELDS);
+                    let instead = match nearest(&key.text, known) {
                         Some(meant) => format!("did you mean `{meant}`?"),
-                        None => format!("there is: {}", OPERATORS.join(", ")),
+                        None => format!("there is: {}", list()),
                     };
                     let message = format!("there is no operator `{}`; {instead}", key.text);
                     reader.problem(Some(key.position), message);
@@ -179,83 +141,19 @@ fn inputs(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Vec<String>> {
 
 /// Reads an operator; `None` if a required field is missing or can't be read, which is reported.
 fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transformation> {
+    let step = operators::step(kind)?;
     let mut fields = Fields::of(node, reader);
-    let f = &mut fields;
-    let read = match kind {
-        "file-source" => operators::file_source(f, reader),
-        "datagen" => {
-            let rate = f.optional_value("rate", reader, Reader::u64);
-            let count = f.optional_value("count", reader, Reader::u64);
-            let seed = f.optional_value("seed", reader, Reader::u64).unwrap_or(0);
-            let keys = f.optional_value("keys", reader, Reader::u64).unwrap_or(100);
-            Some(Transformation::Datagen {
-                rate,
-                count,
-                seed,
-                keys,
-            })
-        }
-        "split-words" => f
-            .required("column", "line", reader, Reader::text)
-            .map(|column| Transformation::SplitWords { column }),
-        "filter" => match f.optional("where", reader, Reader::text) {
-            Some(condition) => Some(Transformation::Where { condition }),
-            None => comparison(f, reader),
-        },
-        "map" => f
-            .required(
-                "columns",
-                "{ total: price * amount }",
-                reader,
-                expressions::map,
-            )
-            .map(|columns| Transformation::Map { columns }),
-        "project" => f
-            .required("columns", "[word, count]", reader, expressions::list)
-            .map(|columns| Transformation::Project { columns }),
-        "key-by" => f
-            .required("columns", "[word]", reader, Reader::texts)
-            .map(|columns| Transformation::KeyBy { columns }),
-        "aggregate" => return operators::aggregate(node, reader),
-        "print" => {
-            let prefix = f
-                .optional("prefix", reader, Reader::text)
-                .unwrap_or_default();
-            Some(Transformation::Print { prefix })
-        }
-        "file-sink" => f
-            .required("path", "out", reader, Reader::text)
-            .map(|path| Transformation::FileSink { path }),
-        "discard" => Some(Transformation::Discard),
-        "custom" => super::custom::read(f, reader).map(Transformation::Custom),
-        "exec" => exec::read(exec::Role::Between, f, reader).map(Transformation::Exec),
-        "exec-source" => exec::read(exec::Role::Source, f, reader).map(Transformation::ExecSource),
-        "exec-sink" => exec::read(exec::Role::Sink, f, reader).map(Transformation::ExecSink),
-        _ => {
-            let function = AggregateFunction::ALL
-                .into_iter()
-                .find(|(name, _)| *name == kind);
-            match function {
-                Some((_, function)) => operators::single_aggregate(function, f, reader),
-                None => operators::operator(kind, f, reader).map(Transformation::Operator),
-            }
-        }
-    };
-    fields.finish(kind, reader);
+    let read = (step.read)(&mut fields, reader);
+    fields.finish(step.name, reader);
     read
 }
 
-/// A filter without SQL.
-fn comparison(f: &mut Fields<'_>, reader: &mut Reader) -> Option<Transformation> {
-    let column = f.required("column", "word", reader, Reader::text);
-    let comparisons = Comparison::ALL.map(|comparison| (comparison.name(), comparison));
-    let op = f.required("op", "eq", reader, |reader, field, node| {
-        reader.one_of(field, node, &comparisons)
-    });
-    let value = f.required("value", "\"the\"", reader, Reader::text);
-    Some(Transformation::Filter {
-        column: column?,
-        op: op?,
-        value: Json::String(value?),
-    })
+/// The names of all operators.
+fn names() -> impl Iterator<Item = &'static str> + Clone {
+    operators::steps().map(|step| step.name)
+}
+
+/// The names of all operators, for a message.
+fn list() -> String {
+    names().collect::<Vec<_>>().join(", ")
 }

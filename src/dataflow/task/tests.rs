@@ -4,7 +4,7 @@
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use async_trait::async_trait;
-use tanist_model::OperatorSpec;
+use tanist_model::{OperatorSpec, operators};
 use tanist_proto::id::JobVertexId;
 use tanist_proto::v1::{Column, ColumnType, JobVertex, Operator as GraphOperator};
 use tokio::time::Instant;
@@ -117,12 +117,12 @@ fn chained() -> TaskSpec {
         spec: spec.to_json(),
         output,
     };
-    let source = OperatorSpec::Datagen {
+    let source = OperatorSpec::Datagen(operators::Datagen {
         rate: None,
         count: None,
         seed: 0,
         keys: 1,
-    };
+    });
     let column = Column {
         name: "n".to_owned(),
         r#type: ColumnType::Int64.into(),
@@ -132,7 +132,11 @@ fn chained() -> TaskSpec {
         id: JobVertexId::from_bits(1).to_string(),
         operators: vec![
             operator("source", &source, vec![column]),
-            operator("sink", &OperatorSpec::Discard {}, Vec::new()),
+            operator(
+                "sink",
+                &OperatorSpec::Discard(operators::Discard {}),
+                Vec::new(),
+            ),
         ],
         parallelism: 1,
         max_parallelism: 128,

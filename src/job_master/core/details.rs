@@ -200,7 +200,7 @@ pub fn before_its_end(result: &pb::JobResult) -> pb::JobDetails {
 fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     let directory = |operator: &pb::Operator| match serde_json::from_str(&operator.spec) {
-        Ok(OperatorSpec::FileSink { path }) => Some(path),
+        Ok(OperatorSpec::FileSink(sink)) => Some(sink.path),
         Ok(_) | Err(_) => None,
     };
     let mut directories: Vec<String> = operators.filter_map(directory).collect();

@@ -24,7 +24,6 @@ use std::ffi::OsString;
 pub(super) use artifacts::ArtifactCache;
 pub(super) use kept::KeptArtifacts;
 pub(super) use lease::ProgramLeases;
-pub(super) use operator::{Exec, ExecSource};
 
 /// The hidden first argument of this binary.
 const SUBCOMMAND: &str = "exec-child";

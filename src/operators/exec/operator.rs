@@ -13,22 +13,51 @@ use arrow_array::RecordBatch;
 use bytes::{Buf as _, BytesMut};
 use tanist_dataflow::record::BATCH_BYTES;
 use tanist_dataflow::{
-    EndOfInput, External, ExternalStatus, Operator, OperatorContext, OperatorError, Output, Source,
-    SourceState, Stopped, TimeSignal,
+    Built, EndOfInput, External, ExternalStatus, Operator, OperatorContext, OperatorError, Output,
+    Source, SourceState, Stopped, TimeSignal,
 };
-use tanist_model::{ExecSpec, input_ends};
+use tanist_model::{ExecSpec, input_ends, operators};
 use tokio::io::{AsyncWrite as _, ReadBuf};
 use tokio::time::Instant;
 
 use super::codec::{Decoder, encode};
 use super::environment;
 use super::program::{Environment, Program, ProgramError};
+use crate::factory::{Runtime, Setup, operator, source};
 use crate::host::TaskHost;
 
 /// Bytes that wait for the program up to which it accepts another batch.
 const ROOM: usize = 64 * 1024;
 /// Bytes that are read at once.
 const PIECE: usize = 64 * 1024;
+
+impl Runtime for operators::Exec {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(Exec::new(
+            self.program(),
+            Role::Between,
+            setup.context,
+            setup.host,
+        ))
+    }
+}
+
+impl Runtime for operators::ExecSink {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        operator(Exec::new(
+            self.program(),
+            Role::Sink,
+            setup.context,
+            setup.host,
+        ))
+    }
+}
+
+impl Runtime for operators::ExecSource {
+    fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        source(ExecSource::new(self.program(), setup.context, setup.host))
+    }
+}
 
 /// The program's role in the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +68,7 @@ enum Role {
 }
 
 /// A program between a task's records. As an operator it has input.
-pub(crate) struct Exec {
+struct Exec {
     spec: ExecSpec,
     role: Role,
     context: OperatorContext,
@@ -56,20 +85,6 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
-    /// Creates a transformation.
-    pub(crate) fn between(
-        spec: &ExecSpec,
-        context: &OperatorContext,
-        host: &Arc<TaskHost>,
-    ) -> Exec {
-        Exec::new(spec, Role::Between, context, host)
-    }
-
-    /// Creates a sink.
-    pub(crate) fn sink(spec: &ExecSpec, context: &OperatorContext, host: &Arc<TaskHost>) -> Exec {
-        Exec::new(spec, Role::Sink, context, host)
-    }
-
     fn new(spec: &ExecSpec, role: Role, context: &OperatorContext, host: &Arc<TaskHost>) -> Exec {
         let decoder = match role {
             Role::Sink => None,
@@ -265,18 +280,14 @@ impl Operator for Exec {
 }
 
 /// A program that produces records.
-pub(crate) struct ExecSource {
+struct ExecSource {
     exec: Exec,
     ready: VecDeque<RecordBatch>,
     failure: Option<OperatorError>,
 }
 
 impl ExecSource {
-    pub(crate) fn new(
-        spec: &ExecSpec,
-        context: &OperatorContext,
-        host: &Arc<TaskHost>,
-    ) -> ExecSource {
+    fn new(spec: &ExecSpec, context: &OperatorContext, host: &Arc<TaskHost>) -> ExecSource {
         ExecSource {
             exec: Exec::new(spec, Role::Source, context, host),
             ready: VecDeque::new(),

@@ -67,11 +67,11 @@ pub(super) fn run_directory(job: JobId, run: &str) -> String {
 fn sinks_into(graph: &JobGraph, directory: &Path) -> usize {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     let specs = operators.filter_map(|operator| serde_json::from_str(&operator.spec).ok());
-    specs
-        .filter(
-            |spec| matches!(spec, OperatorSpec::FileSink { path } if Path::new(path) == directory),
-        )
-        .count()
+    let is_into = |spec: &OperatorSpec| match spec {
+        OperatorSpec::FileSink(sink) => Path::new(&sink.path) == directory,
+        _ => false,
+    };
+    specs.filter(is_into).count()
 }
 
 /// Refuses a directory that has part files. No part of a job is visible while one of its tasks may still start,

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tanist_compile::{CompileOptions, JobFile};
-use tanist_model::spec::{
+use tanist_model::operators::{
     Aggregate, Aggregation, DeclaredColumn, FollowFiles, ParseCsv, Reading, Trigger, Watermarks,
-    Window,
+    Windows,
 };
-use tanist_model::{ColumnType, OperatorSpec};
+use tanist_model::{ColumnType, OperatorSpec, operators};
 use tanist_proto::v1::{JobGraph, Partitioning};
 
 use super::{GraphBuilder, Placement, TaskManager, compiled, deploy, finish, spec, wait_until};
@@ -18,12 +18,12 @@ const APART: Placement = |vertex, subtask| vertex + subtask as usize;
 const TOGETHER: Placement = |_, _| 0;
 
 fn datagen(rate: Option<u64>, count: Option<u64>) -> OperatorSpec {
-    OperatorSpec::Datagen {
+    OperatorSpec::Datagen(operators::Datagen {
         rate,
         count,
         seed: 7,
         keys: 10,
-    }
+    })
 }
 
 fn watermarks(column: &str, idle_timeout_ms: Option<u64>) -> OperatorSpec {
@@ -39,21 +39,21 @@ fn counts_in_windows(time: &str) -> OperatorSpec {
     OperatorSpec::Aggregate(Aggregate {
         keys: vec!["key".into()],
         aggregations: vec![Aggregation::count("count")],
-        trigger: Trigger::Window(Window {
+        trigger: Some(Trigger::Window(Windows {
             size_ms: 100,
             slide_ms: 100,
             time: time.into(),
             allowed_lateness_ms: 0,
-        }),
+        })),
     })
 }
 
 /// Builds a job whose `makers` subtasks make `records` records each, and whose two further subtasks count them
 /// by key in windows.
 fn counting_in_windows(makers: u32, records: u64, output: &std::path::Path) -> GraphBuilder {
-    let sink = OperatorSpec::FileSink {
+    let sink = OperatorSpec::FileSink(operators::FileSink {
         path: output.to_string_lossy().into_owned(),
-    };
+    });
     GraphBuilder::new()
         .vertex(
             makers,
@@ -152,7 +152,7 @@ async fn windows_are_emitted_while_the_input_goes_on() {
         )
         .vertex(
             1,
-            &[OperatorSpec::Discard {}],
+            &[OperatorSpec::Discard(operators::Discard {})],
             Some((1, Partitioning::Rebalance, &[])),
         )
         .build();
@@ -195,7 +195,7 @@ fn followed(directory: &std::path::Path, idle_timeout_ms: Option<u64>) -> Arc<Jo
         )
         .vertex(
             1,
-            &[OperatorSpec::Discard {}],
+            &[OperatorSpec::Discard(operators::Discard {})],
             Some((1, Partitioning::Rebalance, &[])),
         )
         .build()

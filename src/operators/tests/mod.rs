@@ -22,7 +22,7 @@ use tanist_dataflow::{
 use tanist_gateway::fencing::HighestEpoch;
 use tanist_ha::election::Epoch;
 use tanist_model::files::{Look, matching_files};
-use tanist_model::{Emit, OperatorSpec, coordinated_spec};
+use tanist_model::{Emit, OperatorSpec, file_source, operators};
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::{
@@ -41,16 +41,16 @@ const EPOCH: Epoch = Epoch::new(1);
 
 /// Counts how often each value of a column occurs.
 pub(super) fn count_by(key: &str, emit: Emit) -> OperatorSpec {
-    OperatorSpec::Count {
+    OperatorSpec::Count(operators::Count {
         keys: vec![key.to_owned()],
-        emit,
-    }
+        emit: Some(emit),
+    })
 }
 
 pub(super) fn file_sink(path: &Path) -> OperatorSpec {
-    OperatorSpec::FileSink {
+    OperatorSpec::FileSink(operators::FileSink {
         path: path.to_string_lossy().into_owned(),
-    }
+    })
 }
 
 /// Waits until all tasks have finished and returns what they have to commit.
@@ -109,12 +109,10 @@ impl Coordinator {
         let job = graph.job_id.parse().expect("an id");
         let mut splits = self.splits.lock();
         for vertex in &graph.vertices {
-            let Some(OperatorSpec::FileSource { paths }) =
-                coordinated_spec(&vertex.operators[0].spec)
-            else {
+            let Some(source) = file_source(&vertex.operators[0].spec) else {
                 continue;
             };
-            let of_subtask = |subtask| only_split(&paths, subtask, vertex.parallelism);
+            let of_subtask = |subtask| only_split(&source.paths, subtask, vertex.parallelism);
             let key = (job, vertex.id.parse().expect("an id"));
             splits.entry(key).or_insert_with(|| {
                 let all: Result<_, _> = (0..vertex.parallelism).map(of_subtask).collect();

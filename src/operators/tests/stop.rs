@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use tanist_dataflow::TaskStatus;
-use tanist_model::{Emit, OperatorSpec};
+use tanist_model::{Emit, OperatorSpec, operators};
 use tanist_proto::v1::Partitioning;
 
 use super::{GraphBuilder, TaskManager, deploy, spec, wait_until};
 
 fn datagen(rate: Option<u64>) -> OperatorSpec {
-    OperatorSpec::Datagen {
+    OperatorSpec::Datagen(operators::Datagen {
         rate,
         count: None,
         seed: 7,
         keys: 100,
-    }
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -22,13 +22,13 @@ async fn all_that_an_endless_source_has_made_is_worked_off() {
     // At full speed, and so slowly that the source mostly waits.
     for rate in [None, Some(1)] {
         let directory = tempfile::tempdir().expect("a directory");
-        let count = OperatorSpec::Count {
+        let count = OperatorSpec::Count(operators::Count {
             keys: vec!["key".to_owned()],
-            emit: Emit::Final,
-        };
-        let sink = OperatorSpec::FileSink {
+            emit: Some(Emit::Final),
+        });
+        let sink = OperatorSpec::FileSink(operators::FileSink {
             path: directory.path().to_string_lossy().into_owned(),
-        };
+        });
         let graph = GraphBuilder::new()
             .vertex(1, &[datagen(rate)], None)
             .vertex(1, &[count, sink], Some((0, Partitioning::Hash, &["key"])))
@@ -58,7 +58,11 @@ async fn all_that_an_endless_source_has_made_is_worked_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_that_hears_it_before_it_begins_ends_with_nothing() {
     let graph = GraphBuilder::new()
-        .vertex(1, &[datagen(None), OperatorSpec::Discard {}], None)
+        .vertex(
+            1,
+            &[datagen(None), OperatorSpec::Discard(operators::Discard {})],
+            None,
+        )
         .build();
     let managers = TaskManager::start_many::<1>().await;
     let task = managers[0]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_dataflow::{RunningTask, TaskSpec, TaskStatus};
-use tanist_model::{Emit, OperatorSpec};
+use tanist_model::{Emit, OperatorSpec, operators};
 use tanist_proto::id::Generation;
 use tanist_proto::v1::{JobGraph, Partitioning};
 
@@ -15,12 +15,12 @@ use super::{
 use crate::sink;
 
 fn datagen(rate: Option<u64>, count: Option<u64>) -> OperatorSpec {
-    OperatorSpec::Datagen {
+    OperatorSpec::Datagen(operators::Datagen {
         rate,
         count,
         seed: 7,
         keys: 100,
-    }
+    })
 }
 
 /// Builds an unbounded job: datagen, then a running count into a sink that discards it.
@@ -29,7 +29,10 @@ fn stream(source: OperatorSpec, partitioning: Partitioning) -> Arc<JobGraph> {
         .vertex(2, &[source], None)
         .vertex(
             2,
-            &[count_by("key", Emit::Updates), OperatorSpec::Discard {}],
+            &[
+                count_by("key", Emit::Updates),
+                OperatorSpec::Discard(operators::Discard {}),
+            ],
             Some((0, partitioning, &["key"])),
         )
         .build()
@@ -191,25 +194,27 @@ async fn a_busy_task_is_cancelled_by_dropping_it() {
 #[tokio::test]
 async fn an_operators_error_names_operator_subtask_and_record_and_reaches_consumers() {
     let managers = TaskManager::start_many::<2>().await;
-    let sum = |column: &str| OperatorSpec::Sum {
-        keys: vec!["key".to_owned()],
-        column: column.to_owned(),
-        emit: Emit::Updates,
+    let sum = |column: &str| {
+        OperatorSpec::Sum(operators::Sum {
+            keys: vec!["key".to_owned()],
+            column: column.to_owned(),
+            emit: Some(Emit::Updates),
+        })
     };
     // Running sums of running sums soon overflow.
-    let mut chain = vec![OperatorSpec::Datagen {
+    let mut chain = vec![OperatorSpec::Datagen(operators::Datagen {
         rate: None,
         count: None,
         seed: 1,
         keys: 1,
-    }];
+    })];
     chain.push(sum("seq"));
     chain.extend((0..6).map(|_| sum("sum")));
     let graph = GraphBuilder::new()
         .vertex(1, &chain, None)
         .vertex(
             1,
-            &[OperatorSpec::Discard {}],
+            &[OperatorSpec::Discard(operators::Discard {})],
             Some((0, Partitioning::Forward, &[])),
         )
         .build();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tanist_dataflow::TaskStatus;
-use tanist_model::{Emit, OperatorSpec};
+use tanist_model::{Emit, OperatorSpec, operators};
 use tanist_proto::v1::{JobGraph, Partitioning};
 
 use super::{
@@ -19,11 +19,15 @@ use crate::sink;
 /// Builds a job that reads lines, cuts them into words, shuffles, counts, gathers and writes them.
 fn word_count(input: &Path, output: &Path, parallelism: [u32; 3]) -> Arc<JobGraph> {
     let paths = vec![input.join("*.txt").to_string_lossy().into_owned()];
-    let split = OperatorSpec::SplitWords {
+    let split = OperatorSpec::SplitWords(operators::SplitWords {
         column: "line".to_owned(),
-    };
+    });
     GraphBuilder::new()
-        .vertex(parallelism[0], &[OperatorSpec::FileSource { paths }], None)
+        .vertex(
+            parallelism[0],
+            &[OperatorSpec::FileSource(operators::FileSource { paths })],
+            None,
+        )
         .vertex(
             parallelism[1],
             &[split],

@@ -19,7 +19,7 @@ mod requests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tanist_model::{OperatorSpec, coordinated_spec, files};
+use tanist_model::{file_source, files};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::coordinator_state::State;
@@ -92,12 +92,9 @@ fn coordinated(graph: &pb::JobGraph) -> Vec<Coordinated> {
     let of_vertex = |vertex: &pb::JobVertex| {
         let (vertex_id, parallelism) = (vertex.id.clone(), vertex.parallelism);
         let operators = vertex.operators.iter().filter_map(move |operator| {
-            let kind = match coordinated_spec(&operator.spec)? {
-                OperatorSpec::FileSource { paths, .. } => Kind::FileSplits {
-                    paths,
-                    most_path_bytes: MOST_PATH_BYTES,
-                },
-                _ => return None,
+            let kind = Kind::FileSplits {
+                paths: file_source(&operator.spec)?.paths,
+                most_path_bytes: MOST_PATH_BYTES,
             };
             Some(Coordinated {
                 vertex_id: vertex_id.clone(),

@@ -2,7 +2,7 @@
 //! fails for lack of slots that will become free, and no job keeps slots that it cannot use and that others lack.
 
 use tanist_gateway::Unfulfillable;
-use tanist_model::OperatorSpec;
+use tanist_model::{OperatorSpec, operators};
 use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
@@ -14,12 +14,12 @@ use crate::core::{CoreOptions, Effect, Event};
 
 /// Gives the vertex an unbounded source.
 fn never_ends(graph: &mut pb::JobGraph, vertex: usize) {
-    let source = OperatorSpec::Datagen {
+    let source = OperatorSpec::Datagen(operators::Datagen {
         rate: None,
         count: None,
         seed: 0,
         keys: 1,
-    };
+    });
     graph.vertices[vertex].operators = vec![pb::Operator {
         name: "source".to_owned(),
         spec: source.to_json(),

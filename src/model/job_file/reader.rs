@@ -3,24 +3,44 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use tanist_model::problem::{Position, Problem, instead};
+use crate::problem::{Position, Problem, instead};
 
 use super::node::{Key, Node, Value};
 
 /// Collects problems, with the step that they are about.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
-    pub problems: Vec<Problem>,
-    pub step: Option<String>,
+pub struct Reader {
+    problems: Vec<Problem>,
+    step: Option<String>,
 }
 
 impl Reader {
+    /// Sets the step that further problems are about; `None` for the whole job.
+    pub fn begin_step(&mut self, step: Option<String>) {
+        self.step = step;
+    }
+
+    /// The step that further problems are about.
+    pub fn step(&self) -> Option<&str> {
+        self.step.as_deref()
+    }
+
+    /// Ends reading; returns the problems.
+    pub fn finish(self) -> Vec<Problem> {
+        self.problems
+    }
+
+    /// Reports a problem.
     pub fn problem(&mut self, position: Option<Position>, message: impl Into<String>) {
-        let problem = Problem {
+        self.add(Problem {
             position,
             step: self.step.clone(),
             message: message.into(),
-        };
+        });
+    }
+
+    /// Reports a problem that may be about another step.
+    pub fn add(&mut self, problem: Problem) {
         self.problems.push(problem);
     }
 
@@ -54,10 +74,12 @@ impl Reader {
         parsed
     }
 
+    /// Reads a whole number.
     pub fn u64(&mut self, field: &str, node: &Node) -> Option<u64> {
         self.parsed(field, node, "a whole number of at least 0")
     }
 
+    /// Reads a whole number of 32 bits.
     pub fn u32(&mut self, field: &str, node: &Node) -> Option<u32> {
         self.parsed(
             field,
@@ -66,16 +88,18 @@ impl Reader {
         )
     }
 
+    /// Reads a number.
     pub fn f64(&mut self, field: &str, node: &Node) -> Option<f64> {
         self.parsed(field, node, "a number")
     }
 
+    /// Reads a boolean.
     pub fn bool(&mut self, field: &str, node: &Node) -> Option<bool> {
         self.parsed(field, node, "`true` or `false`")
     }
 
     /// Reads one of several words.
-    pub(crate) fn one_of<T: Copy>(
+    pub fn one_of<T: Copy>(
         &mut self,
         field: &str,
         node: &Node,
@@ -128,6 +152,36 @@ impl Reader {
         }
         duration
     }
+
+    /// Reads a size with its unit, in bytes.
+    pub fn bytes(&mut self, field: &str, node: &Node) -> Option<u64> {
+        let size = parse_bytes(&self.text(field, node)?);
+        if size.is_none() {
+            self.wrong(
+                field,
+                node,
+                "a number and a unit, such as `512 mb` or `2 gb`",
+            );
+        }
+        size
+    }
+}
+
+fn parse_bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "b" => 0,
+        "k" | "kb" => 10,
+        "m" | "mb" => 20,
+        "g" | "gb" => 30,
+        "t" | "tb" => 40,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
 }
 
 fn parse_duration(text: &str) -> Option<Duration> {
@@ -148,11 +202,15 @@ fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// The fields of a map. Every field must be requested; others are unknown.
-pub(super) struct Fields<'n> {
+#[derive(Debug)]
+pub struct Fields<'n> {
     position: Position,
     fields: &'n [(Key, Node)],
     known: Vec<&'static str>,
+    /// Whether it is no text or list, so that a field that is not there is missing.
     complete: bool,
+    /// Whether a field may have any name.
+    takes_all: bool,
 }
 
 impl<'n> Fields<'n> {
@@ -178,6 +236,7 @@ impl<'n> Fields<'n> {
             fields,
             known: Vec::new(),
             complete,
+            takes_all: false,
         }
     }
 
@@ -195,6 +254,27 @@ impl<'n> Fields<'n> {
             .any(|(key, node)| key.text == name && node.value == Value::Null)
     }
 
+    /// All fields that were not requested before. None of them is unknown any more.
+    pub fn others(&mut self) -> impl Iterator<Item = (&'n Key, &'n Node)> + use<'n> {
+        self.takes_all = true;
+        let (fields, known) = (self.fields, self.known.clone());
+        let others = fields
+            .iter()
+            .filter(move |(key, _)| !known.contains(&key.text.as_str()));
+        others.map(|(key, node)| (key, node))
+    }
+
+    /// The names of the fields that were requested, each once, in the order of the requests.
+    pub fn requested(&self) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        for name in &self.known {
+            if !names.contains(name) {
+                names.push(*name);
+            }
+        }
+        names
+    }
+
     /// Reads an optional field.
     pub fn optional<T>(
         &mut self,
@@ -208,7 +288,7 @@ impl<'n> Fields<'n> {
 
     /// [`Fields::optional`] for numbers, durations and choices: an empty text from a parameter counts as
     /// absent, so that a parameter can disable the field.
-    pub(crate) fn optional_value<T>(
+    pub fn optional_value<T>(
         &mut self,
         name: &'static str,
         reader: &mut Reader,
@@ -248,6 +328,9 @@ impl<'n> Fields<'n> {
 
     /// Reports every field that was not requested.
     pub fn finish(self, what: &str, reader: &mut Reader) {
+        if self.takes_all {
+            return;
+        }
         for (key, _) in self
             .fields
             .iter()
@@ -274,5 +357,14 @@ mod tests {
         assert_eq!(parse_duration("10"), None);
         assert_eq!(parse_duration("ten s"), None);
         assert_eq!(parse_duration("18446744073709551615 d"), None);
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_bytes("512 mb"), Some(512 << 20));
+        assert_eq!(parse_bytes("2GB"), Some(2 << 30));
+        assert_eq!(parse_bytes("7 b"), Some(7));
+        assert_eq!(parse_bytes("7"), None);
+        assert_eq!(parse_bytes("18446744073709551615 kb"), None);
     }
 }

@@ -1,76 +1,28 @@
-//! A YAML document as a tree whose nodes know their positions.
-//!
-//! Scalars keep their text and have no type: the type is known only where a field is read, and a parameter may
-//! stand for a number.
+//! Parses YAML into the tree of a job file.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
-use tanist_model::problem::Position;
+use tanist_model::Position;
+use tanist_model::job_file::{Key, Node, Value};
 
 use crate::{JobFile, JobFileError};
 
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Node {
-    pub position: Position,
-    pub value: Value,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
-    /// Nothing, `null` or `~`.
-    Null,
-    Scalar {
-        text: String,
-        /// The text in the file, if parameters were substituted.
-        written: Option<String>,
-    },
-    List(Vec<Node>),
-    Map(Vec<(Key, Node)>),
-    /// A scalar whose parameters have no value, which has been reported.
-    Unreadable,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Key {
-    pub position: Position,
-    pub text: String,
-}
-
-impl Node {
-    pub fn parse(file: &JobFile) -> Result<Node, JobFileError> {
-        let options = serde_saphyr::options! {
-            strict_booleans: true,
-            with_snippet: false,
-        };
-        serde_saphyr::from_str_with_options::<Spanned<Raw>>(&file.text, options)
-            .map(|raw| raw_node(raw, &file.text))
-            .map_err(|error| JobFileError::Syntax {
-                name: file.name.clone(),
-                position: error.location().map(position),
-                message: message(&error),
-            })
-    }
-
-    /// Describes the value for messages.
-    pub fn describe(&self) -> String {
-        match &self.value {
-            Value::Null => "empty".into(),
-            Value::Scalar {
-                text,
-                written: None,
-            } => format!("`{text}`"),
-            Value::Scalar {
-                text,
-                written: Some(written),
-            } => format!("`{text}` (from `{written}`)"),
-            Value::List(_) => "a list".into(),
-            Value::Map(_) => "a map of fields".into(),
-            Value::Unreadable => "unreadable".into(),
-        }
-    }
+/// Parses a job file.
+pub(super) fn parse(file: &JobFile) -> Result<Node, JobFileError> {
+    let options = serde_saphyr::options! {
+        strict_booleans: true,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options::<Spanned<Raw>>(&file.text, options)
+        .map(|raw| raw_node(raw, &file.text))
+        .map_err(|error| JobFileError::Syntax {
+            name: file.name.clone(),
+            position: error.location().map(position),
+            message: message(&error),
+        })
 }
 
 /// The parser's message without its position, which is reported in our own form.

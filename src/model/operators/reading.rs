@@ -1,11 +1,13 @@
-//! Columns that a step declares: how texts are converted to them, and how unreadable ones are handled.
+//! Columns that an operator declares: how texts are converted to them, how unreadable ones are handled, and how they
+//! are read from a job file.
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::problem::MAX_PROBLEMS;
+use crate::job_file::{Fields, Key, Node, Reader, Value as NodeValue};
+use crate::problem::{MAX_PROBLEMS, instead};
 use crate::timestamp;
 use crate::{Column, ColumnType, Schema};
 
@@ -153,7 +155,7 @@ impl Reading {
     }
 
     /// Returns the problem of a valid timestamp format by which no text can ever be read.
-    pub(crate) fn format_problem(&self) -> Option<String> {
+    pub(super) fn format_problem(&self) -> Option<String> {
         let format = self.timestamp_format.as_deref()?;
         let is_useless = timestamp::is_format(format) && !timestamp::says_a_time(format);
         is_useless.then(|| {
@@ -206,4 +208,103 @@ pub fn value_in_type(value: &Value, column_type: ColumnType) -> Option<Value> {
         | (ColumnType::Int64 | ColumnType::Float64 | ColumnType::Timestamp, Value::Bool(_))
         | (ColumnType::Bool, Value::Number(_)) => None,
     }
+}
+
+/// The field with the column that is read.
+pub(super) const COLUMN: &[&str] =
+    &["`column` | a column, `string` | required | the column to read"];
+
+/// The field with the declared columns.
+pub(super) const COLUMNS: &[&str] = &[
+    "`columns` | a map from names to types | required | the columns: `{ user: string, bytes: int64 }`",
+];
+
+/// The other fields.
+pub(super) const FIELDS: &[&str] = &[
+    "`on-error` | `fail`, `skip`, `null` | `fail` | for a record that can't be parsed: fail the job, skip and count it, or its columns have no value, so that all columns may lack one",
+    "`timestamp-format` | a format as in strftime | RFC 3339 (UTC if without zone) or milliseconds since 1970 | format of times: `%d/%b/%Y:%H:%M:%S %z`; a date without time of day means midnight",
+];
+
+/// Reads the fields of all operators that convert texts, but for their columns.
+pub(super) fn read(
+    fields: &mut Fields<'_>,
+    reader: &mut Reader,
+    columns: Option<Vec<DeclaredColumn>>,
+) -> Option<Reading> {
+    let on_error = fields.optional_value("on-error", reader, |reader, field, node| {
+        reader.one_of(field, node, &OnError::ALL)
+    });
+    // YAML parses `null` as an empty value.
+    let on_error = match fields.is_null("on-error") {
+        true => Some(OnError::Null),
+        false => on_error,
+    };
+    let timestamp_format = fields.optional("timestamp-format", reader, Reader::text);
+    Some(Reading {
+        columns: columns?,
+        on_error: on_error.unwrap_or_default(),
+        timestamp_format,
+    })
+}
+
+/// Reads columns by name: a type, with a `?` if it is nullable; or `type` and `default`.
+pub(super) fn columns(
+    reader: &mut Reader,
+    field: &str,
+    node: &Node,
+) -> Option<Vec<DeclaredColumn>> {
+    let declared = match &node.value {
+        NodeValue::Map(declared) => declared,
+        NodeValue::Unreadable => return None,
+        NodeValue::Null | NodeValue::Scalar { .. } | NodeValue::List(_) => {
+            let message = format!(
+                "`{field}` is {}: write a map of names and types, such as `{{ user: string, bytes: int64 }}`",
+                node.describe()
+            );
+            reader.problem(Some(node.position), message);
+            return None;
+        }
+    };
+    let columns: Vec<_> = declared
+        .iter()
+        .map(|(key, node)| column(key, node, reader))
+        .collect();
+    columns.into_iter().collect()
+}
+
+fn column(key: &Key, node: &Node, reader: &mut Reader) -> Option<DeclaredColumn> {
+    let NodeValue::Map(_) = &node.value else {
+        let (column_type, nullable) = column_type(reader, &key.text, node)?;
+        let column = DeclaredColumn::new(&key.text, column_type);
+        return Some(if nullable { column.or_null() } else { column });
+    };
+    let mut fields = Fields::of(node, reader);
+    let declared = fields.required("type", "int64", reader, column_type);
+    let default = fields.optional("default", reader, Reader::text);
+    fields.finish("a column", reader);
+    let (column_type, nullable) = declared?;
+    let mut column = DeclaredColumn::new(&key.text, column_type);
+    column.nullable = nullable;
+    Some(match default {
+        Some(default) => column.or(default),
+        None => column,
+    })
+}
+
+fn column_type(reader: &mut Reader, field: &str, node: &Node) -> Option<(ColumnType, bool)> {
+    let text = reader.text(field, node)?;
+    let text = text.trim();
+    let (name, nullable) = match text.strip_suffix('?') {
+        Some(name) => (name, true),
+        None => (text, false),
+    };
+    let found = ColumnType::ALL
+        .into_iter()
+        .find(|known| known.name() == name);
+    if found.is_none() {
+        let instead = instead(name, ColumnType::ALL.map(ColumnType::name));
+        let message = format!("`{field}` has no type {}; {instead}", node.describe());
+        reader.problem(Some(node.position), message);
+    }
+    found.map(|found| (found, nullable))
 }

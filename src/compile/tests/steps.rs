@@ -1,0 +1,105 @@
+//! The declarations of the operators against the compiler: their examples, the format of their specifications.
+
+use tanist_model::operators::steps;
+use tanist_model::{OperatorSpec, unsupported};
+
+use super::{graph_of, message_of, options, with_steps};
+use crate::{JobBuilder, JobFile, compile};
+
+#[test]
+fn the_examples_of_the_reference_are_valid_and_show_their_step() {
+    for step in steps() {
+        let file = JobFile::new("job.yaml", with_steps(step.example));
+        let compiled = compile(&file, &options());
+        // Without the feature `sql` some are refused, and say so.
+        let needs = |error: &dyn std::fmt::Display| error.to_string().contains("the feature `sql`");
+        match compiled {
+            Ok(graph) => assert_eq!(unsupported(&graph), None),
+            Err(error) => assert!(!cfg!(feature = "sql") && needs(&error), "{error}"),
+        }
+        let shows = format!("- {}:", step.name);
+        assert!(step.example.contains(&shows), "{}", step.example);
+    }
+}
+
+#[test]
+fn what_a_job_graph_must_state_can_not_be_left_out() {
+    for incomplete in [
+        r#"{"type":"count","keys":["a"]}"#,
+        r#"{"type":"count","keys":["a"],"emit":null}"#,
+        r#"{"type":"sum","keys":["a"],"column":"b"}"#,
+        r#"{"type":"aggregate","keys":["a"],"aggregations":[]}"#,
+        r#"{"type":"key-by","columns":["a"]}"#,
+    ] {
+        assert!(OperatorSpec::from_json(incomplete).is_err(), "{incomplete}");
+    }
+}
+
+/// Vertex ids are hashes of these texts.
+#[test]
+fn specifications_keep_their_format() {
+    for json in [
+        r#"{"type":"file-source","paths":["/a"]}"#,
+        r#"{"type":"file-source","paths":[]}"#,
+        r#"{"type":"follow-files","paths":["/a"],"discovery_interval_ms":1000}"#,
+        r#"{"type":"datagen","seed":1,"keys":2}"#,
+        r#"{"type":"datagen","rate":3,"count":4,"seed":1,"keys":2}"#,
+        r#"{"type":"split-words","column":"a"}"#,
+        r#"{"type":"filter","column":"a","op":"starts-with","value":"b"}"#,
+        r#"{"type":"where","condition":"a > 1"}"#,
+        r#"{"type":"sample","fraction":0.1,"seed":7}"#,
+        r#"{"type":"map","columns":[{"name":"a","expression":"b"}]}"#,
+        r#"{"type":"project","columns":[{"name":"a","expression":"b"}]}"#,
+        r#"{"type":"count","keys":["a"],"emit":"final"}"#,
+        r#"{"type":"sum","keys":["a"],"column":"b","emit":"updates"}"#,
+        r#"{"type":"print","prefix":""}"#,
+        r#"{"type":"file-sink","path":"/a"}"#,
+        r#"{"type":"discard"}"#,
+        r#"{"type":"stdin-source"}"#,
+        r#"{"type":"socket-source","address":"a:1","reconnect":true}"#,
+        r#"{"type":"parse-json","column":"a","reading":{"columns":[{"name":"b","type":"int64"}],"on_error":"fail"}}"#,
+        r#"{"type":"parse-csv","column":"a","reading":{"columns":[],"on_error":"skip"},"separator":",","header":false}"#,
+        r#"{"type":"format-json"}"#,
+        r#"{"type":"format-csv","separator":","}"#,
+        r#"{"type":"flat-map-regex","column":"a","pattern":"b","reading":{"columns":[],"on_error":"fail"}}"#,
+        r#"{"type":"watermarks","column":"a","out_of_orderness_ms":5}"#,
+        r#"{"type":"aggregate","keys":["a"],"aggregations":[{"name":"n","function":"count"}],"trigger":"final"}"#,
+        r#"{"type":"aggregate","keys":["a"],"aggregations":[],"trigger":{"window":{"size_ms":1,"slide_ms":1,"time":"t","allowed_lateness_ms":0}}}"#,
+        r#"{"type":"socket-sink","address":"a:1"}"#,
+        r#"{"type":"exec","command":["a"],"input":"lines","output":"lines","columns":[{"name":"line","type":"string"}],"limits":{},"grace_ms":5000}"#,
+        r#"{"type":"exec-source","command":["a"],"input":"lines","output":"lines","unbounded":true,"limits":{},"grace_ms":5000}"#,
+        r#"{"type":"exec-sink","command":["a"],"input":"lines","output":"lines","limits":{},"grace_ms":5000}"#,
+        r#"{"type":"custom","name":"a","role":"source","output":[["b","int64"]],"unbounded":false}"#,
+    ] {
+        let spec = OperatorSpec::from_json(json).expect(json);
+        assert_eq!(spec.to_json(), json);
+        let unknown = json.replace("{\"type\"", "{\"unknown\":1,\"type\"");
+        assert!(OperatorSpec::from_json(&unknown).is_err(), "{unknown}");
+    }
+}
+
+#[test]
+fn a_sample_is_the_same_from_a_job_file_and_from_the_builder() {
+    let file = with_steps(
+        "  - name: numbers\n    datagen: { count: 10 }\n  - name: few\n    sample: { fraction: 0.1, seed: 7 }\n  - name: out\n    \
+         discard: {}\n",
+    );
+    let built = JobBuilder::new("test")
+        .datagen("numbers", None, Some(10), 0, 100)
+        .sample("few", 0.1, 7)
+        .discard("out")
+        .build();
+    assert_eq!(built.compile(&options()), Ok(graph_of(&file, &options())));
+}
+
+#[test]
+fn a_sample_of_nothing_or_of_more_than_all_is_refused() {
+    for fraction in ["0", "-0.5", "1.5", "NaN"] {
+        let steps = format!(
+            "  - datagen: {{ count: 10 }}\n  - sample: {{ fraction: {fraction} }}\n  - print: {{}}\n"
+        );
+        let message = message_of(&with_steps(&steps), &options());
+        let expected = format!("`fraction` is {fraction}: write a number above 0 and at most 1");
+        assert!(message.contains(&expected), "{message}");
+    }
+}
