@@ -169,7 +169,7 @@ pub(super) const STEPS: &[Step] = &[Step {
     name: "custom",
     section: Section::Transformations,
     text: "\
-Runs an operator that the application's own binary has registered, see [applications](../guides/custom-operators.md). It is a
+Runs an operator that the application's own binary has registered, see [custom operators](../guides/custom-operators.md). It is a
 source, an operator or a sink, and emits the columns of `output`.",
     fields: &[&[
         "`name` | a text | required | the name under which the operator is registered",
