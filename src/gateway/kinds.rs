@@ -8,7 +8,7 @@
 //! path                       owner                        lifetime and value
 //! graphs/<job>               dispatcher: records          while the job runs: its graph; immutable
 //! states/<job>               dispatcher: records          while the job runs: what a takeover must not lose
-//! results/<job>              dispatcher: records          until it expires: the terminal result, dirty until cleaned up
+//! results/<job>              dispatcher: records          until it expires: terminal result, dirty until cleanup
 //! descriptions/<job>         dispatcher: descriptions     as long as the result: all about an ended job; immutable
 //! chunks/<set>.<n>           ha: records                  as long as its record: a part of it; immutable
 //! tombstones/<object>        dispatcher: orphan_gc        until the blob is deleted

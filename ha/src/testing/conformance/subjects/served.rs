@@ -1,5 +1,5 @@
-//! A backend on real servers. etcd and ZooKeeper differ in their options and in writing beside all clients ([`ServedBackend`]);
-//! the operations on servers, wires and processes are the same.
+//! A backend on real servers. etcd and ZooKeeper differ in their options, and in how a test writes to them beside all
+//! clients ([`ServedBackend`]); the operations on servers, wires and processes are the same.
 
 use std::fmt;
 use std::future::Future;
