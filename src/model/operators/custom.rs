@@ -169,8 +169,9 @@ pub(super) const STEPS: &[Step] = &[Step {
     name: "custom",
     section: Section::Transformations,
     text: "\
-Runs an operator that the application's own binary has registered, see [custom operators](../guides/custom-operators.md). It is a
-source, an operator or a sink, and emits the columns of `output`.",
+Runs an operator that the application's own binary has registered, see
+[custom operators](../guides/custom-operators.md). It is a source, an operator or a sink, and emits the columns of
+`output`.",
     fields: &[&[
         "`name` | a text | required | the name under which the operator is registered",
         "`role` | `source`, `operator`, `sink` | `operator` | whether it has no input, both, or no output",
