@@ -50,7 +50,8 @@ pub enum Access {
     /// It contends for leadership: it keeps a lease or session, and creates what is missing.
     Contend,
     /// It only observes: it keeps no lease, and gets an error if a store in a directory was never created. A wrong
-    /// path would leave a store there otherwise, or one that belongs to the wrong user.
+    /// path would leave a store there otherwise, or one that belongs to the wrong user. On ZooKeeper it creates the
+    /// directories that are missing: watches need them.
     Observe,
 }
 
@@ -64,9 +65,17 @@ pub trait Backend: Any + fmt::Debug + Send + Sync {
     /// has no lease, because the death of a process is detected at once.
     fn lease(&self) -> Option<Duration>;
 
-    /// The local directory that contains the whole store, which all processes share. `None`: it is elsewhere.
+    /// The local directory that contains the whole store, which all processes share. Its parent belongs to the store as
+    /// well: it has nothing but such directories, one a cluster. `None`: the store is elsewhere.
     fn directory(&self) -> Option<&Path> {
         None
+    }
+
+    /// Whether the whole store was certainly removed: its local directory is gone. A process that has the store open
+    /// would still be answered.
+    fn is_removed(&self) -> bool {
+        self.directory()
+            .is_some_and(|directory| !directory.exists())
     }
 
     /// Why the store certainly does not exist: no process has created it yet, or it was removed. For display.

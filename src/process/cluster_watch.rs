@@ -77,7 +77,7 @@ impl Watch {
             true => Found::Removed,
             false => Found::Nothing,
         };
-        if options.backend.absence().is_some() {
+        if options.backend.is_removed() {
             self.opened = None;
             return Ok(if_empty);
         }

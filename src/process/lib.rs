@@ -32,6 +32,6 @@ mod working_dir;
 pub use application::{ApplicationContext, ApplicationSetup};
 pub use jobmanager::JobManager;
 pub use listen::BindError;
-pub use taskmanager::{StartError, TaskManager, TaskManagerFailure};
 pub use tanist_net::grow_descriptor_table;
+pub use taskmanager::{StartError, TaskManager, TaskManagerFailure};
 pub use working_dir::WorkingDir;

@@ -119,7 +119,7 @@ struct RecordReader {
 
 impl RecordReader {
     async fn status(&mut self, wanted: &Wanted) -> WorkerStatus {
-        if wanted.ha.backend.absence().is_some() {
+        if wanted.ha.backend.is_removed() {
             return WorkerStatus::NoAnswer;
         }
         match self.read_status(wanted).await {

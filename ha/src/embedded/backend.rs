@@ -102,7 +102,7 @@ impl EmbeddedOptions {
         Err(Error::Unreachable {
             store: STORE,
             endpoints: self.dir.display().to_string(),
-            reason: "it does not exist; the first process that contends creates it".to_owned(),
+            reason: "it does not exist".to_owned(),
         })
     }
 }
@@ -134,6 +134,7 @@ mod tests {
         std::fs::create_dir(&backend.dir).expect("created");
         let absence = backend.absence().expect("there is none");
         assert!(absence.ends_with(" has no store"), "{absence}");
+        assert!(!backend.is_removed(), "only the file is missing");
 
         let store = backend.open_store(KINDS, Access::Contend).await;
         drop(store.expect("created"));
@@ -141,7 +142,7 @@ mod tests {
         let observer = backend.open_election(process(), Access::Observe).await;
         drop(observer.expect("opened"));
         backend.remove().await.expect("removed");
-        assert!(!backend.dir.exists());
+        assert!(backend.is_removed());
         backend.remove().await.expect("nothing is left to remove");
     }
 }

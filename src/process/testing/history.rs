@@ -98,7 +98,14 @@ impl Record {
                 Record::Result(job, Box::new(result))
             }
             kinds::DESCRIPTIONS => Record::Description(job),
-            _ => Record::Other,
+            kinds::CHUNKS
+            | kinds::BLOB_TOMBSTONES
+            | kinds::STORAGES
+            | kinds::HISTORY
+            | kinds::APPLICATIONS
+            | kinds::WORKERS
+            | kinds::DRAINS => Record::Other,
+            unknown => panic!("{key}: decide whether {unknown:?} is about a job"),
         }
     }
 }
