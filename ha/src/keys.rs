@@ -118,7 +118,7 @@ const fn is_directory_name(name: &[u8]) -> bool {
         }
         at += 1;
     }
-    1 <= name.len() && name.len() <= 32
+    !name.is_empty() && name.len() <= 32
 }
 
 const fn same(a: &[u8], b: &[u8]) -> bool {
