@@ -12,6 +12,7 @@ use tonic_prost_build::FileDescriptorSet;
 fn main() -> Result<(), Error> {
     let files = [
         "tanist/v1/blob.proto",
+        "tanist/v1/checkpoints.proto",
         "tanist/v1/graph.proto",
         "tanist/v1/peers.proto",
         "tanist/v1/records.proto",

@@ -5,6 +5,7 @@
 
 pub mod id;
 mod job_status;
+pub mod manifest;
 pub mod resources;
 
 pub use job_status::JobEnd;

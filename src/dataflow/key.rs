@@ -218,8 +218,13 @@ fn take_eight(bytes: &[u8]) -> ([u8; 8], &[u8]) {
 
 /// The key group of an encoded key.
 pub(crate) fn key_group(key: &[u8], max_parallelism: u32) -> u32 {
-    let group = xxh3_64(key) % u64::from(max_parallelism.max(1));
-    u32::try_from(group).expect("less than a u32")
+    group_of_hash(xxh3_64(key), max_parallelism)
+}
+
+/// The key group of a hash. It grows with the hash, so that each group, and each subtask, is one range of hashes.
+fn group_of_hash(hash: u64, max_parallelism: u32) -> u32 {
+    let group = ((hash >> 32) * u64::from(max_parallelism.max(1))) >> 32;
+    u32::try_from(group).expect("less than the maximum parallelism")
 }
 
 /// The subtask that owns a key group. Each subtask owns a contiguous range of groups, as in Flink.
@@ -231,6 +236,7 @@ pub(crate) fn subtask_of_group(group: u32, parallelism: u32, max_parallelism: u3
 #[cfg(test)]
 mod tests {
     use arrow_array::{BooleanArray, Float64Array, Int64Array, StringArray};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -309,8 +315,49 @@ mod tests {
 
     #[test]
     fn the_key_group_of_a_key_never_changes() {
-        assert_eq!(key_group(b"tanist", 128), (xxh3_64(b"tanist") % 128) as u32);
         assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2);
+        // 0x2d068005 * 128 / 2^32, and * 7.
+        assert_eq!(key_group(b"", 128), 22);
+        assert_eq!(key_group(b"", 7), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_group_is_less_than_the_maximum_parallelism(hash: u64, max in any_parallelism()) {
+            prop_assert!(group_of_hash(hash, max) < max);
+        }
+
+        #[test]
+        fn a_higher_hash_has_no_lower_key_group(one: u64, other: u64, max in any_parallelism()) {
+            let (low, high) = (one.min(other), one.max(other));
+            prop_assert!(group_of_hash(low, max) <= group_of_hash(high, max));
+        }
+
+        #[test]
+        fn each_key_group_has_hashes(max in any_parallelism(), pick: prop::sample::Index) {
+            let group = pick.index(max as usize) as u64;
+            // The lowest hash of the group, and the one before it.
+            let first = (group << 32).div_ceil(u64::from(max)) << 32;
+            prop_assert_eq!(u64::from(group_of_hash(first, max)), group);
+            if let Some(before) = first.checked_sub(1) {
+                prop_assert_eq!(u64::from(group_of_hash(before, max)), group - 1);
+            }
+        }
+
+        #[test]
+        fn a_subtask_is_one_range_of_key_groups(max in 1u32..1_000, pick: prop::sample::Index) {
+            let parallelism = 1 + u32::try_from(pick.index(max as usize)).expect("below the maximum");
+            let owners: Vec<u32> =
+                (0..max).map(|group| subtask_of_group(group, parallelism, max)).collect();
+            prop_assert!(owners.is_sorted());
+            let mut distinct = owners;
+            distinct.dedup();
+            prop_assert_eq!(distinct, (0..parallelism).collect::<Vec<_>>());
+        }
+    }
+
+    fn any_parallelism() -> impl Strategy<Value = u32> {
+        prop_oneof![1u32..=256, 1u32..=32_768]
     }
 
     #[test]

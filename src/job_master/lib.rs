@@ -48,6 +48,7 @@ mod tests;
 mod watch;
 
 pub use self::actor::JobMaster;
+pub use self::core::checkpoints;
 pub use self::core::{
     Connection, CoreOptions, Effect, Event, FailoverStrategy, JobMasterCore, Registration,
     RestartStrategy, SubmitOutcome,

@@ -23,6 +23,7 @@
 mod adopted_slots;
 mod answers;
 mod blocked_reasons;
+pub mod checkpoints;
 mod coordinator;
 mod deadlines;
 mod decide;

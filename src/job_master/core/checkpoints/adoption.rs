@@ -1,0 +1,79 @@
+//! Adopts the number that an earlier leader left in flight at a region, or aborts it. Nothing is written for it.
+//!
+//! No trigger is persisted: what executions report is all that is known. Until a region is settled, acknowledgements
+//! are kept as reports and get no answer, since an answer is final.
+
+use super::attempt::Attempt;
+use super::attempts::Attempts;
+use super::event::{TaskProgress, TaskReport};
+use super::planted::{Fault, is_planted};
+use super::regions::Phase;
+
+impl Attempts<'_> {
+    /// Decides about the highest number that the executions of an awaited region report: it is adopted if each of
+    /// them has saved it, works on it, has not heard of it, or ended before it. All others are aborted.
+    pub(super) fn settle(&mut self, region: usize) -> Option<u64> {
+        let tasks = self.regions.topology().tasks_of(region).to_vec();
+        let at = self.regions.get(region);
+        let reports: Vec<TaskReport> = tasks
+            .iter()
+            .filter_map(|task| at.report(*task).cloned())
+            .collect();
+        if !self
+            .regions
+            .enter(region, Phase::Starting, &[Phase::Awaited])
+        {
+            return None;
+        }
+        let heard = reports
+            .iter()
+            .filter(|it| it.progress != TaskProgress::Unheard);
+        let mut numbers: Vec<u64> = heard.map(|report| report.highest).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let highest = numbers.pop();
+        let adopted = highest.filter(|number| self.can_adopt(region, *number, &reports));
+        let given_up = numbers
+            .into_iter()
+            .chain(highest.filter(|_| adopted.is_none()));
+        let is_saved = |number: &u64| *number == self.record.newest_number(region);
+        let given_up: Vec<u64> = given_up.filter(|number| !is_saved(number)).collect();
+        for number in given_up {
+            self.tell_abort(region, number);
+        }
+        let number = adopted?;
+        let floor = self.record.durable().floor;
+        let attempt = Attempt::new(number, floor, self.now_ms);
+        self.regions.begin_attempt(region, attempt);
+        self.rounds.join(region);
+        for report in &reports {
+            let place = self.regions.get(region).place(report.task).cloned();
+            let connection = place.and_then(|place| self.links.connection(&place));
+            if let Some(connection) = connection {
+                self.apply_report(&connection, report);
+            }
+        }
+        // Also if all have acknowledged or ended by now.
+        self.complete_if_all(region);
+        // Again, at all sources: some may never have heard of it. Barriers need not begin at the same time.
+        self.trigger(region, None);
+        Some(number)
+    }
+
+    fn can_adopt(&self, region: usize, number: u64, reports: &[TaskReport]) -> bool {
+        let durable = self.record.durable();
+        let is_above_floor = number >= durable.floor || is_planted(Fault::NumberBelowFloorAdopted);
+        let is_possible = is_above_floor
+            && number > self.record.newest_number(region)
+            && number < durable.next
+            && self.regions.topology().not_checkpointed(region).is_none();
+        let refuses = |report: &TaskReport| {
+            let is_refusal = matches!(
+                report.progress,
+                TaskProgress::Declined | TaskProgress::Aborted
+            );
+            report.highest == number && is_refusal
+        };
+        is_possible && !reports.iter().any(refuses)
+    }
+}

@@ -1,0 +1,108 @@
+//! One number in flight at one region: who has acknowledged it, and whose answer is awaited.
+//!
+//! Invariants: the first acknowledgement of a task counts, and repeated ones change nothing; `floor` is the one that it
+//! was triggered with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tanist_proto::id::ResourceId;
+use tanist_proto::v1 as pb;
+
+use super::options::ANSWER_TIMEOUT_MS;
+
+/// A number in flight; see the module.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    number: u64,
+    floor: u64,
+    began_ms: u64,
+    acknowledged: BTreeMap<usize, Arc<pb::SubtaskSnapshot>>,
+    /// TaskExecutors that have not answered the trigger, and until when they may.
+    unanswered: BTreeMap<ResourceId, u64>,
+    /// Tasks that answered that their source has ended.
+    ended_sources: BTreeSet<usize>,
+    is_complete: bool,
+}
+
+impl Attempt {
+    /// A number that is about to be triggered.
+    pub(super) fn new(number: u64, floor: u64, now_ms: u64) -> Attempt {
+        Attempt {
+            number,
+            floor,
+            began_ms: now_ms,
+            acknowledged: BTreeMap::new(),
+            unanswered: BTreeMap::new(),
+            ended_sources: BTreeSet::new(),
+            is_complete: false,
+        }
+    }
+
+    /// The number.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The floor that it was triggered with.
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// When it began.
+    pub(super) fn began_ms(&self) -> u64 {
+        self.began_ms
+    }
+
+    /// Whether each subtask has acknowledged it or had ended before. It waits for its write.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Notes that nothing is missing.
+    pub(super) fn set_complete(&mut self) {
+        self.is_complete = true;
+    }
+
+    /// A task has saved its state.
+    pub(super) fn acknowledge(&mut self, task: usize, snapshot: Arc<pb::SubtaskSnapshot>) {
+        self.acknowledged.entry(task).or_insert(snapshot);
+    }
+
+    /// What a task has saved.
+    pub(super) fn snapshot(&self, task: usize) -> Option<&Arc<pb::SubtaskSnapshot>> {
+        self.acknowledged.get(&task)
+    }
+
+    /// All that tasks have saved.
+    pub(super) fn snapshots(&self) -> impl Iterator<Item = &pb::SubtaskSnapshot> {
+        self.acknowledged.values().map(|snapshot| &**snapshot)
+    }
+
+    /// A trigger was sent. The first one that is not answered counts.
+    pub(super) fn await_answer(&mut self, task_manager: ResourceId, now_ms: u64) {
+        let until_ms = now_ms.saturating_add(ANSWER_TIMEOUT_MS);
+        self.unanswered.entry(task_manager).or_insert(until_ms);
+    }
+
+    /// A trigger was answered.
+    pub(super) fn answered(&mut self, task_manager: &ResourceId) {
+        self.unanswered.remove(task_manager);
+    }
+
+    /// A task answered that its source has ended.
+    pub(super) fn source_ended(&mut self, task: usize) {
+        self.ended_sources.insert(task);
+    }
+
+    /// Whether a task answered that its source has ended.
+    pub(super) fn has_ended_source(&self, task: usize) -> bool {
+        self.ended_sources.contains(&task)
+    }
+
+    /// The first TaskExecutor whose answer is awaited, and until when.
+    pub(super) fn first_unanswered(&self) -> Option<(&ResourceId, u64)> {
+        let unanswered = self.unanswered.iter().map(|(id, until)| (id, *until));
+        unanswered.min_by_key(|(_, until)| *until)
+    }
+}

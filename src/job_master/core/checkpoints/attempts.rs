@@ -1,0 +1,368 @@
+//! Numbers in flight: begins, triggers, acknowledges and aborts them. A handler: it has no state itself.
+//!
+//! - A number is triggered at all tasks of its region that have sources; barriers bring it to the others.
+//! - An acknowledgement counts for the number in flight alone, from an execution of the present generation at its
+//!   place, over the present registration, and if it names only objects that cannot be garbage.
+//! - An abort happens in memory. All tasks of the region are told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tanist_proto::id::ResourceId;
+use tanist_proto::v1 as pb;
+
+use super::Effect;
+use super::attempt::Attempt;
+use super::event::{TaskProgress, TaskReport, TriggerAnswer};
+use super::links::Links;
+use super::objects::{named_by_subtask, number_of};
+use super::options::Options;
+use super::output::Output;
+use super::record::CheckpointRecord;
+use super::regions::{Phase, Regions};
+use super::removal::Removal;
+use super::rounds::Rounds;
+use crate::core::Connection;
+
+/// Whether an abort is a failed checkpoint, which is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counts {
+    Failure,
+    NoFailure,
+}
+
+/// Borrows what decisions about numbers in flight need.
+pub(super) struct Attempts<'a> {
+    pub(super) options: &'a Options,
+    pub(super) regions: &'a mut Regions,
+    pub(super) links: &'a Links,
+    pub(super) record: &'a CheckpointRecord,
+    pub(super) rounds: &'a mut Rounds,
+    pub(super) removal: &'a mut Removal,
+    pub(super) out: &'a mut Output,
+    pub(super) now_ms: u64,
+}
+
+impl Attempts<'_> {
+    /// Puts a number in flight at a region and triggers it.
+    pub(super) fn begin(&mut self, region: usize, number: u64) {
+        let floor = self.record.durable().floor;
+        let attempt = Attempt::new(number, floor, self.now_ms);
+        self.regions.begin_attempt(region, attempt);
+        self.trigger(region, None);
+    }
+
+    /// Triggers the number in flight at the sources of a region that have not acknowledged it, on one TaskExecutor or
+    /// all.
+    pub(super) fn trigger(&mut self, region: usize, only: Option<&ResourceId>) {
+        let at = self.regions.get(region);
+        let Some(attempt) = at.attempt().filter(|attempt| !attempt.is_complete()) else {
+            return;
+        };
+        let (number, floor, generation) = (attempt.number(), attempt.floor(), at.generation());
+        let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
+        for task in self.regions.topology().sources_of(region) {
+            let is_open = at.end(task).is_none() && attempt.snapshot(task).is_none();
+            if let Some(place) = at.place(task).filter(|_| is_open) {
+                by_task_manager.entry(place.clone()).or_default().push(task);
+            }
+        }
+        by_task_manager.retain(|place, _| only.is_none_or(|only| only == place));
+        let newest = self.record.newest_number(region);
+        for (place, tasks) in by_task_manager {
+            if let Some(attempt) = self.regions.attempt_mut(region) {
+                attempt.await_answer(place.clone(), self.now_ms);
+            }
+            if let Some(connection) = self.links.connection(&place) {
+                self.out.push(Effect::Trigger {
+                    connection,
+                    region,
+                    generation,
+                    tasks,
+                    number,
+                    newest,
+                    floor,
+                });
+            }
+        }
+    }
+
+    /// Notes the answer to a trigger.
+    pub(super) fn apply_answers(
+        &mut self,
+        connection: &Connection,
+        (region, number): (usize, u64),
+        answers: Vec<(usize, TriggerAnswer)>,
+    ) {
+        let attempt = self.regions.attempt_mut(region);
+        let Some(attempt) = attempt.filter(|attempt| attempt.number() == number) else {
+            return;
+        };
+        attempt.answered(&connection.task_manager);
+        let mut refusal = None;
+        for (task, answer) in answers {
+            match answer {
+                TriggerAnswer::Injected => {}
+                TriggerAnswer::SourceEnded => attempt.source_ended(task),
+                TriggerAnswer::Refused(reason) => refusal = Some(reason),
+            }
+        }
+        if attempt.is_complete() {
+            return;
+        }
+        if let Some(reason) = refusal {
+            return self.abort(region, &reason, Counts::Failure);
+        }
+        self.abort_without_sources(region);
+    }
+
+    /// Aborts the number in flight if no source is left that could bring it to the others.
+    pub(super) fn abort_without_sources(&mut self, region: usize) {
+        let at = self.regions.get(region);
+        let Some(attempt) = at.attempt().filter(|attempt| !attempt.is_complete()) else {
+            return;
+        };
+        let has_none = self.regions.topology().sources_of(region).all(|task| {
+            attempt.has_ended_source(task) || at.has_ended_before(task, attempt.number())
+        });
+        if has_none {
+            self.abort(region, "all sources have ended", Counts::NoFailure);
+        }
+    }
+
+    /// Takes an acknowledgement or, of an awaited region, keeps it. Returns the answer, if there is one already.
+    pub(super) fn answer(
+        &mut self,
+        connection: &Connection,
+        (task, generation, number): (usize, u64, u64),
+        progress: TaskProgress,
+    ) -> Option<Result<(), String>> {
+        let region = self.regions.region_of(task, generation);
+        let awaited = region.filter(|it| self.regions.get(*it).phase() == Phase::Awaited);
+        let Some(region) = awaited else {
+            let TaskProgress::Acknowledged(snapshot) = progress else {
+                return None;
+            };
+            return Some(self.acknowledge(connection, (task, generation, number), &snapshot));
+        };
+        let known = self.regions.get(region).report(task);
+        if known.is_none_or(|known| known.highest <= number) {
+            // An answer would be final, and whether the number is adopted is not decided.
+            self.regions.keep_report(
+                region,
+                TaskReport {
+                    task,
+                    generation,
+                    highest: number,
+                    progress,
+                    is_paused: known.is_some_and(|known| known.is_paused),
+                },
+            );
+        }
+        None
+    }
+
+    /// Takes an acknowledgement. The error says why it does not count.
+    fn acknowledge(
+        &mut self,
+        connection: &Connection,
+        (task, generation, number): (usize, u64, u64),
+        snapshot: &Arc<pb::SubtaskSnapshot>,
+    ) -> Result<(), String> {
+        let region = self.regions.region_of(task, generation);
+        let region = region.ok_or("its execution is not the present one")?;
+        let at = self.regions.get(region);
+        if at.place(task) != Some(&connection.task_manager) {
+            return Err("its execution is at another place".to_owned());
+        }
+        if self.record.newest_number(region) == number {
+            return Ok(());
+        }
+        let attempt = at.attempt().filter(|attempt| attempt.number() == number);
+        let attempt = attempt.ok_or("the number is not in flight")?;
+        if attempt.snapshot(task).is_some() {
+            return Ok(());
+        }
+        if let Some(object) = self.garbage_named_by(region, snapshot) {
+            let reason = format!("its state names {object:?}, which may have been removed");
+            self.removal.leave(std::iter::once(&**snapshot));
+            self.abort(region, &reason, Counts::Failure);
+            return Err(reason);
+        }
+        if let Some(attempt) = self.regions.attempt_mut(region) {
+            attempt.acknowledge(task, snapshot.clone());
+        }
+        self.complete_if_all(region);
+        Ok(())
+    }
+
+    /// An object that a snapshot must not name: it is numbered below the floor, and R's newest snapshot has it not.
+    fn garbage_named_by(&self, region: usize, snapshot: &pb::SubtaskSnapshot) -> Option<String> {
+        let floor = self.record.durable().floor;
+        let may_be_garbage = |object: &&str| {
+            let is_new = number_of(object).is_some_and(|number| number >= floor);
+            !is_new && !self.record.names(region, object)
+        };
+        let mut named = named_by_subtask(snapshot);
+        named.find(may_be_garbage).map(str::to_owned)
+    }
+
+    /// Notes that the number in flight is complete, if nothing is missing.
+    pub(super) fn complete_if_all(&mut self, region: usize) {
+        if !self.regions.has_all(region) {
+            return;
+        }
+        if let Some(attempt) = self.regions.attempt_mut(region) {
+            attempt.set_complete();
+            self.rounds.leave(region);
+        }
+    }
+
+    /// Applies what a TaskExecutor reports about an execution whose region is settled.
+    pub(super) fn apply_report(&mut self, connection: &Connection, report: &TaskReport) {
+        let Some(region) = self.regions.region_of(report.task, report.generation) else {
+            return;
+        };
+        let attempt = self.regions.get(region).attempt();
+        let in_flight = attempt.map(Attempt::number);
+        let (number, is_in_flight) = (report.highest, in_flight == Some(report.highest));
+        match &report.progress {
+            TaskProgress::Acknowledged(snapshot) if is_in_flight => {
+                let id = (report.task, report.generation, number);
+                // An error aborts the number, and needs no answer: a report is not repeated for want of one.
+                let _ = self.acknowledge(connection, id, snapshot);
+            }
+            TaskProgress::Declined if is_in_flight => {
+                self.abort(region, "a task declined it", Counts::Failure);
+            }
+            TaskProgress::Aborted if is_in_flight => {
+                self.abort(region, "an earlier leader aborted it", Counts::NoFailure);
+            }
+            TaskProgress::Blocked | TaskProgress::Writing if !is_in_flight => {
+                // A late trigger of a former leader: no barrier of it will come from the other sources.
+                self.tell_abort(region, number);
+            }
+            TaskProgress::Acknowledged(_) if number > self.record.newest_number(region) => {
+                self.tell_abort(region, number);
+            }
+            TaskProgress::Unheard
+            | TaskProgress::Blocked
+            | TaskProgress::Writing
+            | TaskProgress::Acknowledged(_)
+            | TaskProgress::Declined
+            | TaskProgress::Aborted => {}
+        }
+    }
+
+    /// Aborts numbers in flight that have exceeded a timeout.
+    pub(super) fn abort_overdue(&mut self) {
+        let overdue = self.regions.attempts().filter_map(|(region, attempt)| {
+            let reason = self.overdue_reason(region, attempt)?;
+            Some((region, reason))
+        });
+        for (region, (reason, counts)) in overdue.collect::<Vec<_>>() {
+            self.abort(region, &reason, counts);
+        }
+    }
+
+    fn overdue_reason(&self, region: usize, attempt: &Attempt) -> Option<(String, Counts)> {
+        // A complete one waits for the store alone.
+        if attempt.is_complete() {
+            return None;
+        }
+        let now_ms = self.now_ms;
+        let timeout_ms = self.options.timeout_ms;
+        if attempt.began_ms().saturating_add(timeout_ms) <= now_ms {
+            let reason = format!("it was not complete within {timeout_ms} ms");
+            return Some((reason, Counts::Failure));
+        }
+        if let Some((place, until_ms)) = attempt.first_unanswered()
+            && until_ms <= now_ms
+        {
+            let reason = format!("TaskManager {place} did not answer the trigger");
+            return Some((reason, Counts::Failure));
+        }
+        let at = self.regions.get(region);
+        for place in at.by_task_manager().into_keys() {
+            let due_ms = self.links.loss_due_ms(place);
+            if due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
+                let reason = format!("TaskManager {place} can't be reached");
+                return Some((reason, Counts::Failure));
+            }
+        }
+        let task = at.overdue_input_end(attempt.number(), now_ms)?;
+        let is_open = attempt.snapshot(task).is_none();
+        let reason = "a task whose input has ended has not ended within its timeout".to_owned();
+        is_open.then_some((reason, Counts::NoFailure))
+    }
+
+    /// Aborts the number in flight at a region.
+    pub(super) fn abort(&mut self, region: usize, reason: &str, counts: Counts) {
+        let Some(attempt) = self.regions.take_attempt(region) else {
+            return;
+        };
+        self.removal.leave(attempt.snapshots());
+        self.rounds.leave(region);
+        self.rounds.end(self.now_ms);
+        self.tell_abort(region, attempt.number());
+        self.out.push(Effect::Aborted {
+            region,
+            number: attempt.number(),
+            reason: reason.to_owned(),
+        });
+        if counts == Counts::NoFailure {
+            return;
+        }
+        let failures = self.regions.count_failure(region);
+        if self
+            .options
+            .tolerable_failures
+            .is_some_and(|limit| failures > limit)
+        {
+            self.regions.reset_failures(region);
+            self.out.push(Effect::FailRegion {
+                region,
+                cause: format!("{failures} checkpoints in a row have failed; the last: {reason}"),
+            });
+        }
+    }
+
+    /// Tells all tasks of a region that a number is aborted.
+    pub(super) fn tell_abort(&mut self, region: usize, number: u64) {
+        let at = self.regions.get(region);
+        let generation = at.generation();
+        for (place, tasks) in at.by_task_manager() {
+            if let Some(connection) = self.links.connection(place) {
+                self.out.push(Effect::Abort {
+                    connection,
+                    region,
+                    generation,
+                    tasks,
+                    number,
+                });
+            }
+        }
+    }
+
+    /// The first moment at which a number in flight exceeds a timeout.
+    pub(super) fn due_ms(&self) -> Option<u64> {
+        let due = self
+            .regions
+            .attempts()
+            .filter(|(_, attempt)| !attempt.is_complete());
+        let due = due.flat_map(|(region, attempt)| {
+            let at = self.regions.get(region);
+            let places = at.by_task_manager().into_keys();
+            let losses = places.filter_map(|place| self.links.loss_due_ms(place));
+            let timeout = attempt.began_ms().saturating_add(self.options.timeout_ms);
+            let unanswered = attempt.first_unanswered().map(|(_, until_ms)| until_ms);
+            let input_end = at.input_end_due_ms(self.now_ms);
+            losses
+                .chain([timeout])
+                .chain(unanswered)
+                .chain(input_end)
+                .collect::<Vec<_>>()
+        });
+        due.min()
+    }
+}

@@ -1,0 +1,299 @@
+//! Completes checkpoints: builds the manifest, puts it, and makes the one write. Owns the manifest that is being put.
+//!
+//! Invariants: one manifest is put or written at a time; no write has a snapshot of a region that has failed since, or
+//! of a job whose end is decided; what is written raises `floor` at most to the newest number that was given out, and
+//! not above the floor that a number in flight was triggered with.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tanist_proto::v1 as pb;
+
+use super::Effect;
+use super::commits::Commits;
+use super::numbers::Numbers;
+use super::options::{INLINE_MANIFEST, INLINE_MANIFEST_ALONE, Options, RETRY_MS};
+use super::output::Output;
+use super::planted::{Fault, is_planted};
+use super::record::{Change, CheckpointRecord, Completion};
+use super::regions::Regions;
+use super::removal::Removal;
+
+/// The manifest that is being put; see the module.
+#[derive(Debug, Default)]
+pub(super) struct ManifestPut {
+    putting: Option<(Completion, u64)>,
+    retry_at_ms: u64,
+}
+
+impl ManifestPut {
+    /// Whether a manifest is being put.
+    pub(super) fn is_running(&self) -> bool {
+        self.putting.is_some()
+    }
+
+    /// The manifest was put, or could not be. Returns it.
+    pub(super) fn finish(&mut self) -> Option<(Completion, u64)> {
+        self.putting.take()
+    }
+
+    /// Something failed: nothing is completed for a while.
+    pub(super) fn hold(&mut self, now_ms: u64) {
+        self.retry_at_ms = now_ms.saturating_add(RETRY_MS);
+    }
+
+    /// When something that failed is tried again.
+    pub(super) fn retry_at_ms(&self) -> u64 {
+        self.retry_at_ms
+    }
+}
+
+/// Borrows what a completion needs.
+pub(super) struct Completing<'a> {
+    pub(super) job_id: &'a str,
+    pub(super) options: &'a Options,
+    pub(super) regions: &'a Regions,
+    pub(super) record: &'a mut CheckpointRecord,
+    pub(super) numbers: &'a mut Numbers,
+    pub(super) commits: &'a Commits,
+    pub(super) removal: &'a Removal,
+    pub(super) put: &'a mut ManifestPut,
+    pub(super) coordinators: &'a [pb::CoordinatorState],
+    pub(super) out: &'a mut Output,
+}
+
+impl Completing<'_> {
+    /// Regions whose number in flight is complete.
+    pub(super) fn complete(&self) -> Vec<usize> {
+        let attempts = self.regions.attempts();
+        let complete = attempts.filter(|(_, attempt)| attempt.is_complete());
+        complete.map(|(region, _)| region).collect()
+    }
+
+    /// Builds a manifest with new snapshots of these regions, and writes or puts it. Reserves numbers instead, if one
+    /// is needed and none is left. The error: the manifest is too large to be kept anywhere.
+    pub(super) fn build(&mut self, complete: &[usize], finished: &[usize]) -> Result<(), String> {
+        let newest = self.record.newest().map_or(0, |newest| newest.number);
+        let in_flight = |region: &usize| Some(self.regions.get(*region).attempt()?.number());
+        let highest = complete.iter().filter_map(in_flight).max();
+        // A straggler's number may be one that a manifest has already.
+        let highest = highest.filter(|highest| finished.is_empty() && *highest > newest);
+        let number = match highest {
+            Some(number) => number,
+            None => match self.numbers.take() {
+                Some(number) => number,
+                None => {
+                    self.reserve();
+                    return Ok(());
+                }
+            },
+        };
+        let completion = self.completion(number, complete, finished);
+        let bytes = tanist_proto::manifest::encode(&completion.manifest);
+        let limit = match self.options.has_blob_store {
+            true => INLINE_MANIFEST,
+            false => INLINE_MANIFEST_ALONE,
+        };
+        // What a region wrote last becomes visible with its manifest alone, and nothing could make that smaller.
+        let must_be_kept = !self.options.has_blob_store && !finished.is_empty();
+        if bytes.len() <= limit || must_be_kept {
+            let place = pb::stored_manifest::Place::Inline(bytes);
+            self.write(Some((
+                completion,
+                pb::StoredManifest { place: Some(place) },
+            )));
+            return Ok(());
+        }
+        if !self.options.has_blob_store {
+            return Err(format!(
+                "its state has {} bytes, and without a blob store that outlives the host {limit} are the limit: \
+                 set execution.checkpointing.dir",
+                bytes.len()
+            ));
+        }
+        self.put.putting = Some((completion, number));
+        self.out.push(Effect::PutManifest { number, bytes });
+        Ok(())
+    }
+
+    /// Whether all snapshots of a built manifest may still be written.
+    pub(super) fn is_valid(&self, completion: &Completion) -> bool {
+        let is_there = |(region, number): &(usize, u64)| {
+            let at = self.regions.get(*region);
+            let attempt = at.attempt().filter(|attempt| attempt.is_complete());
+            completion.finished.contains(region) || attempt.is_some_and(|it| it.number() == *number)
+        };
+        completion.regions.iter().all(is_there) || is_planted(Fault::SnapshotAfterFailure)
+    }
+
+    /// Writes a manifest that was put.
+    pub(super) fn write_put(&mut self, completion: Completion, object: pb::ManifestObject) {
+        let place = pb::stored_manifest::Place::Object(object);
+        self.write(Some((
+            completion,
+            pb::StoredManifest { place: Some(place) },
+        )));
+    }
+
+    /// Makes a write that only reserves numbers.
+    pub(super) fn reserve(&mut self) {
+        self.write(None);
+    }
+
+    fn write(&mut self, completion: Option<(Completion, pb::StoredManifest)>) {
+        let written = completion
+            .iter()
+            .flat_map(|(completion, _)| &completion.regions);
+        let written: BTreeSet<usize> = written.map(|(region, _)| *region).collect();
+        if is_planted(Fault::CommitBeforeWrite)
+            && let Some((completion, _)) = &completion
+        {
+            self.out.push(Effect::Commit {
+                number: completion.manifest.number,
+                committables: completion.manifest.uncommitted.clone(),
+            });
+        }
+        let change = Change {
+            next: self.numbers.to_reserve(),
+            floor: self.floor(&written),
+            drops_origin: completion
+                .as_ref()
+                .is_some_and(|it| self.needs_no_origin(&it.0)),
+            completion,
+            retained: self.options.retained,
+            committed_up_to: self.commits.done(),
+            removed: self.removal.removed().clone(),
+        };
+        let write = self.record.begin_write(change);
+        self.out.push(Effect::Write {
+            write: write.number,
+            record: write.record,
+        });
+    }
+
+    /// The floor of a write that has new snapshots of some regions.
+    fn floor(&self, written: &BTreeSet<usize>) -> u64 {
+        let durable = self.record.durable().floor;
+        if !self.regions.are_all_settled() {
+            return durable;
+        }
+        let others = self.regions.attempts();
+        let others = others.filter(|(region, _)| !written.contains(region));
+        let bound = others.map(|(_, attempt)| attempt.floor()).min();
+        let newest = self.numbers.newest();
+        durable.max(newest.min(bound.unwrap_or(u64::MAX)))
+    }
+
+    fn completion(&self, number: u64, complete: &[usize], finished: &[usize]) -> Completion {
+        let before = self.record.newest_manifest();
+        let mut regions = Vec::new();
+        let mut snapshots = Vec::new();
+        for (region, at) in self.regions.iter() {
+            let attempt = at.attempt().filter(|_| complete.contains(&region));
+            let taken = match attempt {
+                Some(attempt) => Some(attempt.number()),
+                None => finished.contains(&region).then_some(number),
+            };
+            let Some(taken) = taken else {
+                let carried_over = before.and_then(|before| before.regions.get(region));
+                snapshots.push(
+                    carried_over
+                        .cloned()
+                        .unwrap_or_else(|| self.without_snapshot()),
+                );
+                continue;
+            };
+            regions.push((region, taken));
+            let subtasks = self.regions.topology().tasks_of(region).iter();
+            let subtasks = subtasks.map(|task| {
+                let saved = attempt.and_then(|attempt| attempt.snapshot(*task));
+                saved.map_or_else(|| self.ended(*task), |saved| (**saved).clone())
+            });
+            snapshots.push(pb::RegionSnapshot {
+                kind: pb::RegionSnapshotKind::Taken.into(),
+                number: taken,
+                generation: at.generation(),
+                subtasks: subtasks.collect(),
+            });
+        }
+        let manifest = pb::CheckpointManifest {
+            job_id: self.job_id.to_owned(),
+            number,
+            layout: self.record.durable().layout,
+            uncommitted: self.uncommitted(&snapshots, &regions),
+            regions: snapshots,
+            coordinators: self.coordinators.to_vec(),
+        };
+        Completion {
+            manifest: Arc::new(manifest),
+            regions,
+            finished: finished.to_vec(),
+        }
+    }
+
+    fn without_snapshot(&self) -> pb::RegionSnapshot {
+        let kind = match self.record.durable().origin {
+            Some(_) => pb::RegionSnapshotKind::FromOrigin,
+            None => pb::RegionSnapshotKind::FromStart,
+        };
+        pb::RegionSnapshot {
+            kind: kind.into(),
+            ..pb::RegionSnapshot::default()
+        }
+    }
+
+    fn ended(&self, task: usize) -> pb::SubtaskSnapshot {
+        let at = self.regions.topology().task(task).cloned();
+        let region = at.as_ref().map(|at| self.regions.get(at.region));
+        let end = region.and_then(|region| region.end(task));
+        pb::SubtaskSnapshot {
+            vertex_id: at
+                .as_ref()
+                .map_or_else(String::new, |at| at.vertex_id.clone()),
+            subtask: at.map_or(0, |at| at.subtask),
+            ended: true,
+            committables: end.map_or_else(Vec::new, |end| end.committables.clone()),
+            ..pb::SubtaskSnapshot::default()
+        }
+    }
+
+    /// What is to be committed: what is left of earlier checkpoints, and what new snapshots have that the former
+    /// snapshot of their region has not. An end repeats what its task named before.
+    fn uncommitted(
+        &self,
+        snapshots: &[pb::RegionSnapshot],
+        new: &[(usize, u64)],
+    ) -> Vec<pb::CheckpointCommittable> {
+        let before = self.record.newest_manifest();
+        let before = before.filter(|before| before.number > self.commits.done());
+        let left = before.into_iter().flat_map(|before| &before.uncommitted);
+        let mut uncommitted: Vec<_> = left.cloned().collect();
+        let key =
+            |it: &pb::CheckpointCommittable| (it.uid.clone(), it.kind.clone(), it.content.clone());
+        let mut known: BTreeSet<_> = uncommitted.iter().map(key).collect();
+        for (region, _) in new {
+            let former = self.record.snapshot(*region).into_iter();
+            let former = former.flat_map(|it| &it.subtasks);
+            known.extend(former.flat_map(|it| &it.committables).map(key));
+            let named = snapshots[*region]
+                .subtasks
+                .iter()
+                .flat_map(|it| &it.committables);
+            for committable in named {
+                if known.insert(key(committable)) {
+                    uncommitted.push(committable.clone());
+                }
+            }
+        }
+        uncommitted
+    }
+
+    /// Whether no region of a manifest is restored from the origin.
+    fn needs_no_origin(&self, completion: &Completion) -> bool {
+        let mut regions = completion.manifest.regions.iter().enumerate();
+        regions.all(|(region, snapshot)| {
+            let takes_part = self.regions.topology().not_checkpointed(region).is_none();
+            snapshot.kind() == pb::RegionSnapshotKind::Taken || !takes_part
+        })
+    }
+}

@@ -1,0 +1,193 @@
+//! The order of all decisions after each event and each deadline, and what follows from a write.
+//!
+//! Each step that is not the first says why it stands where it does.
+
+use tanist_proto::v1 as pb;
+
+use super::attempts::Counts;
+use super::options::MAX_UNCOMMITTED;
+use super::planted::{Fault, is_planted};
+use super::regions::Phase;
+use super::{CheckpointCore, Effect};
+
+impl CheckpointCore {
+    /// All decisions, after each event and each deadline, in one order.
+    pub(super) fn decide(&mut self, now_ms: u64) {
+        if self.record.is_over() {
+            return;
+        }
+        if self.is_end_decided {
+            let reason = "the end of the job is decided";
+            for region in 0..self.regions.topology().region_count() {
+                self.attempts(now_ms)
+                    .abort(region, reason, Counts::NoFailure);
+            }
+        } else {
+            self.attempts(now_ms).abort_overdue();
+            // After the aborts: a round ends with its last region. Before the next round, which begins when what is
+            // complete is durable.
+            self.complete(now_ms);
+            self.begin_round(now_ms);
+        }
+        // After the write was confirmed: only what is durable is committed.
+        self.commit(now_ms);
+        // Last, and never before a completion.
+        self.remove(now_ms);
+    }
+
+    /// Writes what is complete, once the round is over or the next one is due, or reserves numbers for it.
+    fn complete(&mut self, now_ms: u64) {
+        let is_busy = self.record.writing().is_some() || self.put.is_running();
+        if is_busy || now_ms < self.put.retry_at_ms() {
+            return;
+        }
+        let is_due = self.rounds.due_ms() <= now_ms;
+        let is_over = is_due || !self.rounds.is_open();
+        let needs_number = is_due && !self.numbers.is_any_left() && !self.ready(now_ms).is_empty();
+        let finished = self.unrecorded_ends();
+        let mut completing = self.completing();
+        let mut complete = completing.complete();
+        if !is_over {
+            complete.clear();
+        }
+        if complete.is_empty() && finished.is_empty() {
+            if needs_number {
+                completing.reserve();
+            }
+            return;
+        }
+        if let Err(reason) = completing.build(&complete, &finished) {
+            let regions: Vec<_> = complete.into_iter().map(|region| (region, 0)).collect();
+            self.give_up(now_ms, &regions, &reason);
+        }
+    }
+
+    /// Begins a round if it is due and nothing is on its way that raises the floor.
+    fn begin_round(&mut self, now_ms: u64) {
+        let is_busy = self.record.writing().is_some() || self.put.is_running();
+        if is_busy || now_ms < self.rounds.due_ms() || self.uncommitted() > MAX_UNCOMMITTED {
+            return;
+        }
+        let ready = self.ready(now_ms);
+        if ready.is_empty() {
+            return;
+        }
+        if let Some(number) = self.numbers.take() {
+            self.numbers.put_in_flight(number);
+            self.rounds.begin(ready.iter().copied(), now_ms);
+            for region in ready {
+                self.attempts(now_ms).begin(region, number);
+            }
+        }
+    }
+
+    /// Regions that could take a number.
+    fn ready(&self, now_ms: u64) -> Vec<usize> {
+        let regions = self.regions.iter();
+        let ready = regions.filter(|(number, region)| {
+            let mut places = region.by_task_manager().into_keys();
+            self.regions.is_ready(*number, now_ms)
+                && places.all(|place| self.links.takes_checkpoints(place))
+        });
+        ready.map(|(number, _)| number).collect()
+    }
+
+    fn uncommitted(&self) -> usize {
+        let newest = self.record.newest_manifest();
+        let newest = newest.filter(|newest| newest.number > self.commits.done());
+        newest.map_or(0, |newest| newest.uncommitted.len())
+    }
+
+    fn commit(&mut self, now_ms: u64) {
+        let Some(newest) = self.record.newest_manifest() else {
+            return;
+        };
+        if newest.number <= self.commits.done() {
+            return;
+        }
+        if newest.uncommitted.is_empty() {
+            self.commits.skip(newest.number);
+        } else if self.commits.begin(newest.number, now_ms) {
+            self.out.push(Effect::Commit {
+                number: newest.number,
+                committables: newest.uncommitted.clone(),
+            });
+        }
+    }
+
+    fn remove(&mut self, now_ms: u64) {
+        let is_busy = self.record.writing().is_some() || self.put.is_running();
+        if is_busy && !is_planted(Fault::DeletionBeforeFloor) {
+            return;
+        }
+        let is_settled = self.regions.are_all_settled();
+        self.removal
+            .begin(&self.record, is_settled, now_ms, &mut self.out);
+    }
+
+    pub(super) fn manifest_put(&mut self, object: pb::ManifestObject) {
+        let Some((completion, _)) = self.put.finish() else {
+            return;
+        };
+        let is_end_decided = self.is_end_decided;
+        let mut completing = self.completing();
+        // Regions may have failed meanwhile. Then the next manifest is built without them.
+        if completing.is_valid(&completion) && !is_end_decided {
+            completing.write_put(completion, object);
+        } else {
+            self.removal.leave_manifest(object.name, &mut self.out);
+        }
+    }
+
+    pub(super) fn written(&mut self, now_ms: u64, write: u64) {
+        let Some(write) = self.record.confirm(write) else {
+            return;
+        };
+        self.numbers.confirm(write.record.next);
+        self.removal.record_changed(&write.record);
+        if write.committed_up_to > 0 {
+            self.out.push(Effect::ForgetCommits {
+                up_to: write.committed_up_to,
+            });
+        }
+        let Some(completion) = write.completion else {
+            return;
+        };
+        for (region, number) in &completion.regions {
+            if self.in_flight(*region) == Some(*number) {
+                self.regions.take_attempt(*region);
+            }
+            self.regions.reset_failures(*region);
+        }
+        self.rounds.end(now_ms);
+        self.out.push(Effect::Completed {
+            number: completion.manifest.number,
+            regions: completion.regions.iter().map(|it| it.0).collect(),
+        });
+    }
+
+    /// Gives up snapshots that could not be written.
+    pub(super) fn give_up(&mut self, now_ms: u64, regions: &[(usize, u64)], reason: &str) {
+        self.put.hold(now_ms);
+        for (region, _) in regions {
+            self.attempts(now_ms)
+                .abort(*region, reason, Counts::Failure);
+        }
+    }
+
+    /// Regions that have durably finished, and of which no manifest says so.
+    pub(super) fn unrecorded_ends(&self) -> Vec<usize> {
+        let is_recorded = |region: usize, generation: u64| {
+            self.record.snapshot(region).is_some_and(|snapshot| {
+                let mut subtasks = snapshot.subtasks.iter();
+                snapshot.generation == generation && subtasks.all(|subtask| subtask.ended)
+            })
+        };
+        let finished = self.regions.iter().filter(|(region, at)| {
+            let topology = self.regions.topology();
+            let takes_part = topology.not_checkpointed(*region).is_none();
+            at.phase() == Phase::Finished && takes_part && !is_recorded(*region, at.generation())
+        });
+        finished.map(|(region, _)| region).collect()
+    }
+}

@@ -1,0 +1,124 @@
+//! Effects: the outputs of this core, run by the actor. Data only.
+
+use std::sync::Arc;
+
+use tanist_proto::v1 as pb;
+
+use crate::core::Connection;
+
+/// What a region is restored from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestoredFrom {
+    /// Nothing: it begins from the start.
+    Start,
+    /// The origin of the job.
+    Origin,
+    /// Its snapshot of this number.
+    Snapshot(u64),
+}
+
+/// An output of this core.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Trigger a number at sources. It may have been triggered there before.
+    Trigger {
+        /// The TaskExecutor's connection.
+        connection: Connection,
+        /// The region.
+        region: usize,
+        /// Its generation.
+        generation: u64,
+        /// The tasks.
+        tasks: Vec<usize>,
+        /// The number.
+        number: u64,
+        /// The number of the region's newest snapshot; 0: it has none.
+        newest: u64,
+        /// Snapshots name objects of that snapshot, and objects numbered from here on.
+        floor: u64,
+    },
+    /// Tell tasks that a number is aborted.
+    Abort {
+        /// The TaskExecutor's connection.
+        connection: Connection,
+        /// The region.
+        region: usize,
+        /// Its generation.
+        generation: u64,
+        /// The tasks.
+        tasks: Vec<usize>,
+        /// The number.
+        number: u64,
+    },
+    /// Answer an acknowledgement, so that it is not repeated.
+    AnswerAcknowledgement {
+        /// The TaskExecutor's connection.
+        connection: Connection,
+        /// The task.
+        task: usize,
+        /// Its generation.
+        generation: u64,
+        /// The number.
+        number: u64,
+        /// Why it does not count, if it does not.
+        answer: Result<(), String>,
+    },
+    /// Put a manifest into the blob store, under a name that was never used.
+    PutManifest {
+        /// The number of the checkpoint.
+        number: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// Write the record.
+    Write {
+        /// Identifies the write in its answer.
+        write: u64,
+        /// The record.
+        record: Arc<pb::JobCheckpoints>,
+    },
+    /// Commit what a durable manifest lists. Nothing else is being committed.
+    Commit {
+        /// The checkpoint: its mark has this number.
+        number: u64,
+        /// What to commit.
+        committables: Vec<pb::CheckpointCommittable>,
+    },
+    /// Remove the marks of commits up to a number: the record says that they are done.
+    ForgetCommits {
+        /// The number.
+        up_to: u64,
+    },
+    /// Remove objects in this order. What does not exist counts as removed.
+    Remove {
+        /// Identifies the removal in its answer.
+        removal: u64,
+        /// Their names.
+        objects: Vec<String>,
+    },
+    /// List the objects in the job's directory.
+    List,
+    /// Give a region up: more of its checkpoints failed than are tolerated.
+    FailRegion {
+        /// The region.
+        region: usize,
+        /// Why.
+        cause: String,
+    },
+    /// For people: a checkpoint is complete.
+    Completed {
+        /// Its number.
+        number: u64,
+        /// The regions whose snapshots are new.
+        regions: Vec<usize>,
+    },
+    /// For people: a number of a region is aborted.
+    Aborted {
+        /// The region.
+        region: usize,
+        /// The number.
+        number: u64,
+        /// Why.
+        reason: String,
+    },
+}

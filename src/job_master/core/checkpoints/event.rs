@@ -1,0 +1,254 @@
+//! Events: the inputs of this core. Data only.
+
+use std::sync::Arc;
+
+use tanist_proto::id::ResourceId;
+use tanist_proto::v1 as pb;
+
+use crate::core::Connection;
+
+/// The end of a task.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TaskEnd {
+    /// The highest number that it took up, declined or saw aborted, or was restored from. For later numbers it counts
+    /// as ended.
+    pub highest: u64,
+    /// Its last output.
+    pub committables: Vec<pb::CheckpointCommittable>,
+}
+
+/// What a task has done for the highest number that it knows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TaskProgress {
+    /// It was only restored from that number, or knows none.
+    Unheard,
+    /// It blocks inputs that have delivered the barrier.
+    Blocked,
+    /// It has taken the number up, and its state is being written.
+    Writing,
+    /// It has saved this.
+    Acknowledged(Arc<pb::SubtaskSnapshot>),
+    /// It can't take the number up.
+    Declined,
+    /// It was told that the number is aborted.
+    Aborted,
+}
+
+/// What a TaskExecutor reports about an execution, also after its end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskReport {
+    /// The task.
+    pub task: usize,
+    /// Its generation.
+    pub generation: u64,
+    /// The highest number that it took up, declined, blocks for, saw aborted, or was restored from; 0: none.
+    pub highest: u64,
+    /// Its progress there.
+    pub progress: TaskProgress,
+    /// Whether its source is paused.
+    pub is_paused: bool,
+}
+
+/// A task's answer to a trigger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TriggerAnswer {
+    /// It injects the barrier, or has done so.
+    Injected,
+    /// Its source has ended.
+    SourceEnded,
+    /// It does not; the reason.
+    Refused(String),
+}
+
+/// The state of a region when a JobMaster begins, by the record `states/<job>`.
+#[derive(Debug, Clone)]
+pub enum RegionStart {
+    /// It is not placed.
+    Waiting {
+        /// The last generation that was written.
+        generation: u64,
+    },
+    /// An earlier JobMaster placed it. Its executions are awaited.
+    Placed {
+        /// Its generation.
+        generation: u64,
+        /// Where its tasks are.
+        places: Vec<(usize, ResourceId)>,
+        /// The ends of its tasks that are durable.
+        ends: Vec<(usize, TaskEnd)>,
+    },
+    /// All its tasks have durably finished.
+    Finished {
+        /// Its generation.
+        generation: u64,
+        /// The ends of its tasks.
+        ends: Vec<(usize, TaskEnd)>,
+    },
+}
+
+/// An input of this core.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A deadline may have passed; see [`super::CheckpointCore::deadline_ms`].
+    TimePassed,
+    /// A TaskExecutor registers and reports all executions of the job that it knows. Its former registration is void.
+    Registered {
+        /// Its connection.
+        connection: Connection,
+        /// Whether it takes part in checkpoints.
+        takes_checkpoints: bool,
+        /// Its executions.
+        reports: Vec<TaskReport>,
+    },
+    /// A registered TaskExecutor can't be reached at present.
+    Disconnected {
+        /// Its connection.
+        connection: Connection,
+    },
+    /// A TaskExecutor reports all executions of the job that it knows.
+    Reported {
+        /// Its connection.
+        connection: Connection,
+        /// Its executions.
+        reports: Vec<TaskReport>,
+    },
+    /// All executions of a region that an earlier JobMaster placed were reported and go on, or have ended.
+    RegionAdopted {
+        /// The region.
+        region: usize,
+    },
+    /// The placement of a region is durable. It restores what [`super::CheckpointCore::restored_from`] says.
+    RegionPlaced {
+        /// The region.
+        region: usize,
+        /// The generation.
+        generation: u64,
+        /// Where its tasks are.
+        places: Vec<(usize, ResourceId)>,
+    },
+    /// All tasks of a region run or have ended.
+    RegionRunning {
+        /// The region.
+        region: usize,
+        /// The generation.
+        generation: u64,
+    },
+    /// A region has failed, or is given up for another reason.
+    RegionFailed {
+        /// The region.
+        region: usize,
+    },
+    /// It is durable that all tasks of a region have finished.
+    RegionFinished {
+        /// The region.
+        region: usize,
+        /// The generation.
+        generation: u64,
+    },
+    /// The answer to a trigger.
+    TriggerAnswered {
+        /// The TaskExecutor's connection.
+        connection: Connection,
+        /// The region.
+        region: usize,
+        /// The number.
+        number: u64,
+        /// The answers of its sources there.
+        answers: Vec<(usize, TriggerAnswer)>,
+    },
+    /// A task has saved its state.
+    Acknowledged {
+        /// The TaskExecutor's connection.
+        connection: Connection,
+        /// The task.
+        task: usize,
+        /// Its generation.
+        generation: u64,
+        /// The number.
+        number: u64,
+        /// What it saved.
+        snapshot: Arc<pb::SubtaskSnapshot>,
+    },
+    /// A task can't take a number up, or could not save its state.
+    Declined {
+        /// The TaskExecutor's connection.
+        connection: Connection,
+        /// The task.
+        task: usize,
+        /// Its generation.
+        generation: u64,
+        /// The number.
+        number: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The input of a task has ended. It still runs.
+    InputEnded {
+        /// The TaskExecutor's connection.
+        connection: Connection,
+        /// The task.
+        task: usize,
+        /// Its generation.
+        generation: u64,
+        /// The highest number that it took up, declined or saw aborted.
+        highest: u64,
+    },
+    /// A task has finished.
+    TaskEnded {
+        /// The TaskExecutor's connection.
+        connection: Connection,
+        /// The task.
+        task: usize,
+        /// Its generation.
+        generation: u64,
+        /// Its end.
+        end: TaskEnd,
+    },
+    /// The decisions of operator coordinators changed.
+    CoordinatorsChanged(Vec<pb::CoordinatorState>),
+    /// The manifest is in the blob store.
+    ManifestPut(pb::ManifestObject),
+    /// The manifest could not be put; the reason.
+    ManifestNotPut(String),
+    /// A write is durable.
+    Written {
+        /// The write.
+        write: u64,
+    },
+    /// The store refused a write for good: it is not durable.
+    WriteRefused {
+        /// The write.
+        write: u64,
+        /// Why.
+        reason: String,
+    },
+    /// Another term exists, and whether the write is durable can't be known: this term decides nothing any more.
+    WriteUnknown {
+        /// The write.
+        write: u64,
+    },
+    /// All committables of a checkpoint are committed.
+    Committed {
+        /// The checkpoint.
+        number: u64,
+    },
+    /// Some committables of a checkpoint are not committed, and are to be tried again.
+    CommitFailed {
+        /// The checkpoint.
+        number: u64,
+    },
+    /// The objects of a removal are gone.
+    Removed {
+        /// The removal.
+        removal: u64,
+    },
+    /// Some objects of a removal may exist.
+    RemovalFailed {
+        /// The removal.
+        removal: u64,
+    },
+    /// The objects in the job's directory.
+    Listed(Vec<String>),
+    /// It is decided that the job is canceled or fails: no snapshot is written any more.
+    EndDecided,
+}

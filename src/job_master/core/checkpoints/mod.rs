@@ -1,0 +1,407 @@
+//! The checkpoints of a job, pure: (state, now, event) -> effects. It owns the record `checkpoints/<job>`.
+//!
+//! A number N goes through these states at each region of its round. Only the last one is durable:
+//!
+//! ```text
+//!              round due, N reserved durably
+//!  (no number) -----------------------------> Collecting --- each subtask acknowledged N or ended before --> Complete
+//!       ^         adopted after a takeover       ^ |                                                            |
+//!       |      (nothing is written for it) ------+ | a decline, a timeout, a lost link, the region fails,       |
+//!       |                                          | the end of the job is decided                              |
+//!       +------------------ Aborted <--------------+-------- the region fails before the write is sent ---------+
+//!       |                   (in memory; all tasks are told)                                                     |
+//!       |                                                                        manifest put if it is large    |
+//!       +------------------------- Durable <----- one fenced write: manifest, removing, floor, next ------------+
+//!                                     |
+//!                                     +--> commit what the manifest lists -> remove what is garbage by now
+//! ```
+//!
+//! The state is divided into owners with private fields (ADR 56, ADR 60):
+//!
+//! | owner | it alone says |
+//! |---|---|
+//! | [`CheckpointRecord`] | what is durable, and what is being written |
+//! | [`Numbers`] | which number is given out next |
+//! | [`Regions`] | phase, generation, ends and number in flight of each region |
+//! | [`Links`] | which registration of a TaskExecutor counts |
+//! | [`Rounds`] | when the next round is due, which regions it waits for |
+//! | [`ManifestPut`] | which manifest is being put |
+//! | [`Commits`] | up to which number everything is committed |
+//! | [`Removal`] | what may be removed, and what is gone |
+//!
+//! Invariants: a number is given out once; a region has one number in flight; nothing acts on a manifest before it is
+//! durable; from the event that a region has failed, no snapshot of its generation is written; `floor` is durable
+//! before anything below it is removed. The caller keeps two rules: it does not place a region while
+//! [`CheckpointCore::restored_from`] has no answer, and it writes no result before
+//! [`CheckpointCore::is_all_committed`].
+//!
+//! It is not wired to the JobMaster's actor: no task takes part in checkpoints.
+
+mod adoption;
+mod attempt;
+mod attempts;
+mod commits;
+mod completion;
+mod decide;
+mod effect;
+mod event;
+mod links;
+mod numbers;
+mod objects;
+mod options;
+mod output;
+mod planted;
+mod record;
+mod regions;
+mod removal;
+mod rounds;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tanist_ha::election::Epoch;
+use tanist_proto::v1 as pb;
+
+use self::attempts::{Attempts, Counts};
+use self::commits::Commits;
+use self::completion::{Completing, ManifestPut};
+pub use self::effect::{Effect, RestoredFrom};
+pub use self::event::{Event, RegionStart, TaskEnd, TaskProgress, TaskReport, TriggerAnswer};
+use self::links::Links;
+use self::numbers::Numbers;
+pub use self::options::{Options, Task, Topology};
+use self::output::Output;
+use self::planted::{Fault, is_planted};
+use self::record::CheckpointRecord;
+pub use self::record::{Unreadable, manifest_objects};
+use self::regions::{Phase, Regions};
+use self::removal::Removal;
+use self::rounds::Rounds;
+use super::Connection;
+
+/// The checkpoints of one job at one JobMaster.
+#[derive(Debug)]
+pub struct CheckpointCore {
+    job_id: String,
+    options: Options,
+    record: CheckpointRecord,
+    numbers: Numbers,
+    regions: Regions,
+    links: Links,
+    rounds: Rounds,
+    put: ManifestPut,
+    commits: Commits,
+    removal: Removal,
+    coordinators: Vec<pb::CoordinatorState>,
+    /// It is decided that the job is canceled or fails.
+    is_end_decided: bool,
+    out: Output,
+}
+
+impl CheckpointCore {
+    /// The core of a JobMaster that reads `record` in its own epoch, and `objects`, the contents of
+    /// [`manifest_objects`] as far as they exist. Writes nothing and triggers nothing by itself.
+    pub fn new(
+        (options, topology): (Options, Topology),
+        record: Arc<pb::JobCheckpoints>,
+        objects: &BTreeMap<String, Vec<u8>>,
+        regions: Vec<RegionStart>,
+        epoch: Epoch,
+        now_ms: u64,
+    ) -> Result<CheckpointCore, Unreadable> {
+        let job_id = record.job_id.clone();
+        let record = CheckpointRecord::new(record, epoch.get(), objects)?;
+        let committed = record.durable().retained.iter().rev();
+        let mut committed = committed.filter(|it| it.committed).map(|it| it.number);
+        Ok(CheckpointCore {
+            job_id,
+            numbers: Numbers::new(record.durable().next),
+            regions: Regions::new(topology, regions),
+            links: Links::default(),
+            rounds: Rounds::new(&options, now_ms),
+            put: ManifestPut::default(),
+            commits: Commits::new(committed.next().unwrap_or_default()),
+            removal: Removal::new(options.listing_interval_ms, now_ms),
+            coordinators: Vec::new(),
+            is_end_decided: false,
+            out: Output::default(),
+            record,
+            options,
+        })
+    }
+
+    /// Handles an event. After a write of unknown outcome nothing has effects any more.
+    pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
+        if !self.record.is_over() {
+            self.take(now_ms, event);
+            self.decide(now_ms);
+        }
+        self.out.take()
+    }
+
+    /// What a region is restored from, if it is placed at present. None: a write is under way that may change it.
+    pub fn restored_from(&self, region: usize) -> Option<RestoredFrom> {
+        let is_known = !self.record.is_writing(region) && !self.record.is_over();
+        let takes_part = self.regions.topology().not_checkpointed(region).is_none();
+        is_known.then(|| match takes_part {
+            true => self.record.restored_from(region),
+            false => RestoredFrom::Start,
+        })
+    }
+
+    /// Whether a checkpoint is durable, or none is, and everything that completed checkpoints name is committed. The
+    /// result of the job waits for it.
+    pub fn is_all_committed(&self) -> bool {
+        let newest = self.record.newest().map_or(0, |newest| newest.number);
+        let is_pending = self.record.writing().is_some() || self.put.is_running();
+        let has_finished = !self.is_end_decided && !self.unrecorded_ends().is_empty();
+        self.commits.done() >= newest && !is_pending && !has_finished
+    }
+
+    /// The record that is written with the job's result, for the Dispatcher's cleanup. `is_kept`: the newest completed
+    /// checkpoint is retained.
+    pub fn record_with_result(&self, is_kept: bool) -> pb::JobCheckpoints {
+        self.record.with_result(is_kept)
+    }
+
+    /// The durable record.
+    pub fn durable(&self) -> &pb::JobCheckpoints {
+        self.record.durable()
+    }
+
+    /// The number in flight at a region.
+    pub fn in_flight(&self, region: usize) -> Option<u64> {
+        Some(self.regions.get(region).attempt()?.number())
+    }
+
+    /// When [`Event::TimePassed`] is due.
+    pub fn deadline_ms(&mut self, now_ms: u64) -> u64 {
+        let attempts = self.attempts(now_ms).due_ms();
+        let round = (!self.is_end_decided).then(|| self.rounds.due_ms());
+        let retry = Some(self.put.retry_at_ms());
+        let others = [
+            round,
+            retry,
+            self.commits.due_ms(),
+            self.removal.due_ms(now_ms),
+        ];
+        let all = others.into_iter().chain([attempts]).flatten();
+        // What is due by now and did not happen waits for another event.
+        let later = all.filter(|due_ms| *due_ms > now_ms).min();
+        later.unwrap_or(now_ms.saturating_add(self.options.interval_ms.max(1)))
+    }
+
+    fn take(&mut self, now_ms: u64, event: Event) {
+        match event {
+            Event::TimePassed => {}
+            Event::Registered {
+                connection,
+                takes_checkpoints,
+                reports,
+            } => {
+                if self.links.register(&connection, takes_checkpoints) {
+                    self.apply_reports(now_ms, &connection, reports);
+                    // A trigger may have been lost with the former registration.
+                    for region in 0..self.regions.topology().region_count() {
+                        let only = Some(&connection.task_manager);
+                        self.attempts(now_ms).trigger(region, only);
+                    }
+                }
+            }
+            Event::Disconnected { connection } => self.links.lose(&connection, now_ms),
+            Event::Reported {
+                connection,
+                reports,
+            } => {
+                if self.links.is_present(&connection) {
+                    self.apply_reports(now_ms, &connection, reports);
+                }
+            }
+            Event::RegionAdopted { region } => {
+                if let Some(number) = self.attempts(now_ms).settle(region) {
+                    self.numbers.put_in_flight(number);
+                }
+            }
+            Event::RegionPlaced {
+                region,
+                generation,
+                places,
+            } => self.regions.place(region, generation, places),
+            Event::RegionRunning { region, generation } => {
+                if self.regions.get(region).generation() == generation {
+                    self.regions
+                        .enter(region, Phase::Running, &[Phase::Starting]);
+                }
+            }
+            Event::RegionFailed { region } => {
+                if !is_planted(Fault::SnapshotAfterFailure) {
+                    let reason = "its region failed";
+                    self.attempts(now_ms)
+                        .abort(region, reason, Counts::NoFailure);
+                }
+                let from = [Phase::Awaited, Phase::Starting, Phase::Running];
+                self.regions.enter(region, Phase::Down, &from);
+            }
+            Event::RegionFinished { region, generation } => {
+                if self.regions.get(region).generation() == generation {
+                    let reason = "all its tasks have finished";
+                    self.attempts(now_ms)
+                        .abort(region, reason, Counts::NoFailure);
+                    let from = [Phase::Awaited, Phase::Starting, Phase::Running];
+                    self.regions.enter(region, Phase::Finished, &from);
+                }
+            }
+            Event::TriggerAnswered {
+                connection,
+                region,
+                number,
+                answers,
+            } => {
+                if self.links.is_present(&connection) {
+                    let mut attempts = self.attempts(now_ms);
+                    attempts.apply_answers(&connection, (region, number), answers);
+                }
+            }
+            Event::Acknowledged {
+                connection,
+                task,
+                generation,
+                number,
+                snapshot,
+            } => {
+                if !self.links.is_present(&connection) {
+                    return;
+                }
+                let progress = TaskProgress::Acknowledged(snapshot);
+                let id = (task, generation, number);
+                if let Some(answer) = self.attempts(now_ms).answer(&connection, id, progress) {
+                    self.out.push(Effect::AnswerAcknowledgement {
+                        connection,
+                        task,
+                        generation,
+                        number,
+                        answer,
+                    });
+                }
+            }
+            Event::Declined {
+                connection,
+                task,
+                generation,
+                number,
+                reason,
+            } => {
+                if !self.links.is_present(&connection) {
+                    return;
+                }
+                let region = self.regions.region_of(task, generation);
+                if region.is_some_and(|region| self.in_flight(region) == Some(number)) {
+                    let region = region.unwrap_or_default();
+                    self.attempts(now_ms)
+                        .abort(region, &reason, Counts::Failure);
+                } else {
+                    let id = (task, generation, number);
+                    let mut attempts = self.attempts(now_ms);
+                    attempts.answer(&connection, id, TaskProgress::Declined);
+                }
+            }
+            Event::InputEnded {
+                connection,
+                task,
+                generation,
+                highest,
+            } => {
+                let region = self.regions.region_of(task, generation);
+                if let Some(region) = region.filter(|_| self.links.is_present(&connection)) {
+                    self.regions.end_input(region, task, highest, now_ms);
+                }
+            }
+            Event::TaskEnded {
+                connection,
+                task,
+                generation,
+                end,
+            } => {
+                let region = self.regions.region_of(task, generation);
+                if let Some(region) = region.filter(|_| self.links.is_present(&connection)) {
+                    self.regions.end_task(region, task, end);
+                    let mut attempts = self.attempts(now_ms);
+                    attempts.complete_if_all(region);
+                    attempts.abort_without_sources(region);
+                }
+            }
+            Event::CoordinatorsChanged(coordinators) => self.coordinators = coordinators,
+            Event::ManifestPut(object) => self.manifest_put(object),
+            Event::ManifestNotPut(reason) => {
+                if let Some((completion, _)) = self.put.finish() {
+                    let reason = format!("its manifest could not be put: {reason}");
+                    self.give_up(now_ms, &completion.regions, &reason);
+                }
+            }
+            Event::Written { write } => self.written(now_ms, write),
+            Event::WriteRefused { write, reason } => {
+                if let Some(write) = self.record.refuse(write) {
+                    let regions = write.completion.map_or_else(Vec::new, |it| it.regions);
+                    let reason = format!("the store refused it: {reason}");
+                    self.give_up(now_ms, &regions, &reason);
+                }
+            }
+            Event::WriteUnknown { write } => self.record.end_term(write),
+            Event::Committed { number } => self.commits.finish(number),
+            Event::CommitFailed { number } => self.commits.fail(number, now_ms),
+            Event::Removed { removal } => self.removal.finish(removal),
+            Event::RemovalFailed { removal } => self.removal.fail(removal, now_ms),
+            Event::Listed(objects) => self.removal.listed(objects, &self.record),
+            Event::EndDecided => {
+                self.is_end_decided = true;
+            }
+        }
+    }
+
+    fn apply_reports(&mut self, now_ms: u64, connection: &Connection, reports: Vec<TaskReport>) {
+        for report in reports {
+            let region = self.regions.region_of(report.task, report.generation);
+            let Some(region) = region else { continue };
+            let at = self.regions.get(region);
+            if at.place(report.task) != Some(&connection.task_manager) {
+                continue;
+            }
+            match at.phase() {
+                Phase::Awaited => self.regions.keep_report(region, report),
+                Phase::Down | Phase::Starting | Phase::Running | Phase::Finished => {
+                    self.attempts(now_ms).apply_report(connection, &report);
+                }
+            }
+        }
+    }
+
+    fn attempts(&mut self, now_ms: u64) -> Attempts<'_> {
+        Attempts {
+            options: &self.options,
+            regions: &mut self.regions,
+            links: &self.links,
+            record: &self.record,
+            rounds: &mut self.rounds,
+            removal: &mut self.removal,
+            out: &mut self.out,
+            now_ms,
+        }
+    }
+
+    fn completing(&mut self) -> Completing<'_> {
+        Completing {
+            job_id: &self.job_id,
+            options: &self.options,
+            regions: &self.regions,
+            record: &mut self.record,
+            numbers: &mut self.numbers,
+            commits: &self.commits,
+            removal: &self.removal,
+            put: &mut self.put,
+            coordinators: &self.coordinators,
+            out: &mut self.out,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Names of objects: `<number>-<generation>-<random>`, and who names them. Pure functions.
+
+use tanist_proto::v1 as pb;
+
+/// The number of the checkpoint for which an object was written. None: it is not a name of a checkpoint's object.
+pub(super) fn number_of(object: &str) -> Option<u64> {
+    object.split_once('-')?.0.parse().ok()
+}
+
+/// The objects that the snapshot of a subtask names.
+pub(super) fn named_by_subtask(snapshot: &pb::SubtaskSnapshot) -> impl Iterator<Item = &str> {
+    let segments = snapshot.segments.iter().chain(&snapshot.channels);
+    segments
+        .map(|segment| segment.object.as_str())
+        .filter(|object| !object.is_empty())
+}
+
+/// The objects that the snapshot of a region names.
+pub(super) fn named_by_region(snapshot: &pb::RegionSnapshot) -> impl Iterator<Item = &str> {
+    snapshot.subtasks.iter().flat_map(named_by_subtask)
+}
+
+/// The objects that a manifest names.
+pub(super) fn named_by(manifest: &pb::CheckpointManifest) -> impl Iterator<Item = &str> {
+    manifest.regions.iter().flat_map(named_by_region)
+}
+
+/// The name of the object that holds a manifest. None: it stands in the record.
+pub(super) fn manifest_object(stored: Option<&pb::StoredManifest>) -> Option<&str> {
+    match stored?.place.as_ref()? {
+        pb::stored_manifest::Place::Object(object) => Some(&object.name),
+        pb::stored_manifest::Place::Inline(_) => None,
+    }
+}
+
+/// The size of the state that a manifest names, in bytes.
+pub(super) fn state_size(manifest: &pb::CheckpointManifest) -> u64 {
+    let subtasks = manifest.regions.iter().flat_map(|it| &it.subtasks);
+    let size = |subtask: &pb::SubtaskSnapshot| -> u64 {
+        let segments = subtask.segments.iter().chain(&subtask.channels);
+        let operators = subtask.operators.iter().map(|it| it.content.len() as u64);
+        let segments = segments.map(|it| it.length.max(it.content.len() as u64));
+        segments.chain(operators).sum()
+    };
+    subtasks.map(size).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_an_object_is_in_its_name() {
+        assert_eq!(number_of("12-3-0123456789abcdef"), Some(12));
+        assert_eq!(number_of("manifest-12-0123456789abcdef"), None);
+        assert_eq!(number_of("12"), None);
+    }
+}

@@ -1,0 +1,365 @@
+//! The record `checkpoints/<job>` and the manifests that it names: what is durable, and the one write in flight.
+//!
+//! There is no decided copy. A write is made from the durable record and everything that is decided at that moment;
+//! if the store refuses it, nothing is undone, and the next write is made in the same way. Invariants: one write is in
+//! flight; `durable` is what the store has, as far as this term knows; `floor` and `next` never fall; after a write of
+//! unknown outcome nothing is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tanist_proto::manifest::ManifestError;
+use tanist_proto::v1 as pb;
+
+use super::effect::RestoredFrom;
+use super::objects::{manifest_object, named_by, named_by_region, state_size};
+use super::planted::{Fault, is_planted};
+
+/// A manifest that a write makes the newest one.
+#[derive(Debug, Clone)]
+pub(super) struct Completion {
+    pub(super) manifest: Arc<pb::CheckpointManifest>,
+    /// Regions with a new snapshot, and its number.
+    pub(super) regions: Vec<(usize, u64)>,
+    /// Regions among them that have durably finished.
+    pub(super) finished: Vec<usize>,
+}
+
+/// What a write changes.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) next: u64,
+    pub(super) floor: u64,
+    pub(super) completion: Option<(Completion, pb::StoredManifest)>,
+    /// Number of completed checkpoints that are kept.
+    pub(super) retained: usize,
+    /// Up to this number everything is committed.
+    pub(super) committed_up_to: u64,
+    /// Subsumed checkpoints of which nothing is left.
+    pub(super) removed: BTreeSet<u64>,
+    pub(super) drops_origin: bool,
+}
+
+/// A write in flight.
+#[derive(Debug, Clone)]
+pub(super) struct Write {
+    pub(super) number: u64,
+    pub(super) record: Arc<pb::JobCheckpoints>,
+    pub(super) completion: Option<Completion>,
+    pub(super) committed_up_to: u64,
+}
+
+/// Why a JobMaster can't begin with a record: a manifest can't be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// It is damaged, or of a later version.
+    #[error("the manifest of checkpoint {number} can't be read: {error}")]
+    Manifest {
+        /// The checkpoint.
+        number: u64,
+        /// What is wrong.
+        error: ManifestError,
+    },
+    /// It does not exist.
+    #[error("the manifest of checkpoint {number} is missing: the object {object:?} does not exist")]
+    Missing {
+        /// The checkpoint.
+        number: u64,
+        /// Its object.
+        object: String,
+    },
+}
+
+/// The record and its manifests; see the module.
+#[derive(Debug)]
+pub(super) struct CheckpointRecord {
+    epoch: u64,
+    durable: Arc<pb::JobCheckpoints>,
+    /// The manifests of `retained`, `removing` and `origin`, by number. A missing one of `removing` is left out.
+    manifests: BTreeMap<u64, Arc<pb::CheckpointManifest>>,
+    /// The objects that the newest manifest names, by region.
+    objects: Vec<BTreeSet<String>>,
+    writing: Option<Write>,
+    last_write: u64,
+    is_over: bool,
+}
+
+/// The objects that hold manifests of a record, which [`super::CheckpointCore::new`] needs.
+pub fn manifest_objects(record: &pb::JobCheckpoints) -> Vec<String> {
+    let objects = stored_manifests(record).filter_map(|(_, stored, _)| manifest_object(stored));
+    objects.map(str::to_owned).collect()
+}
+
+/// All manifests of a record, with their numbers and whether a restart may need them.
+fn stored_manifests(
+    record: &pb::JobCheckpoints,
+) -> impl Iterator<Item = (u64, Option<&pb::StoredManifest>, bool)> {
+    let retained = record.retained.iter();
+    let retained = retained.map(|it| (it.number, it.manifest.as_ref(), true));
+    let removing = record.removing.iter();
+    let removing = removing.map(|it| (it.number, it.manifest.as_ref(), false));
+    let origin = record.origin.iter();
+    let origin = origin.map(|it| (it.number, it.manifest.as_ref(), true));
+    retained.chain(removing).chain(origin)
+}
+
+impl CheckpointRecord {
+    /// The record that a JobMaster begins with. `objects` are the contents of [`manifest_objects`], as far as they
+    /// exist.
+    pub(super) fn new(
+        durable: Arc<pb::JobCheckpoints>,
+        epoch: u64,
+        objects: &BTreeMap<String, Vec<u8>>,
+    ) -> Result<CheckpointRecord, Unreadable> {
+        let mut manifests = BTreeMap::new();
+        for (number, stored, is_needed) in stored_manifests(&durable) {
+            let place = stored.and_then(|stored| stored.place.as_ref());
+            let bytes = match place {
+                Some(pb::stored_manifest::Place::Inline(bytes)) => Some(bytes),
+                Some(pb::stored_manifest::Place::Object(object)) => objects.get(&object.name),
+                None => None,
+            };
+            let decoded = bytes.map(|bytes| tanist_proto::manifest::decode(bytes));
+            match decoded {
+                Some(Ok(manifest)) => {
+                    manifests.insert(number, Arc::new(manifest));
+                }
+                Some(Err(error)) if is_needed => {
+                    return Err(Unreadable::Manifest { number, error });
+                }
+                None if is_needed => {
+                    let object = manifest_object(stored).unwrap_or_default().to_owned();
+                    return Err(Unreadable::Missing { number, object });
+                }
+                // What is gone already counts as removed; a listing finds the rest.
+                Some(Err(_)) | None => {}
+            }
+        }
+        let mut record = CheckpointRecord {
+            epoch,
+            durable,
+            manifests,
+            objects: Vec::new(),
+            writing: None,
+            last_write: 0,
+            is_over: false,
+        };
+        record.index_objects();
+        Ok(record)
+    }
+
+    /// The durable record.
+    pub(super) fn durable(&self) -> &pb::JobCheckpoints {
+        &self.durable
+    }
+
+    /// Whether the outcome of a write is unknown: another term exists.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// The write in flight.
+    pub(super) fn writing(&self) -> Option<&Write> {
+        self.writing.as_ref()
+    }
+
+    /// Whether the write in flight has a snapshot of a region.
+    pub(super) fn is_writing(&self, region: usize) -> bool {
+        let completion = self.writing.iter().flat_map(|write| &write.completion);
+        completion
+            .flat_map(|it| &it.regions)
+            .any(|(at, _)| *at == region)
+    }
+
+    /// The newest completed checkpoint.
+    pub(super) fn newest(&self) -> Option<&pb::CompletedCheckpoint> {
+        self.durable.retained.last()
+    }
+
+    /// The manifest of a checkpoint of the record.
+    pub(super) fn manifest(&self, number: u64) -> Option<&Arc<pb::CheckpointManifest>> {
+        self.manifests.get(&number)
+    }
+
+    /// The manifest of the newest completed checkpoint.
+    pub(super) fn newest_manifest(&self) -> Option<&Arc<pb::CheckpointManifest>> {
+        self.manifest(self.newest()?.number)
+    }
+
+    /// The newest durable snapshot of a region.
+    pub(super) fn snapshot(&self, region: usize) -> Option<&pb::RegionSnapshot> {
+        let snapshot = self.newest_manifest()?.regions.get(region)?;
+        (snapshot.kind() == pb::RegionSnapshotKind::Taken).then_some(snapshot)
+    }
+
+    /// The number of a region's newest durable snapshot; 0: it has none.
+    pub(super) fn newest_number(&self, region: usize) -> u64 {
+        self.snapshot(region).map_or(0, |snapshot| snapshot.number)
+    }
+
+    /// The manifest of the job's origin.
+    pub(super) fn origin(&self) -> Option<(&pb::CheckpointOrigin, &pb::CheckpointManifest)> {
+        let origin = self.durable.origin.as_ref()?;
+        Some((origin, self.manifest(origin.number)?))
+    }
+
+    /// What a region is restored from.
+    pub(super) fn restored_from(&self, region: usize) -> RestoredFrom {
+        let number = match is_planted(Fault::LastButOneRestored) {
+            false => self.newest_number(region),
+            true => {
+                let before = self.durable.retained.iter().rev().nth(1);
+                let manifest = before.and_then(|before| self.manifest(before.number));
+                let snapshot = manifest.and_then(|manifest| manifest.regions.get(region));
+                snapshot.map_or(0, |snapshot| snapshot.number)
+            }
+        };
+        match number {
+            0 if self.durable.origin.is_some() => RestoredFrom::Origin,
+            0 => RestoredFrom::Start,
+            number => RestoredFrom::Snapshot(number),
+        }
+    }
+
+    /// All objects that a retained manifest or the origin names.
+    pub(super) fn named(&self) -> BTreeSet<&str> {
+        let mut kept: Vec<u64> = self.durable.retained.iter().map(|it| it.number).collect();
+        kept.extend(self.durable.origin.iter().map(|it| it.number));
+        let manifests = kept.iter().filter_map(|number| self.manifest(*number));
+        let is_new = |manifest: &pb::CheckpointManifest, region: &pb::RegionSnapshot| {
+            region.number == manifest.number || !is_planted(Fault::CarriedOverObjectDeleted)
+        };
+        let regions = manifests.flat_map(|manifest| {
+            let regions = manifest.regions.iter();
+            regions.filter(move |region| is_new(manifest, region))
+        });
+        regions.flat_map(named_by_region).collect()
+    }
+
+    /// Whether the newest snapshot of a region, or the origin if it has none and the job owns it, names an object.
+    pub(super) fn names(&self, region: usize, object: &str) -> bool {
+        match (self.snapshot(region), self.origin()) {
+            (Some(_), _) => self
+                .objects
+                .get(region)
+                .is_some_and(|it| it.contains(object)),
+            (None, Some((origin, manifest))) => {
+                origin.owned && named_by(manifest).any(|it| it == object)
+            }
+            (None, None) => false,
+        }
+    }
+
+    /// Begins a write. To be called while none is in flight.
+    pub(super) fn begin_write(&mut self, change: Change) -> Write {
+        let mut record = (*self.durable).clone();
+        record.next = record.next.max(change.next);
+        record.floor = record.floor.max(change.floor);
+        record
+            .removing
+            .retain(|it| !change.removed.contains(&it.number));
+        for completed in &mut record.retained {
+            completed.committed |= completed.number <= change.committed_up_to;
+        }
+        let completion = change.completion.map(|(completion, stored)| {
+            let manifest = &completion.manifest;
+            record.retained.push(pb::CompletedCheckpoint {
+                number: manifest.number,
+                manifest: Some(stored),
+                epoch: self.epoch,
+                size: state_size(manifest),
+                committed: manifest.uncommitted.is_empty(),
+            });
+            subsume(&mut record, change.retained.max(1));
+            completion
+        });
+        if change.drops_origin {
+            let origin = record.origin.take().filter(|origin| origin.owned);
+            record
+                .removing
+                .extend(origin.map(|it| pb::SubsumedCheckpoint {
+                    number: it.number,
+                    manifest: it.manifest,
+                }));
+        }
+        self.last_write += 1;
+        let write = Write {
+            number: self.last_write,
+            record: Arc::new(record),
+            completion,
+            committed_up_to: change.committed_up_to,
+        };
+        self.writing = Some(write.clone());
+        write
+    }
+
+    /// Notes that a write is durable. None: it is not the one in flight.
+    pub(super) fn confirm(&mut self, number: u64) -> Option<Write> {
+        let write = self.writing.take_if(|write| write.number == number)?;
+        self.durable = write.record.clone();
+        if let Some(completion) = &write.completion {
+            let manifest = &completion.manifest;
+            self.manifests.insert(manifest.number, manifest.clone());
+        }
+        let kept: BTreeSet<u64> = stored_manifests(&self.durable).map(|it| it.0).collect();
+        self.manifests.retain(|number, _| kept.contains(number));
+        if write.completion.is_some() {
+            self.index_objects();
+        }
+        Some(write)
+    }
+
+    fn index_objects(&mut self) {
+        let newest = self.newest_manifest().cloned();
+        let regions = newest.iter().flat_map(|newest| &newest.regions);
+        let names = regions.map(|region| named_by_region(region).map(str::to_owned).collect());
+        self.objects = names.collect();
+    }
+
+    /// Notes that a write is definitely not durable. None: it is not the one in flight.
+    pub(super) fn refuse(&mut self, number: u64) -> Option<Write> {
+        self.writing.take_if(|write| write.number == number)
+    }
+
+    /// Notes that the outcome of a write can't be known.
+    pub(super) fn end_term(&mut self, number: u64) {
+        self.is_over |= self.writing.as_ref().is_some_and(|it| it.number == number);
+    }
+
+    /// The record that belongs to the job's result: only what `is_kept` remains retained, and all else is garbage.
+    pub(super) fn with_result(&self, is_kept: bool) -> pb::JobCheckpoints {
+        let mut record = (*self.durable).clone();
+        record.floor = record.next;
+        subsume(&mut record, usize::from(is_kept));
+        for kept in &mut record.retained {
+            kept.committed = true;
+        }
+        record
+    }
+}
+
+/// Moves all but the newest completed checkpoints to `removing`, except those that a savepoint is copied from.
+fn subsume(record: &mut pb::JobCheckpoints, retained: usize) {
+    let is_open =
+        |request: &&pb::SavepointRequest| request.progress() == pb::SavepointProgress::Copying;
+    let pinned: BTreeSet<u64> = record
+        .requests
+        .iter()
+        .filter(is_open)
+        .map(|it| it.number)
+        .collect();
+    let surplus = record.retained.len().saturating_sub(retained);
+    let (older, newer) = record.retained.split_at(surplus);
+    let (kept, subsumed): (Vec<_>, Vec<_>) = older
+        .iter()
+        .cloned()
+        .partition(|completed| pinned.contains(&completed.number));
+    let newer = newer.to_vec();
+    record.retained = kept.into_iter().chain(newer).collect();
+    record
+        .removing
+        .extend(subsumed.into_iter().map(|it| pb::SubsumedCheckpoint {
+            number: it.number,
+            manifest: it.manifest,
+        }));
+}

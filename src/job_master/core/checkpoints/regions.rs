@@ -1,0 +1,304 @@
+//! The regions: phase, generation and places of each, the ends of its tasks, and its number in flight.
+//!
+//! Invariants: a region has at most one number in flight, of its present generation; ends and reports belong to that
+//! generation, and are dropped with it.
+
+use std::collections::BTreeMap;
+
+use tanist_proto::id::ResourceId;
+
+use super::attempt::Attempt;
+use super::event::{RegionStart, TaskEnd, TaskReport};
+use super::options::{ANSWER_TIMEOUT_MS, Topology};
+use super::planted::{Fault, is_planted};
+
+/// Where a region stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It has failed, or was never placed.
+    Down,
+    /// An earlier JobMaster placed it, and not all of its executions are known.
+    Awaited,
+    /// It is placed, and not all of its tasks run.
+    Starting,
+    /// All of its tasks run or have ended.
+    Running,
+    /// It is durable that all of its tasks have finished.
+    Finished,
+}
+
+/// The end of a task's input.
+#[derive(Debug, Clone, Copy)]
+struct InputEnd {
+    since_ms: u64,
+    highest: u64,
+}
+
+/// One region; see the module.
+#[derive(Debug)]
+pub(super) struct Region {
+    phase: Phase,
+    generation: u64,
+    places: BTreeMap<usize, ResourceId>,
+    ends: BTreeMap<usize, TaskEnd>,
+    input_ends: BTreeMap<usize, InputEnd>,
+    reports: BTreeMap<usize, TaskReport>,
+    attempt: Option<Attempt>,
+    /// Checkpoints that have failed in a row.
+    failures: u32,
+}
+
+impl Region {
+    fn of(start: RegionStart) -> Region {
+        let (phase, generation, places, ends) = match start {
+            RegionStart::Waiting { generation } => (Phase::Down, generation, vec![], vec![]),
+            RegionStart::Placed {
+                generation,
+                places,
+                ends,
+            } => (Phase::Awaited, generation, places, ends),
+            RegionStart::Finished { generation, ends } => {
+                (Phase::Finished, generation, vec![], ends)
+            }
+        };
+        Region {
+            phase,
+            generation,
+            places: places.into_iter().collect(),
+            ends: ends.into_iter().collect(),
+            input_ends: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            attempt: None,
+            failures: 0,
+        }
+    }
+
+    /// Where it stands.
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Its generation.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Where a task is.
+    pub(super) fn place(&self, task: usize) -> Option<&ResourceId> {
+        self.places.get(&task)
+    }
+
+    /// The TaskExecutors with tasks, each with those that have not ended.
+    pub(super) fn by_task_manager(&self) -> BTreeMap<&ResourceId, Vec<usize>> {
+        let mut by_task_manager: BTreeMap<&ResourceId, Vec<usize>> = BTreeMap::new();
+        let running = self
+            .places
+            .iter()
+            .filter(|(task, _)| !self.ends.contains_key(task));
+        for (task, place) in running {
+            by_task_manager.entry(place).or_default().push(*task);
+        }
+        by_task_manager
+    }
+
+    /// The number in flight.
+    pub(super) fn attempt(&self) -> Option<&Attempt> {
+        self.attempt.as_ref()
+    }
+
+    /// The end of a task.
+    pub(super) fn end(&self, task: usize) -> Option<&TaskEnd> {
+        self.ends.get(&task)
+    }
+
+    /// The report of a task, while its region is awaited.
+    pub(super) fn report(&self, task: usize) -> Option<&TaskReport> {
+        self.reports.get(&task)
+    }
+
+    /// Whether a task counts as ended for a number.
+    pub(super) fn has_ended_before(&self, task: usize, number: u64) -> bool {
+        if is_planted(Fault::EndedTaskNotCounted) {
+            return false;
+        }
+        self.ends
+            .get(&task)
+            .is_some_and(|end| end.highest < number || is_planted(Fault::EndWithoutLastSnapshot))
+    }
+
+    /// The first task whose input has ended and that, after its timeout, still runs and has not taken `number` up.
+    pub(super) fn overdue_input_end(&self, number: u64, now_ms: u64) -> Option<usize> {
+        let is_overdue = |(task, end): &(&usize, &InputEnd)| {
+            end.highest < number
+                && end.since_ms.saturating_add(ANSWER_TIMEOUT_MS) <= now_ms
+                && !self.ends.contains_key(task)
+        };
+        let mut input_ends = self.input_ends.iter();
+        input_ends.find(is_overdue).map(|(task, _)| *task)
+    }
+
+    /// When the next task whose input has ended, and that still runs, is overdue.
+    pub(super) fn input_end_due_ms(&self, now_ms: u64) -> Option<u64> {
+        let running = self
+            .input_ends
+            .iter()
+            .filter(|(task, _)| !self.ends.contains_key(task));
+        let due = running.map(|(_, end)| end.since_ms.saturating_add(ANSWER_TIMEOUT_MS));
+        due.filter(|due_ms| *due_ms > now_ms).min()
+    }
+}
+
+/// All regions of a job; see the module.
+#[derive(Debug)]
+pub(super) struct Regions {
+    topology: Topology,
+    regions: Vec<Region>,
+}
+
+impl Regions {
+    /// The regions as the record `states/<job>` says.
+    pub(super) fn new(topology: Topology, starts: Vec<RegionStart>) -> Regions {
+        let mut regions: Vec<Region> = starts.into_iter().map(Region::of).collect();
+        regions.truncate(topology.region_count());
+        let waiting = || Region::of(RegionStart::Waiting { generation: 0 });
+        regions.resize_with(topology.region_count(), waiting);
+        Regions { topology, regions }
+    }
+
+    /// The shape of the job.
+    pub(super) fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// A region.
+    pub(super) fn get(&self, region: usize) -> &Region {
+        &self.regions[region]
+    }
+
+    /// All regions, with their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Region)> {
+        self.regions.iter().enumerate()
+    }
+
+    /// All numbers in flight, with their regions.
+    pub(super) fn attempts(&self) -> impl Iterator<Item = (usize, &Attempt)> {
+        self.iter()
+            .filter_map(|(number, region)| Some((number, region.attempt()?)))
+    }
+
+    /// Whether no region is awaited.
+    pub(super) fn are_all_settled(&self) -> bool {
+        self.regions
+            .iter()
+            .all(|region| region.phase != Phase::Awaited)
+    }
+
+    /// Whether a region could take a number: its tasks run or have ended, and no number is in flight there.
+    pub(super) fn is_ready(&self, region: usize, now_ms: u64) -> bool {
+        let at = &self.regions[region];
+        let mut sources = self.topology.sources_of(region);
+        at.phase == Phase::Running
+            && at.attempt.is_none()
+            && self.topology.not_checkpointed(region).is_none()
+            && sources.any(|task| !at.ends.contains_key(&task))
+            && at.overdue_input_end(u64::MAX, now_ms).is_none()
+    }
+
+    /// Whether each subtask has acknowledged the number in flight, or had ended before.
+    pub(super) fn has_all(&self, region: usize) -> bool {
+        let at = &self.regions[region];
+        at.attempt.as_ref().is_some_and(|attempt| {
+            let is_there = |task: &usize| {
+                attempt.snapshot(*task).is_some() || at.has_ended_before(*task, attempt.number())
+            };
+            self.topology.tasks_of(region).iter().all(is_there)
+        })
+    }
+
+    /// The region of an execution, if it is of the present generation.
+    pub(super) fn region_of(&self, task: usize, generation: u64) -> Option<usize> {
+        let region = self.topology.task(task)?.region;
+        let at = &self.regions[region];
+        let is_present = at.generation == generation || is_planted(Fault::OlderGenerationCounted);
+        (is_present && at.phase != Phase::Down).then_some(region)
+    }
+
+    /// A region is placed with a generation.
+    pub(super) fn place(
+        &mut self,
+        region: usize,
+        generation: u64,
+        places: Vec<(usize, ResourceId)>,
+    ) {
+        self.regions[region] = Region {
+            failures: self.regions[region].failures,
+            phase: Phase::Starting,
+            ..Region::of(RegionStart::Placed {
+                generation,
+                places,
+                ends: vec![],
+            })
+        };
+    }
+
+    /// A region changes its phase. `from` are the phases in which it may.
+    pub(super) fn enter(&mut self, region: usize, phase: Phase, from: &[Phase]) -> bool {
+        let at = &mut self.regions[region];
+        let may = from.contains(&at.phase);
+        if may {
+            at.phase = phase;
+            at.reports.clear();
+        }
+        may
+    }
+
+    /// A number is in flight.
+    pub(super) fn begin_attempt(&mut self, region: usize, attempt: Attempt) {
+        self.regions[region].attempt = Some(attempt);
+    }
+
+    /// The number in flight, to add what is known about it.
+    pub(super) fn attempt_mut(&mut self, region: usize) -> Option<&mut Attempt> {
+        self.regions[region].attempt.as_mut()
+    }
+
+    /// The number in flight is in flight no more.
+    pub(super) fn take_attempt(&mut self, region: usize) -> Option<Attempt> {
+        self.regions[region].attempt.take()
+    }
+
+    /// A task of the present generation has ended.
+    pub(super) fn end_task(&mut self, region: usize, task: usize, end: TaskEnd) {
+        self.regions[region].ends.entry(task).or_insert(end);
+    }
+
+    /// The input of a task of the present generation has ended.
+    pub(super) fn end_input(&mut self, region: usize, task: usize, highest: u64, now_ms: u64) {
+        let input_end = InputEnd {
+            since_ms: now_ms,
+            highest,
+        };
+        let known = self.regions[region]
+            .input_ends
+            .entry(task)
+            .or_insert(input_end);
+        known.highest = known.highest.max(highest);
+    }
+
+    /// Keeps a report of an awaited region.
+    pub(super) fn keep_report(&mut self, region: usize, report: TaskReport) {
+        self.regions[region].reports.insert(report.task, report);
+    }
+
+    /// A checkpoint of a region failed. Returns the number of failures in a row.
+    pub(super) fn count_failure(&mut self, region: usize) -> u32 {
+        let failures = &mut self.regions[region].failures;
+        *failures = failures.saturating_add(1);
+        *failures
+    }
+
+    /// A checkpoint of a region is complete, or the region begins again.
+    pub(super) fn reset_failures(&mut self, region: usize) {
+        self.regions[region].failures = 0;
+    }
+}

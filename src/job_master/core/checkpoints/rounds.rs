@@ -1,0 +1,64 @@
+//! When a round begins, and which of its regions still work on it.
+
+use std::collections::BTreeSet;
+
+use super::options::Options;
+
+/// The rounds of one JobMaster; see the module.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    interval_ms: u64,
+    min_pause_ms: u64,
+    began_ms: u64,
+    ended_ms: Option<u64>,
+    /// Regions of the present round, or adopted ones, that are neither complete nor aborted.
+    open: BTreeSet<usize>,
+}
+
+impl Rounds {
+    /// No round yet: the first one is due after an interval.
+    pub(super) fn new(options: &Options, now_ms: u64) -> Rounds {
+        Rounds {
+            interval_ms: options.interval_ms.max(1),
+            min_pause_ms: options.min_pause_ms,
+            began_ms: now_ms,
+            ended_ms: None,
+            open: BTreeSet::new(),
+        }
+    }
+
+    /// When the next round is due.
+    pub(super) fn due_ms(&self) -> u64 {
+        let by_interval = self.began_ms.saturating_add(self.interval_ms);
+        let by_pause = self
+            .ended_ms
+            .map(|ended_ms| ended_ms.saturating_add(self.min_pause_ms));
+        by_interval.max(by_pause.unwrap_or_default())
+    }
+
+    /// Begins a round. Regions that still work on an earlier one are stragglers: no round waits for them.
+    pub(super) fn begin(&mut self, regions: impl IntoIterator<Item = usize>, now_ms: u64) {
+        self.began_ms = now_ms;
+        self.open = regions.into_iter().collect();
+    }
+
+    /// An adopted region works on its number.
+    pub(super) fn join(&mut self, region: usize) {
+        self.open.insert(region);
+    }
+
+    /// A region is complete or aborted.
+    pub(super) fn leave(&mut self, region: usize) {
+        self.open.remove(&region);
+    }
+
+    /// Something of a round was completed durably, or aborted: the pause begins.
+    pub(super) fn end(&mut self, now_ms: u64) {
+        self.ended_ms = Some(now_ms);
+    }
+
+    /// Whether a region of the present round is neither complete nor aborted.
+    pub(super) fn is_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+}

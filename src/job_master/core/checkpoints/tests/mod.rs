@@ -1,0 +1,3 @@
+//! Tests of the checkpoints' core.
+
+mod simulation;
