@@ -261,11 +261,15 @@ impl SlotNeeds<'_> {
         let mut taken = self.graph.taken_slots();
         taken.retain(|key, _| !self.moves.replaced.contains_key(key));
         let (profiles, closed) = (self.graph.profiles(), &self.moves.leaving);
-        let blocked = self.blocked_slots();
-        let mut assignment =
-            SlotAssignment::new(self.slots.pool(), profiles, taken, blocked, closed);
+        let pool = self.slots.pool();
+        let mut blocked = self.blocked_slots();
+        // The executions in a slot may have ended while their region stops: it gets the slot back, or waits for slots
+        // from then on, and the rounds divide them.
+        let slots = pool.places().map(|(.., allocation)| allocation);
+        blocked.extend(slots.filter(|allocation| !pool.is_unused(allocation)));
+        let mut assignment = SlotAssignment::new(pool, profiles, taken, blocked, closed);
         let wanted: Vec<SlotKey> = self.moves.replaced.keys().copied().collect();
-        assignment.assign(self.slots.pool(), &wanted).is_some()
+        assignment.assign(pool, &wanted).is_some()
     }
 
     /// `needed`, plus the slots that replace those to be left.
