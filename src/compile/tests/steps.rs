@@ -1,9 +1,12 @@
 //! The declarations of the operators against the compiler: their examples, the format of their specifications.
 
+use std::collections::BTreeMap;
+
 use tanist_model::operators::steps;
-use tanist_model::{OperatorSpec, unsupported};
+use tanist_model::{OperatorSpec, Transformation, unsupported};
 
 use super::{graph_of, message_of, options, with_steps};
+use crate::yaml;
 use crate::{JobBuilder, JobFile, compile};
 
 #[test]
@@ -19,6 +22,33 @@ fn the_examples_of_the_reference_are_valid_and_show_their_step() {
         }
         let shows = format!("- {}:", step.name);
         assert!(step.example.contains(&shows), "{}", step.example);
+    }
+}
+
+#[test]
+fn each_step_has_the_name_of_what_it_is_read_as() {
+    // Steps that are read as another operator than the example of their name.
+    let others = [
+        "- filter: { where: a > 1 }\n",
+        "- count: { window: { tumbling: { size: 1 s } } }\n",
+        "- sum: { column: a, window: { tumbling: { size: 1 s } } }\n",
+    ];
+    let mut shown = Vec::new();
+    for steps in steps().map(|step| step.example).chain(others) {
+        let file = JobFile::new("job.yaml", with_steps(steps));
+        let (graph, problems) = yaml::read(&file, &BTreeMap::new()).expect("valid YAML");
+        assert_eq!(problems, [], "{steps}");
+        for node in &graph.nodes {
+            let kind = node.transformation.as_ref().map(Transformation::kind);
+            // A step without a name is called as it is written.
+            if steps.contains(&format!("- {}:", node.name)) {
+                assert_eq!(kind, Some(node.name.as_str()), "{steps}");
+                shown.push(node.name.clone());
+            }
+        }
+    }
+    for step in steps() {
+        assert!(shown.iter().any(|name| name == step.name), "{}", step.name);
     }
 }
 
