@@ -186,8 +186,8 @@ impl Declaration for Aggregate {
     }
 }
 
-/// Sets the keys of an aggregation that states none to those of the key-by before it. Stated ones stay: the check of the
-/// graph compares them with the key-by's.
+/// Sets the keys of an aggregation that states none to those of the key-by before it. Stated ones stay: the check of
+/// the graph compares them with the key-by's.
 pub(super) fn complete_keys(keys: &mut Vec<String>, input: &Input<'_>) {
     if keys.is_empty() {
         *keys = input.keys.to_vec();
