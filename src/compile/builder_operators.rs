@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tanist_ha::clock::millis;
-use tanist_model::OperatorSpec;
 use tanist_model::operators::{
     Aggregate, AggregateFunction, Aggregation, DeclaredColumn, FlatMapRegex, FollowFiles,
     FormatCsv, FormatJson, OnError, ParseCsv, ParseJson, Reading, Sample, SocketSink, SocketSource,
@@ -31,11 +30,6 @@ impl JobBuilder {
     pub fn socket_source(self, name: impl Into<String>, address: impl Into<String>) -> Steps {
         self.step(name, socket_source(address))
     }
-
-    /// See [`Steps::operator`].
-    pub fn operator(self, name: impl Into<String>, spec: OperatorSpec) -> Steps {
-        self.step(name, spec)
-    }
 }
 
 fn follow_files<P: Into<String>>(paths: impl IntoIterator<Item = P>) -> FollowFiles {
@@ -53,12 +47,6 @@ fn socket_source(address: impl Into<String>) -> SocketSource {
 }
 
 impl Steps {
-    /// Adds an operator whose specification is complete.
-    #[must_use]
-    pub fn operator(self, name: impl Into<String>, spec: OperatorSpec) -> Steps {
-        self.step(name, spec)
-    }
-
     /// Reads the lines of text files and continues when they grow.
     #[must_use]
     pub fn follow_files<P: Into<String>>(

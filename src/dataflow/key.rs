@@ -105,30 +105,36 @@ impl Keys<'_> {
         let last = self.columns.len().saturating_sub(1);
         for (index, column) in self.columns.iter().enumerate() {
             match column {
-                ColumnView::Text(array) => {
-                    let text = array.value(row).as_bytes();
-                    if index != last {
-                        self.scratch
-                            .extend_from_slice(&(text.len() as u64).to_le_bytes());
-                    }
-                    self.scratch.extend_from_slice(text);
+                ColumnView::Text(array) if index == last => {
+                    self.scratch.extend_from_slice(array.value(row).as_bytes());
                 }
-                ColumnView::Int64(array) => {
-                    self.scratch
-                        .extend_from_slice(&array.value(row).to_le_bytes());
-                }
-                ColumnView::Timestamp(array) => {
-                    self.scratch
-                        .extend_from_slice(&array.value(row).to_le_bytes());
-                }
-                ColumnView::Float64(array) => {
-                    let bits = canonical(array.value(row)).to_bits();
-                    self.scratch.extend_from_slice(&bits.to_le_bytes());
-                }
-                ColumnView::Bool(array) => self.scratch.push(u8::from(array.value(row))),
+                column => column.write_bytes(row, &mut self.scratch),
             }
         }
         &self.scratch
+    }
+}
+
+impl ColumnView<'_> {
+    /// Appends the value of a row, which is not null, as the bytes by which it is hashed: a number in 8 bytes, a text
+    /// preceded by its length. Equal values have the same bytes. The format never changes.
+    pub fn write_bytes(&self, row: usize, bytes: &mut Vec<u8>) {
+        match self {
+            ColumnView::Text(array) => {
+                let text = array.value(row).as_bytes();
+                bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(text);
+            }
+            ColumnView::Int64(array) => bytes.extend_from_slice(&array.value(row).to_le_bytes()),
+            ColumnView::Timestamp(array) => {
+                bytes.extend_from_slice(&array.value(row).to_le_bytes());
+            }
+            ColumnView::Float64(array) => {
+                let bits = canonical(array.value(row)).to_bits();
+                bytes.extend_from_slice(&bits.to_le_bytes());
+            }
+            ColumnView::Bool(array) => bytes.push(u8::from(array.value(row))),
+        }
     }
 }
 

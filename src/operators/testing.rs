@@ -38,6 +38,7 @@ pub(crate) fn operator(
 }
 
 /// Returns the error of opening an operator, before any record; `None` if it opens.
+#[cfg(feature = "sql")]
 pub(crate) fn not_opened(spec: &OperatorSpec, input: &RecordBatch) -> Option<String> {
     let mut built = operator(spec, input.schema()).expect("it fits its input");
     let failed = built.open().err()?;

@@ -36,10 +36,20 @@ const OPENING: [&str; 5] = [
     "axum::serve(",
 ];
 
+/// `text` up to its module of tests. A module of tests in a file of its own, `mod tests;`, ends nothing.
+fn without_tests(text: &str) -> &str {
+    const TESTS: &str = "#[cfg(test)]\nmod ";
+    let mut modules = text.match_indices(TESTS);
+    let opened = modules.find(|(at, _)| {
+        let rest = text[at + TESTS.len()..].lines().next();
+        rest.is_some_and(|rest| rest.contains('{'))
+    });
+    opened.map_or(text, |(at, _)| &text[..at])
+}
+
 /// Places where `text`, without the tests at its end, opens a socket itself; only `src/net` may do that.
 pub fn opens_no_socket(path: &str, text: &str) -> Vec<String> {
-    let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
-    let text = &text[..tests];
+    let text = without_tests(text);
     let named = named_paths(text, &[]).into_iter().filter_map(|named| {
         let is_nets = matches!(named.segments[0].as_str(), "tanist_net" | "net");
         let socket = named
@@ -55,8 +65,7 @@ pub fn opens_no_socket(path: &str, text: &str) -> Vec<String> {
 
 /// Places where `text`, without the tests at its end, names a variant of `OperatorSpec`.
 pub fn names_no_operator(path: &str, text: &str) -> Vec<String> {
-    let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
-    let lines = text[..tests].lines().zip(1..);
+    let lines = without_tests(text).lines().zip(1..);
     let named = lines.flat_map(|(line, number)| {
         let after = line.split("OperatorSpec::").skip(1);
         let variants = after.filter(|rest| rest.starts_with(char::is_uppercase));
@@ -95,6 +104,11 @@ mod tests {
         let good =
             "OperatorSpec::from_json(text)\n#[cfg(test)]\nmod tests {\n    OperatorSpec::Map(x)\n}";
         assert!(names_no_operator("src/a.rs", good).is_empty());
+        let after = "#[cfg(test)]\nmod tests;\nmod x;\n\nOperatorSpec::Map(x)\n#[cfg(test)]\nmod b {\n    OperatorSpec::Sum(x)\n}";
+        assert_eq!(
+            names_no_operator("src/a.rs", after),
+            ["src/a.rs:5: names `Map`"]
+        );
     }
 
     #[test]
@@ -140,6 +154,7 @@ mod tests {
             "use hyper_util::client::legacy::connect::HttpConnector;",
             "async fn f() { endpoint.connect().await }",
             "async fn f() { axum::serve(listener, router).await }",
+            "#[cfg(test)]\nmod tests;\nuse tokio::net::TcpListener;",
         ] {
             assert_eq!(opens_no_socket("src/a.rs", bad).len(), 1, "{bad}");
         }

@@ -129,9 +129,9 @@ steps:
     let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
     let hours = Windows::sliding(60 * minute, 5 * minute).allowing_lateness(second);
     let built = JobBuilder::new("pipelines")
-        .operator("log", follow)
-        .operator("parts", parts)
-        .operator("in-time", watermarks)
+        .step("log", follow)
+        .step("parts", parts)
+        .step("in-time", watermarks)
         .key_by("by-user", ["u"])
         .count("counts")
         .windowed(Windows::tumbling(10 * second))
@@ -152,7 +152,7 @@ steps:
         .reading(["by-user"])
         .print("show", "")
         .reading(["counts"])
-        .operator(
+        .step(
             "as-csv",
             OperatorSpec::FormatCsv(FormatCsv { separator: ';' }),
         )
@@ -174,8 +174,8 @@ steps:
         .on_error(OnError::Null)
         .format_json("as-json")
         .print("shown", "")
-        .operator("once", once)
-        .operator("csv", csv)
+        .step("once", once)
+        .step("csv", csv)
         .discard("dropped")
         .build()
         .compile(&options())

@@ -1,9 +1,15 @@
 //! The declarations of the operators against the compiler: their examples, the format of their specifications.
 
-use tanist_model::operators::steps;
-use tanist_model::{OperatorSpec, unsupported};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tanist_model::operators::{Aggregate, Aggregation, Count, Sum, Trigger, Windows, steps};
+use tanist_model::problem::InvalidJob;
+use tanist_model::{OperatorSpec, Transformation, unsupported};
+use tanist_proto::v1::JobGraph;
 
 use super::{graph_of, message_of, options, with_steps};
+use crate::yaml;
 use crate::{JobBuilder, JobFile, compile};
 
 #[test]
@@ -20,6 +26,89 @@ fn the_examples_of_the_reference_are_valid_and_show_their_step() {
         let shows = format!("- {}:", step.name);
         assert!(step.example.contains(&shows), "{}", step.example);
     }
+}
+
+#[test]
+fn each_step_has_the_name_of_what_it_is_read_as() {
+    // Steps that are read as another operator than the example of their name.
+    let others = [
+        "- filter: { where: a > 1 }\n",
+        "- count: { window: { tumbling: { size: 1 s } } }\n",
+        "- sum: { column: a, window: { tumbling: { size: 1 s } } }\n",
+    ];
+    let mut shown = Vec::new();
+    for steps in steps().map(|step| step.example).chain(others) {
+        let file = JobFile::new("job.yaml", with_steps(steps));
+        let (graph, problems) = yaml::read(&file, &BTreeMap::new()).expect("valid YAML");
+        assert_eq!(problems, [], "{steps}");
+        for node in &graph.nodes {
+            let kind = node.transformation.as_ref().map(Transformation::kind);
+            // A step without a name is called as it is written.
+            if steps.contains(&format!("- {}:", node.name)) {
+                assert_eq!(kind, Some(node.name.as_str()), "{steps}");
+                shown.push(node.name.clone());
+            }
+        }
+    }
+    for step in steps() {
+        assert!(shown.iter().any(|name| name == step.name), "{}", step.name);
+    }
+}
+
+/// Compiles a job with this aggregation behind watermarks by `seq` and a key-by `key`.
+fn aggregated(spec: impl Into<OperatorSpec>) -> Result<JobGraph, InvalidJob> {
+    let job = JobBuilder::new("test")
+        .datagen("numbers", None, Some(10), 0, 100)
+        .watermarks("in-time", "seq", Duration::ZERO)
+        .key_by("by-key", ["key"])
+        .step("results", spec.into())
+        .discard("out");
+    job.build().compile(&options())
+}
+
+#[test]
+fn keys_that_an_aggregation_states_must_be_those_of_the_key_by() {
+    let with_keys = |keys: &[&str]| -> [OperatorSpec; 3] {
+        let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        let count = Count {
+            keys: keys.clone(),
+            ..Count::default()
+        };
+        let sum = Sum {
+            keys: keys.clone(),
+            ..Sum::of("value")
+        };
+        let aggregate = Aggregate {
+            keys,
+            ..Aggregate::of([Aggregation::count("all")])
+        };
+        [count.into(), sum.into(), aggregate.into()]
+    };
+    for (stated, left_out) in with_keys(&["key"]).into_iter().zip(with_keys(&[])) {
+        let stated = aggregated(stated).expect("the same keys");
+        assert_eq!(Ok(stated), aggregated(left_out));
+    }
+    for spec in with_keys(&["seq"]) {
+        let message = aggregated(spec).expect_err("other keys").to_string();
+        let expected = "its input is not partitioned by its keys";
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn the_time_that_windows_state_must_be_that_of_the_watermarks() {
+    let by = |time: &str| Aggregate {
+        trigger: Some(Trigger::Window(Windows {
+            time: time.into(),
+            ..Windows::tumbling(Duration::from_secs(1))
+        })),
+        ..Aggregate::of([Aggregation::count("all")])
+    };
+    let stated = aggregated(by("seq")).expect("the same column");
+    assert_eq!(Ok(stated), aggregated(by("")));
+    let message = aggregated(by("value")).expect_err("another").to_string();
+    let expected = "its windows go by column `value`, but the watermarks before it by `seq`";
+    assert!(message.contains(expected), "{message}");
 }
 
 #[test]

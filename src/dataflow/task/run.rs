@@ -146,22 +146,29 @@ impl Run {
     }
 
     pub(super) async fn run(self) -> Result<Vec<Committable>, TaskError> {
-        let mut plan = Plan::of(
-            &self.spec,
-            &*self.operators,
-            &self.end_guard,
-            self.counters.peers(),
-            self.coordinator_requests.as_ref(),
-        )?;
+        let run = Arc::new(self);
+        let planning = Arc::clone(&run);
+        // The types of SQL expressions take long.
+        let mut plan = task::spawn_blocking(move || planning.plan()).await??;
         // Registered first: consumers of a task that can't even open get the reason.
-        let mut outputs = Outputs::register(&self.exchange, &mut plan, &self.counters)?;
-        match self.run_with(plan, &mut outputs).await {
+        let mut outputs = Outputs::register(&run.exchange, &mut plan, &run.counters)?;
+        match run.run_with(plan, &mut outputs).await {
             Ok(committables) => outputs.finish().await.map(|()| committables),
             Err(error) => {
                 outputs.fail(&error.to_string());
                 Err(error)
             }
         }
+    }
+
+    fn plan(&self) -> Result<Plan, PlanError> {
+        Plan::of(
+            &self.spec,
+            &*self.operators,
+            &self.end_guard,
+            self.counters.peers(),
+            self.coordinator_requests.as_ref(),
+        )
     }
 
     async fn run_with(

@@ -1,6 +1,8 @@
 //! The order in which a task uses its factory and its operators, and the status with which it ends. Tasks of real
 //! operators are tested in the crate of those.
 
+use std::thread::{self, ThreadId};
+
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use async_trait::async_trait;
@@ -69,6 +71,8 @@ impl Operator for Sink {
 struct Recording {
     calls: Calls,
     has_no_artifacts: bool,
+    /// The threads that asked for the columns of an operator.
+    planning: Arc<Mutex<Vec<ThreadId>>>,
 }
 
 #[async_trait]
@@ -78,6 +82,7 @@ impl OperatorFactory for Recording {
         spec: &OperatorSpec,
         _: Option<&SchemaRef>,
     ) -> Result<Option<SchemaRef>, OperatorError> {
+        self.planning.lock().push(thread::current().id());
         Ok(spec.is_source().then(|| number(0).schema()))
     }
 
@@ -190,6 +195,17 @@ async fn a_task_without_its_artifacts_opens_nothing_and_may_be_restarted() {
     let ended = manager.runtime.start(chained()).ended().await;
     assert_eq!(ended, TaskStatus::failed("there is no blob"));
     assert_eq!(*calls.lock(), ["fetch"]);
+}
+
+#[tokio::test]
+async fn the_columns_of_operators_are_not_computed_on_a_thread_of_the_runtime() {
+    let operators = Recording::default();
+    let planning = Arc::clone(&operators.planning);
+    let manager = TaskManager::start_with("tm", operators).await;
+    manager.runtime.start(chained()).ended().await;
+    let planning = planning.lock();
+    assert_eq!(planning.len(), 2);
+    assert!(!planning.contains(&thread::current().id()));
 }
 
 #[tokio::test]

@@ -91,11 +91,13 @@ impl Declaration for Aggregate {
     }
 
     fn complete(&mut self, input: &Input<'_>) -> Result<(), String> {
-        self.keys = input.keys.to_vec();
+        complete_keys(&mut self.keys, input);
         let trigger = self
             .trigger
             .get_or_insert_with(|| Emit::implied(input).into());
-        if let Trigger::Window(windows) = trigger {
+        if let Trigger::Window(windows) = trigger
+            && windows.time.is_empty()
+        {
             let time = input.event_time.ok_or(
                 "windows need event time: put a `watermarks: { column: ... }` step before the key-by, on each of its inputs",
             )?;
@@ -181,6 +183,14 @@ impl Declaration for Aggregate {
                 })
             }
         }
+    }
+}
+
+/// Sets the keys of an aggregation that states none to those of the key-by before it. Stated ones stay: the check of
+/// the graph compares them with the key-by's.
+pub(super) fn complete_keys(keys: &mut Vec<String>, input: &Input<'_>) {
+    if keys.is_empty() {
+        *keys = input.keys.to_vec();
     }
 }
 

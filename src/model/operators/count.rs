@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::aggregate::missing_keys;
+use super::aggregate::{complete_keys, missing_keys};
 use super::emission::{self, Emission, Emit, Windows, stated};
 use super::{
     Aggregation, Declaration, EventTime, ExpressionTypes, Input, OperatorSpec, Section, Step,
@@ -32,7 +32,7 @@ impl Declaration for Count {
     }
 
     fn complete(&mut self, input: &Input<'_>) -> Result<(), String> {
-        self.keys = input.keys.to_vec();
+        complete_keys(&mut self.keys, input);
         self.emit.get_or_insert(Emit::implied(input));
         Ok(())
     }

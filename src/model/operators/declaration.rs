@@ -83,7 +83,7 @@ pub trait Declaration: fmt::Debug {
         Vec::new()
     }
 
-    /// Fills in what the step leaves to its input. The error says what the input lacks.
+    /// Fills in what the step leaves to its input, and nothing that it states. The error says what the input lacks.
     fn complete(&mut self, _input: &Input<'_>) -> Result<(), String> {
         Ok(())
     }

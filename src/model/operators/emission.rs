@@ -147,9 +147,9 @@ impl Windows {
 /// The fields of all aggregations.
 pub(super) const FIELDS: &[&str] = &[
     "`emit` | `final`, `updates` | `final` for bounded, `updates` for unbounded input | without windows: each key's result once, at the end of the input, or the new result after each record",
-    "`window` | [windows](../guides/windows.md) | the whole input | results are computed for windows of event time",
-    "`window.tumbling` | `{ size: DURATION }` | none | windows of this size, one after the other",
-    "`window.sliding` | `{ size: DURATION, slide: DURATION }` | none | windows of this size, one starting each `slide`; a record is in several windows, at most 1000",
+    "`window` | [windows](../guides/windows.md) | the whole input | results are computed for windows of event time: exactly one of `window.tumbling` and `window.sliding` is required",
+    "`window.tumbling` | `{ size: DURATION }` | required without `sliding` | windows of this size, one after the other",
+    "`window.sliding` | `{ size: DURATION, slide: DURATION }` | required without `tumbling` | windows of this size, one starting each `slide`, which is at most the size; a record is in several windows, at most 1000",
     "`window.allowed-lateness` | a duration | `0 s` | time after a window was emitted in which records still change it; it is then emitted again for that key",
 ];
 

@@ -137,10 +137,10 @@ pub(super) const STEPS: &[Step] = &[Step {
 Passes on the records for which a condition in SQL is true, or, without SQL, one comparison. Emits the columns that it
 reads.",
     fields: &[&[
-        "`where` | an [expression](expressions.md) | a comparison | the condition, such as `amount > 10 and level = 'ERROR'`; it replaces the other fields",
-        "`column` | a column | required | the column that is compared",
-        "`op` | `eq`, `ne`, `lt`, `le`, `gt`, `ge`, `contains`, `starts-with` | required | the comparison; the last two only for strings, for booleans only the first two",
-        "`value` | a value | required | the value to compare with; it is parsed in the column's type",
+        "`where` | an [expression](expressions.md) | none | the condition, such as `amount > 10 and level = 'ERROR'`; it replaces the other fields",
+        "`column` | a column | required without `where` | the column that is compared",
+        "`op` | `eq`, `ne`, `lt`, `le`, `gt`, `ge`, `contains`, `starts-with` | required without `where` | the comparison; the last two only for strings, for booleans only the first two",
+        "`value` | a value | required without `where` | the value to compare with; it is parsed in the column's type",
     ]],
     example: "\
 - datagen: { count: 1000 }

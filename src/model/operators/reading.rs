@@ -76,7 +76,7 @@ pub enum OnError {
     Fail,
     /// The record is skipped and counted.
     Skip,
-    /// The columns that can't be read become null.
+    /// The columns that can't be converted become null; all of them if the record as a whole can't be read.
     Null,
 }
 
@@ -221,7 +221,7 @@ pub(super) const COLUMNS: &[&str] = &[
 
 /// The other fields.
 pub(super) const FIELDS: &[&str] = &[
-    "`on-error` | `fail`, `skip`, `null` | `fail` | for a record that can't be parsed: fail the job, skip and count it, or its columns have no value, so that all columns may lack one",
+    "`on-error` | `fail`, `skip`, `null` | `fail` | for a record that can't be read: fail the job, skip and count it, or leave those columns without a value that can't be converted, and all of them if the record as a whole can't be read; with `null` every column may lack a value",
     "`timestamp-format` | a format as in strftime | RFC 3339 (UTC if without zone) or milliseconds since 1970 | format of times: `%d/%b/%Y:%H:%M:%S %z`; a date without time of day means midnight",
 ];
 

@@ -18,7 +18,7 @@ operator (`name`, `input`, `parallelism`, ...) is in [the job file](job-file.md#
 | a duration | a whole number with `ms`, `s`, `min`, `h` or `d`, such as `500 ms` |
 | a size | a whole number with `b`, `kb`, `mb`, `gb` or `tb` (powers of 1024), such as `512 mb` |
 | a type | `string`, `int64`, `float64`, `bool` or `timestamp`; with a `?`, as in `int64?`, a record may have no value |
-| a column | the name of a column of the step's input, of a type without `?` |
+| a column | the name of a column of the step's input, of a type without `?`; `project` also keeps columns of a type with `?` |
 
 The examples are complete lists of `steps`.
 ";
@@ -57,7 +57,8 @@ mod tests {
 
     use super::*;
     use crate::Position;
-    use crate::job_file::{Fields, Node, Reader, Value};
+    use crate::Transformation;
+    use crate::job_file::{Fields, Key, Node, Reader, Value};
 
     #[test]
     fn the_reference_in_docs_is_the_one_that_the_declarations_give() {
@@ -85,6 +86,26 @@ mod tests {
         assert!(steps().all(|step| seen.insert(step.name)));
     }
 
+    /// Reads a step that has only this field, with a text.
+    fn with_field(step: &Step, name: &str) -> Option<Transformation> {
+        let position = Position { line: 1, column: 1 };
+        let key = Key {
+            text: name.to_owned(),
+            position,
+        };
+        let value = Value::Scalar {
+            text: "1".to_owned(),
+            written: None,
+        };
+        let fields = Value::Map(vec![(key, Node { position, value })]);
+        let node = Node {
+            position,
+            value: fields,
+        };
+        let mut reader = Reader::default();
+        (step.read)(&mut Fields::of(&node, &mut reader), &mut reader)
+    }
+
     #[test]
     fn the_reference_has_the_fields_that_are_read() {
         for step in steps() {
@@ -108,8 +129,16 @@ mod tests {
             let requested: HashSet<&str> = fields.requested().into_iter().collect();
             assert_eq!(names, requested, "fields of `{}`", step.name);
             // Without any field a step is read if none is required.
-            let is_required = described.iter().any(|(_, default)| *default == "required");
-            assert_eq!(read.is_none(), is_required, "`{}`: {read:?}", step.name);
+            let is_required = |default: &str| default.starts_with("required");
+            let has_required = described.iter().any(|(_, default)| is_required(default));
+            assert_eq!(read.is_none(), has_required, "`{}`: {read:?}", step.name);
+            // A field that is required whatever the others are can't be replaced by an optional one.
+            let always = described.iter().any(|(_, default)| *default == "required");
+            for (name, _) in described.iter().filter(|(_, it)| !is_required(it)) {
+                let read = with_field(step, name);
+                let message = format!("`{}` with `{name}`: {read:?}", step.name);
+                assert!(read.is_none() || !always, "{message}");
+            }
         }
     }
 }

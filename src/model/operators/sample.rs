@@ -36,8 +36,8 @@ pub(super) const STEPS: &[Step] = &[Step {
     section: Section::Transformations,
     text: "\
 Passes on each record with a probability. A hash of its values and the seed decides, so a restart decides the same, and
-equal records are all passed on or all dropped. Of two `sample` steps with the same seed, the one with the greater
-fraction passes on all records of the other. Emits the columns that it reads.",
+equal records are all passed on or all dropped. Of two `sample` steps of the same input with the same seed, the one with
+the greater fraction passes on all records of the other. Emits the columns that it reads.",
     fields: &[&[
         "`fraction` | a number above 0 and at most 1 | required | the probability",
         "`seed` | a number | `0` | another seed chooses other records",

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::aggregate::{COLUMN_OF_NUMBERS, missing_keys};
+use super::aggregate::{COLUMN_OF_NUMBERS, complete_keys, missing_keys};
 use super::count::by_key;
 use super::emission::{self, Emission, Emit, Windows, stated};
 use super::{
@@ -46,7 +46,7 @@ impl Declaration for Sum {
     }
 
     fn complete(&mut self, input: &Input<'_>) -> Result<(), String> {
-        self.keys = input.keys.to_vec();
+        complete_keys(&mut self.keys, input);
         self.emit.get_or_insert(Emit::implied(input));
         Ok(())
     }
