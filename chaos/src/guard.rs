@@ -1,8 +1,9 @@
-//! Kills the processes of a cluster when the process that holds the cluster has ended, for any reason.
+//! Kills the processes that it watches, and only these, when the [`Guard`] is dropped or the process that holds
+//! it has ended, for any reason.
 //!
 //! A small shell reads from a pipe which process ids to watch; when the pipe closes it kills them and
-//! removes the cluster's directory. An id is removed from the list before its process is reaped, so that
-//! it never belongs to another process.
+//! removes the cluster's directory. An id is released before its process is reaped, so that it never belongs to
+//! another process.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -15,7 +16,7 @@ pids=" "
 while read -r verb pid; do
   case $verb in
     watch) pids="$pids$pid " ;;
-    forget) pids="${pids%% $pid *} ${pids#* $pid }" ;;
+    release) pids="${pids%% $pid *} ${pids#* $pid }" ;;
     keep) set -- ;;
   esac
 done
@@ -50,9 +51,9 @@ impl Guard {
         self.send(&format!("watch {pid}"));
     }
 
-    /// Removes `pid`, which is about to be reaped.
+    /// Removes `pid`. Call it before `wait`: afterwards the id may belong to another process.
     pub fn release(&mut self, pid: u32) {
-        self.send(&format!("forget {pid}"));
+        self.send(&format!("release {pid}"));
     }
 
     /// Keeps the directory at the end.
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn watched_processes_and_the_directory_go_with_the_guard_and_forgotten_ones_stay() {
+    fn watched_processes_and_the_directory_go_with_the_guard_and_released_ones_stay() {
         let directory = tempfile::tempdir().expect("a directory").keep();
         let sleep = || Command::new("sleep").arg("60").spawn().expect("sleep runs");
         let (mut first, mut watched, mut spared) = (sleep(), sleep(), sleep());

@@ -76,7 +76,7 @@ pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
     async fn reconciled(&self) -> Option<Adoption>;
     /// The result is in the store: releases TaskExecutors and slots, and ends.
     async fn result_written(&self);
-    /// The term is over: drops its state and notifies no process.
+    /// Ends the JobMaster, not the job: drops its state and notifies no process.
     async fn stop(&self);
 }
 

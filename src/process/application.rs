@@ -51,8 +51,9 @@ impl ApplicationSetup {
         self
     }
 
-    /// Sets an identity that distinguishes it from others of its name: an ended application does not answer a
-    /// request for another one.
+    /// Sets an identity, for two different applications that share a name and a cluster id. The record of an
+    /// ended one is then not taken for the other's result; starting the other is refused. If either has none, the
+    /// name decides.
     #[must_use]
     pub fn identified_by(mut self, identity: impl Into<String>) -> ApplicationSetup {
         self.identity = identity.into();
@@ -94,9 +95,12 @@ impl fmt::Debug for ApplicationSetup {
 }
 
 /// What an application's program has: it submits jobs, and waits for them. A program that runs again, in another
-/// process, gets the jobs that an earlier run submitted. Submissions are numbered in the order in which
-/// [`execute`](Self::execute), [`execute_async`](Self::execute_async) and
-/// [`execute_graph`](Self::execute_graph) are called. Cheap to clone.
+/// process, gets the jobs that an earlier run submitted. Cheap to clone.
+///
+/// Submissions are numbered in the order in which [`execute`](Self::execute),
+/// [`execute_async`](Self::execute_async) and [`execute_graph`](Self::execute_graph) are called, whenever their
+/// futures are polled. The program must make the same submissions in the same order each time; otherwise it ends
+/// with [`ApplicationError::AnotherGraph`].
 #[derive(Debug, Clone)]
 pub struct ApplicationContext {
     run: ProgramRun,
@@ -122,25 +126,29 @@ impl ApplicationContext {
 
     /// Submits a job and waits until it has finished. An error if it does not: the application then ends as the
     /// job did, regardless of how the program handles the error.
-    pub async fn execute(&self, job: StreamGraph) -> Result<JobOutcome, ApplicationError> {
-        self.execute_async(job).await?.finished().await
+    pub fn execute(
+        &self,
+        job: StreamGraph,
+    ) -> impl Future<Output = Result<JobOutcome, ApplicationError>> + Send {
+        let submitting = self.execute_async(job);
+        async move { submitting.await?.finished().await }
     }
 
     /// Submits a job. It is in the store when this returns.
-    pub async fn execute_async(
+    pub fn execute_async(
         &self,
         job: StreamGraph,
-    ) -> Result<ApplicationJob, ApplicationError> {
+    ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
         let compile = self.compile.clone();
         let compile = move |job_id| job.compile(&CompileOptions { job_id, ..compile });
-        self.run.submit_compiled(compile).await
+        self.run.submit_compiled(compile)
     }
 
     /// Submits a compiled graph; its job id is replaced.
-    pub async fn execute_graph(
+    pub fn execute_graph(
         &self,
         graph: pb::JobGraph,
-    ) -> Result<ApplicationJob, ApplicationError> {
-        self.run.submit(graph).await
+    ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
+        self.run.submit(graph)
     }
 }

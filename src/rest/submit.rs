@@ -1,11 +1,13 @@
-//! The handler of submissions. The body is a JobGraph as protobuf, or a job file, which is compiled here.
+//! The handler of submissions. The body is a JobGraph as protobuf, or a job file, which is compiled here. Nothing
+//! is kept here: the Dispatcher knows which submissions it has.
 //!
 //! Headers: `Idempotency-Key` is the token that repeated attempts have in common; a submission without one gets
 //! one before it is forwarded, so that a change of leader meanwhile does not create a second job.
 //! `Tanist-Deadline` and `Tanist-Deadline-Epoch` say after which time the submission has no effect any more
 //! ([`Deadline`]).
 //!
-//! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters.
+//! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters. Without `job-id` the
+//! id follows from the token, so that repeated attempts submit the same job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 use tanist_compile::{ChainingOptions, CompileOptions, JobFile, JobFileError, compile};
 use tanist_gateway::GatewayError;
 use tanist_gateway::remote_files::embed_remote;
@@ -46,7 +49,15 @@ pub(super) async fn submit(
     let token = token(&headers)?;
     let deadline = Deadline::of(&headers, &context.options)?;
     let body = read_body(&headers, body, context.options.max_content_length).await?;
-    let graph = read_graph(&headers, &parameters, body, &context.options, deadline).await?;
+    let graph = read_graph(
+        &headers,
+        &parameters,
+        &token,
+        body,
+        &context.options,
+        deadline,
+    )
+    .await?;
     let request = pb::SubmitJobRequest {
         graph: Some(graph),
         submission_token: token,
@@ -80,9 +91,21 @@ fn token(headers: &HeaderMap) -> Result<String, RestError> {
     }
 }
 
+/// The job id of a job file that is submitted with this token and without a job id.
+fn job_of(token: &str) -> JobId {
+    let mut digest = Sha256::new();
+    digest.update(b"tanist submission\0");
+    digest.update(token.as_bytes());
+    let digest = digest.finalize();
+    let mut bits = [0; 16];
+    bits.copy_from_slice(&digest[..16]);
+    JobId::from_bits(u128::from_be_bytes(bits))
+}
+
 async fn read_graph(
     headers: &HeaderMap,
     parameters: &Parameters,
+    token: &str,
     body: Bytes,
     options: &RestServerOptions,
     deadline: Deadline,
@@ -93,7 +116,7 @@ async fn read_graph(
         "application/x-protobuf" | "application/protobuf" => pb::JobGraph::decode(body)
             .map_err(|error| RestError::bad_request(format!("the body is no job graph: {error}"))),
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
-            let compile_options = compile_options(parameters, options)?;
+            let compile_options = compile_options(parameters, token, options)?;
             let compiling = tokio::task::spawn_blocking(move || {
                 let text = String::from_utf8(body.into())
                     .map_err(|_| RestError::bad_request("the job file is not UTF-8"))?;
@@ -115,8 +138,8 @@ async fn read_graph(
     }
 }
 
-/// The process that compiles a job file fetches the artifacts that it names by an address: into the graph, as
-/// there is no other place here.
+/// Fetches the artifacts that a job file names by an address, and puts their content into the graph. Only the
+/// process that compiles the file can do so.
 async fn fetch_artifacts(
     mut graph: pb::JobGraph,
     left: Duration,
@@ -129,7 +152,7 @@ async fn fetch_artifacts(
         )),
         Ok(Err(error)) => Err(RestError::bad_request(error.to_string())),
         Err(_elapsed) => Err(RestError::bad_request(
-            "the job's artifacts could not be fetched before the submission's deadline: submit it with `tanist run`, \
+            "the job's artifacts could not be fetched in time: submit it with `tanist run`, \
              which fetches them before",
         )),
     }
@@ -152,6 +175,7 @@ fn job_file_error(error: JobFileError) -> RestError {
 
 fn compile_options(
     parameters: &Parameters,
+    token: &str,
     options: &RestServerOptions,
 ) -> Result<CompileOptions, RestError> {
     let mut values = BTreeMap::new();
@@ -164,7 +188,7 @@ fn compile_options(
             )));
         }
     }
-    let job_id: Option<JobId> = parameters.get("job-id")?;
+    let job_id = parameters.get("job-id")?;
     Ok(CompileOptions {
         parallelism: parameters.number("parallelism")?,
         default_parallelism: options.default_parallelism,
@@ -173,7 +197,7 @@ fn compile_options(
             enabled: options.operator_chaining,
         },
         parameters: values,
-        job_id: job_id.unwrap_or_else(JobId::random),
+        job_id: job_id.unwrap_or_else(|| job_of(token)),
         artifact_dir: None,
         working_dir: None,
         upload_above: None,

@@ -4,12 +4,15 @@
 //! For root this takes a network namespace; for other users also a user namespace, inside which the test
 //! is root. The outer test prints the output of the inner one, and fails if that does not pass.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use parking_lot::Mutex;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::guard::Guard;
 
@@ -100,7 +103,9 @@ pub fn run_self_inside(name: &str, arguments: &[&str]) -> anyhow::Result<Output>
         .keep();
     // Ends the inner process if this process is killed; the inner process has guards for its own children.
     let guard = Arc::new(Mutex::new(Guard::start(&directory)?));
-    let child = Command::new("unshare")
+    // Files, not pipes: the end is awaited without reading.
+    let (said, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let mut child = Command::new("unshare")
         .args(namespaces)
         .args(["--", "sh", "-c", r#"ip link set lo up && exec "$0" "$@""#])
         .arg(program)
@@ -108,15 +113,29 @@ pub fn run_self_inside(name: &str, arguments: &[&str]) -> anyhow::Result<Output>
         .env(INSIDE, name)
         .env(DIRECTORY, &directory)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdout(said.try_clone()?)
+        .stderr(errors.try_clone()?)
         .spawn()
         .context("cannot start unshare")?;
     let pid = child.id();
     guard.lock().watch(pid);
-    let output = child.wait_with_output()?;
+    // Waits without reaping, so that the guard can be told first.
+    let id = WaitId::Pid(Pid::from_child(&child));
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    rustix::io::retry_on_intr(|| waitid(id.clone(), options))?;
     guard.lock().release(pid);
-    Ok(output)
+    Ok(Output {
+        status: child.wait()?,
+        stdout: content(said)?,
+        stderr: content(errors)?,
+    })
+}
+
+fn content(mut file: File) -> std::io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut content)?;
+    Ok(content)
 }
 
 /// The arguments of `unshare` that give this process a network of its own.

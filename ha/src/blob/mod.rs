@@ -34,7 +34,7 @@ use crate::keys::Name;
 use crate::own_directory;
 
 use marker::Guard;
-use s3::Requests;
+use s3::RequestTimeout;
 
 pub use marker::Marker;
 pub use name::{BlobName, ClusterTag, Origin};
@@ -178,7 +178,7 @@ impl BlobStore {
         let url = options.url.as_str();
         if let Some(rest) = url.strip_prefix("s3://") {
             return Ok(BlobStore {
-                objects: s3::open(url, rest, Requests::Short)?,
+                objects: s3::open(url, rest, RequestTimeout::Short)?,
                 survives_host: true,
                 tag: ClusterTag::default(),
                 directory: None,

@@ -1,4 +1,5 @@
-//! Opens a bucket of S3, or of a service with the same protocol.
+//! Builds the client of a bucket of S3, or of a service with the same protocol. Sends no request: a missing
+//! bucket or wrong credentials appear at the first use.
 //!
 //! Credentials, region and endpoint come from the usual `AWS_*` variables or the instance's role; trusted
 //! certificates are the host's, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
@@ -17,24 +18,24 @@ use crate::error::{Error, Result};
 
 /// The timeout of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Requests {
+pub(super) enum RequestTimeout {
     /// 30 s including the content, the library's default.
     Short,
-    /// Unlimited while data arrives at least every 30 s: one request reads an object of any size.
+    /// At most a day, while data arrives at least every 30 s: one request reads an object of any size.
     Long,
 }
 
 /// Opens `url`, which is `s3://` followed by `rest`: a bucket and optionally a prefix in it.
 #[cfg(feature = "s3")]
-pub(super) fn open(url: &str, rest: &str, requests: Requests) -> Result<Arc<dyn ObjectStore>> {
-    open_with(settings(AmazonS3Builder::from_env(), requests), url, rest)
+pub(super) fn open(url: &str, rest: &str, timeout: RequestTimeout) -> Result<Arc<dyn ObjectStore>> {
+    open_with(settings(AmazonS3Builder::from_env(), timeout), url, rest)
 }
 
 #[cfg(feature = "s3")]
-fn settings(s3: AmazonS3Builder, requests: Requests) -> AmazonS3Builder {
-    match requests {
-        Requests::Short => s3,
-        Requests::Long => {
+fn settings(s3: AmazonS3Builder, timeout: RequestTimeout) -> AmazonS3Builder {
+    match timeout {
+        RequestTimeout::Short => s3,
+        RequestTimeout::Long => {
             let with = |s3: AmazonS3Builder, key, value| {
                 s3.with_config(AmazonS3ConfigKey::Client(key), value)
             };
@@ -64,7 +65,11 @@ fn open_with(s3: AmazonS3Builder, url: &str, rest: &str) -> Result<Arc<dyn Objec
 
 /// Fails: S3 is not compiled in.
 #[cfg(not(feature = "s3"))]
-pub(super) fn open(url: &str, _rest: &str, _requests: Requests) -> Result<Arc<dyn ObjectStore>> {
+pub(super) fn open(
+    url: &str,
+    _rest: &str,
+    _timeout: RequestTimeout,
+) -> Result<Arc<dyn ObjectStore>> {
     Err(Error::Misconfigured(
         format!("{url} needs a build with the feature s3; without it: a file").into(),
     ))

@@ -235,7 +235,7 @@ async fn a_file_of_a_user_is_read_as_a_stream_and_what_it_lacks_is_the_user_s_mi
     let server = server().await;
     let s3 = settings(
         client(&server, &server.credentials().secret),
-        Requests::Long,
+        RequestTimeout::Long,
     );
     let objects = objects(s3);
     server.put("a/b/model.bin", content(100_000));
@@ -259,9 +259,9 @@ async fn a_file_of_a_user_is_read_as_a_stream_and_what_it_lacks_is_the_user_s_mi
 
 #[test]
 fn a_bucket_is_opened_for_short_requests_and_for_long_ones() {
-    for requests in [Requests::Short, Requests::Long] {
+    for requests in [RequestTimeout::Short, RequestTimeout::Long] {
         open("s3://bucket/prefix", "bucket/prefix", requests).expect("opened");
     }
-    let unnamed = open("s3://", "", Requests::Short).expect_err("no bucket");
+    let unnamed = open("s3://", "", RequestTimeout::Short).expect_err("no bucket");
     assert!(unnamed.to_string().contains("names no bucket"), "{unnamed}");
 }

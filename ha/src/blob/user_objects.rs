@@ -8,7 +8,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 
 use super::STORE;
-use super::s3::{self, Requests};
+use super::s3::{self, RequestTimeout};
 use crate::error::{Error, Result};
 
 /// The size of an object, and its bytes as a stream.
@@ -19,7 +19,7 @@ pub type ObjectStream = (u64, BoxStream<'static, Result<Bytes>>);
 pub async fn read_elsewhere(url: &str) -> Result<ObjectStream> {
     let rest = url.strip_prefix("s3://").unwrap_or(url);
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
-    let objects = s3::open(url, bucket, Requests::Long)?;
+    let objects = s3::open(url, bucket, RequestTimeout::Long)?;
     let path = Path::parse(key)
         .map_err(|error| Error::Misconfigured(format!("{url} is no address: {error}").into()))?;
     read(&*objects, &path).await

@@ -1,17 +1,17 @@
 //! The detector as an actor: feeds the [`core`](super::core) with events, and runs its effects.
 //!
 //! It runs beside the election, on the election's own runtime, so that no large or slow work of the process
-//! delays it. It keeps one stream to the leader, and a list of members to ask, read when the leader changes:
-//! when the leader is lost, the store may be unreachable too.
+//! delays it. It keeps one stream to the leader, and a list of members to ask, read at each change of the
+//! election's keys and every 10 s: when the leader is lost, the store may be unreachable too.
 
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::core::{DetectorCore, Effect, Event, Target};
 use super::peer_heartbeat::{Break, LivenessQuery, PeerHeartbeat, Reply};
@@ -21,7 +21,7 @@ use crate::clock::{Clock, Moment};
 use crate::election::{ElectionView, Epoch, Member, ProcessId};
 use crate::error::Result;
 
-/// Maximum age of the list of members.
+/// Interval between reads of the members. While the store fails, the last list stays, however old.
 const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
 const MEMBERS_RETRY: Duration = Duration::from_secs(1);
 
@@ -43,6 +43,13 @@ impl std::fmt::Debug for Connection {
     }
 }
 
+/// A depose request, which a task makes.
+struct DeposeRequest {
+    number: u64,
+    task: tokio::task::Id,
+    cancelled: CancellationToken,
+}
+
 pub(super) struct DetectorActor {
     services: DetectorServices,
     clock: Clock,
@@ -61,8 +68,8 @@ pub(super) struct DetectorActor {
     last_heartbeat: watch::Sender<Option<PeerHeartbeat>>,
     /// Incarnation of the process with the same id that was last logged.
     duplicate: Option<String>,
-    /// The last depose request, and the token that cancels it.
-    request: Option<(u64, CancellationToken)>,
+    /// The last depose request.
+    request: Option<DeposeRequest>,
     /// The youngest epoch when this start first saw the keys: earlier starts of the process led in no later
     /// epoch.
     began: Option<Epoch>,
@@ -123,9 +130,9 @@ impl DetectorActor {
                     }
                 },
                 Some(done) = self.work.join_next(), if !self.work.is_empty() => {
-                    // An aborted task was replaced.
-                    if let Ok(done) = done {
-                        self.on_done(done);
+                    match done {
+                        Ok(done) => self.on_done(done),
+                        Err(error) => self.on_task_without_result(&error),
                     }
                 }
                 changed = observed.changed() => {
@@ -292,6 +299,22 @@ impl DetectorActor {
         }
     }
 
+    /// Handles the end of a task without a result. One that was aborted is not needed any more; one that panicked
+    /// has failed. Nothing waits for the others: members are read again, and a missing answer counts as none.
+    fn on_task_without_result(&mut self, failure: &JoinError) {
+        if !failure.is_panic() {
+            return;
+        }
+        error!(%failure, "a task of the detector panicked");
+        let task = failure.id();
+        if self.connecting.take_if(|it| it.id() == task).is_some() {
+            self.feed(Event::Broken(Break::NoAnswer));
+        } else if let Some(pending) = self.request.take_if(|it| it.task == task) {
+            let request = pending.number;
+            self.feed(Event::DeposeFailed { request });
+        }
+    }
+
     fn feed(&mut self, event: Event) {
         for effect in self.core.handle(self.clock.now(), event) {
             self.run_effect(effect);
@@ -317,8 +340,8 @@ impl DetectorActor {
                 );
                 let election = election.clone();
                 let cancelled = CancellationToken::new();
-                self.request = Some((request, cancelled.clone()));
-                self.work.spawn(async move {
+                let cancel = cancelled.clone();
+                let making = self.work.spawn(async move {
                     let number = election.new_depose_request();
                     let failed = tokio::select! {
                         deposed = election.depose_because(number, epoch, evidence) => deposed.is_err(),
@@ -330,15 +353,18 @@ impl DetectorActor {
                     };
                     Done::Deposed { request, failed }
                 });
+                self.request = Some(DeposeRequest {
+                    number: request,
+                    task: making.id(),
+                    cancelled: cancel,
+                });
             }
             Effect::CancelDepose { request } => {
-                if let Some((_, cancelled)) =
-                    self.request.take_if(|(present, _)| *present == request)
-                {
+                if let Some(pending) = self.request.take_if(|it| it.number == request) {
                     info!(
                         "heartbeats of the leader arrive again: the request to depose it is cancelled"
                     );
-                    cancelled.cancel();
+                    pending.cancelled.cancel();
                 }
             }
             Effect::Explain(epoch, evidence) => election.explain(epoch, evidence),

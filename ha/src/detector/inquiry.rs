@@ -4,6 +4,12 @@
 //! it receives heartbeats of the leader, gives no answer, can't tell, or lost the leader long before the asker
 //! did; a process that is proven dead is not counted. So the asker and those that agree outnumber those that
 //! may reach the leader, and if two or more are asked, no single "lost" deposes.
+//!
+//! Processes on one host are counted singly: together they may lose a leader that others hear. A wrong result
+//! costs a takeover, never safety (the epoch).
+//!
+//! Owned by `DetectorCore`, which discards answers of earlier inquiries and ends this one at `until`; this type
+//! checks neither.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
-//! The names and values of nodes.
+//! Nodes: their names and values, the parts of transactions that check or move `epoch`, and removing a tree.
+//!
+//! Keeps no state. `election.rs` and `store.rs` commit what is built here; a refused commit means that the nodes
+//! changed after they were read, and the caller reads again.
 //!
 //! Besides the nodes of [`crate::keys`] there is `epoch/<incarnation>`, empty and created together with
 //! `epoch`. A data version restarts at zero when its node is deleted and created again, and a transaction
@@ -31,7 +34,8 @@ pub(super) fn member(process: &ProcessId) -> String {
     format!("{}/{}", path::MEMBERS, name(process.as_str()))
 }
 
-/// The ring's node of a transaction, relative to the namespace.
+/// The node that has the names touched by transaction `number`; overwritten `CHANGES_RING` transactions later.
+/// Relative to the namespace.
 pub(super) fn ring(number: u64) -> String {
     format!("{}/{}", path::CHANGES, number % CHANGES_RING)
 }
@@ -132,7 +136,8 @@ pub(super) fn version(token: EpochToken) -> Result<i32> {
     })
 }
 
-/// Deletes a node and everything below it.
+/// Deletes a node and everything below it, children first, in several transactions: after a crash or an error a
+/// part is left, and the call may be repeated.
 pub(super) async fn remove_tree(session: &Session, root: &str) -> Result<()> {
     for _ in 0..TRIES {
         if remove_as_seen(session, root).await? {

@@ -174,7 +174,8 @@ pub fn admit(submission: &Submission, known: Known<'_>, now: &Times) -> GatewayR
                 "another graph"
             };
             Err(GatewayError::Conflict(format!(
-                "job {} was already submitted, by {what}: choose another job id",
+                "job {} was already submitted, by {what}: choose another job id, or another token if the id follows \
+                 from it",
                 submission.job
             )))
         }

@@ -13,7 +13,7 @@ use super::crash_suspects_tests::with_ends;
 use super::ended_tests::kill;
 use super::scripted::{End, JOB as OTHER, Leader, result_of, submission as submission_of};
 use super::testing::{JOB, cancel, describe, recovered, submission};
-use crate::broken_job_masters::is_fault_of_job;
+use crate::broken_job_masters::is_bug;
 use crate::core::{Deadline, Submission, SubmissionKey, first_state};
 use crate::job_store::JobStoreError;
 use crate::{RecoveredJob, RecoveredJobs};
@@ -390,19 +390,19 @@ async fn a_job_master_broke_where_the_term_goes_on_and_did_not_where_the_leader_
     let deposed = Leader::of(&cluster, "deposed").await;
     deposed.submit(OTHER).await.expect("acknowledged");
     for is_fit in [true, false] {
-        let broke = is_fault_of_job(&deposed.store, is_fit).await;
+        let broke = is_bug(&deposed.store, is_fit).await;
         assert_eq!(broke.expect("it leads"), is_fit);
     }
     deposed.election_faults.watch_lag(Duration::from_secs(3600));
     cluster.expire(&deposed.process);
     let young = Leader::of(&cluster, "young").await;
     assert!(!deposed.session.is_over(), "it has not heard of it");
-    let refused = is_fault_of_job(&deposed.store, true).await;
+    let refused = is_bug(&deposed.store, true).await;
     assert!(
         matches!(refused, Err(JobStoreError::NotWritten)),
         "{refused:?}"
     );
-    let broke = is_fault_of_job(&young.store, true).await;
+    let broke = is_bug(&young.store, true).await;
     assert!(broke.expect("it leads"));
 }
 

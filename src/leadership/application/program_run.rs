@@ -3,7 +3,9 @@
 //!
 //! Invariants: the job that is submitted as number *n* has an id and a token that follow only from the
 //! cluster's id and *n*. A program that runs again, in another process, therefore gets the existing jobs.
-//! Submissions are numbered in the order in which the methods that submit are called.
+//! Submissions are numbered in the order in which the methods that submit are called, whenever their futures are
+//! polled. The program must make the same submissions in the same order each time; otherwise it ends with
+//! [`ApplicationError::AnotherGraph`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -173,28 +175,31 @@ impl ProgramRun {
     }
 
     /// Submits the job that `compile` makes for its id. It is in the store when this returns. `compile` runs on
-    /// a thread that may block.
-    pub async fn submit_compiled(
+    /// a thread that may block. The submission is numbered by the call, before the future is polled.
+    pub fn submit_compiled(
         &self,
         compile: impl FnOnce(JobId) -> Result<pb::JobGraph, InvalidJob> + Send + 'static,
-    ) -> Result<ApplicationJob, ApplicationError> {
+    ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
         let (position, id) = self.next();
-        let compiled = tokio::task::spawn_blocking(move || compile(id)).await;
-        let compiled = compiled.map_err(|error| ApplicationError::Refused {
-            job: id,
-            reason: format!("compiling it failed: {error}"),
-        })?;
-        self.submit_as(position, id, compiled?).await
+        async move {
+            let compiled = tokio::task::spawn_blocking(move || compile(id)).await;
+            let compiled = compiled.map_err(|error| ApplicationError::Refused {
+                job: id,
+                reason: format!("compiling it failed: {error}"),
+            })?;
+            self.submit_as(position, id, compiled?).await
+        }
     }
 
-    /// Submits a compiled graph; its job id is replaced. It is in the store when this returns.
-    pub async fn submit(
+    /// Submits a compiled graph; its job id is replaced. It is in the store when this returns. The submission is
+    /// numbered by the call, before the future is polled.
+    pub fn submit(
         &self,
         mut graph: pb::JobGraph,
-    ) -> Result<ApplicationJob, ApplicationError> {
+    ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
         let (position, id) = self.next();
         graph.job_id = id.to_string();
-        self.submit_as(position, id, graph).await
+        self.submit_as(position, id, graph)
     }
 
     /// Takes the next number; returns it with its id.

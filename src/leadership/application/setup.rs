@@ -34,8 +34,9 @@ impl Application {
         }
     }
 
-    /// Sets an identity that distinguishes it from others of its name: an ended application does not answer a
-    /// request for another one.
+    /// Sets an identity, for two different applications that share a name and a cluster id. The record of an
+    /// ended one is then not taken for the other's result; starting the other is refused. If either has none, the
+    /// name decides.
     #[must_use]
     pub fn identified_by(mut self, identity: impl Into<String>) -> Application {
         self.identity = identity.into();

@@ -97,6 +97,23 @@ async fn an_application_of_more_jobs_than_are_listed_goes_on_with_all_of_them_an
 }
 
 #[tokio::test(start_paused = true)]
+async fn submissions_are_numbered_by_the_calls_in_whatever_order_their_futures_are_polled() {
+    let application = ApplicationSetup::new("swapped", |context| async move {
+        let first = context.execute_graph(graph(job(0), 1));
+        let second = context.execute_graph(graph(job(0), 1));
+        assert_eq!(second.await?.id(), job(1));
+        assert_eq!(first.await?.id(), job(0));
+        Ok(())
+    });
+    let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
+    for position in 0..2 {
+        let tasks = &cluster.world.tasks;
+        tasks.finish_after(job(position), Duration::from_millis(50));
+    }
+    assert_eq!(cluster.end_of_job_manager("jm1").await, ExitCode::Ended);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_application_ends_though_its_cleanup_is_given_up_and_whoever_leads_next_resumes_that() {
     let application = ApplicationSetup::new("writes", |context| async move {
         let job = JobBuilder::new("writes")

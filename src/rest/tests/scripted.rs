@@ -84,11 +84,13 @@ impl DispatcherGateway for ScriptedDispatcher {
         request: pb::SubmitJobRequest,
     ) -> GatewayResult<pb::SubmitJobResponse> {
         let mut submissions = self.submissions.lock();
-        let token = request.submission_token.clone();
-        let repeated = submissions
-            .iter()
-            .any(|earlier| earlier.submission_token == token);
-        let job_id = request.graph.clone().unwrap_or_default().job_id;
+        let key = |request: &pb::SubmitJobRequest| {
+            let job_id = request.graph.as_ref().map(|graph| graph.job_id.clone());
+            (job_id.unwrap_or_default(), request.submission_token.clone())
+        };
+        let submitted = key(&request);
+        let repeated = submissions.iter().any(|earlier| key(earlier) == submitted);
+        let (job_id, _) = submitted;
         submissions.push(request);
         self.script()?;
         Ok(pb::SubmitJobResponse { job_id, repeated })

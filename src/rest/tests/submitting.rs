@@ -182,6 +182,42 @@ async fn a_job_file_is_compiled_with_the_querys_parameters() {
 }
 
 #[tokio::test]
+async fn a_job_file_that_is_posted_again_with_its_key_is_the_same_submission() {
+    let (served, leader) = Served::leading(ScriptedDispatcher::default()).await;
+    let post = async |path: &str, headers: &[(&str, &str)]| {
+        let answer = served.ask(Method::POST, path, headers, JOB_FILE).await;
+        assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
+        answer.body
+    };
+    let first = post("/v1/jobs", &[YAML, ("idempotency-key", "a token")]).await;
+    assert!(first["repeated"].is_null(), "{first}");
+    let again = post("/v1/jobs", &[YAML, ("idempotency-key", "a token")]).await;
+    assert_eq!(again["jobid"], first["jobid"]);
+    assert_eq!(again["repeated"], true);
+    {
+        let submissions = leader.submissions.lock();
+        assert_eq!(submissions[0].graph, submissions[1].graph);
+    }
+    let chosen = JobId::from_bits(9).to_string();
+    let path = format!("/v1/jobs?job-id={chosen}");
+    let with_id = post(&path, &[YAML, ("idempotency-key", "a token")]).await;
+    assert_eq!(with_id["jobid"], chosen);
+    let others = [
+        post("/v1/jobs", &[YAML, ("idempotency-key", "another token")]).await,
+        post("/v1/jobs", &[YAML]).await,
+        post("/v1/jobs", &[YAML]).await,
+    ];
+    let mut jobs: Vec<&str> = others
+        .iter()
+        .filter_map(|it| it["jobid"].as_str())
+        .collect();
+    jobs.extend(first["jobid"].as_str());
+    jobs.sort_unstable();
+    jobs.dedup();
+    assert_eq!(jobs.len(), 4, "{others:?}");
+}
+
+#[tokio::test]
 async fn every_problem_of_a_job_file_is_an_error_of_its_own() {
     let (served, leader) = Served::leading(ScriptedDispatcher::default()).await;
     let file = JOB_FILE

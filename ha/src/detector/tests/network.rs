@@ -40,6 +40,7 @@ struct State {
     cuts: BTreeMap<(String, String), Cut>,
     cached: BTreeMap<String, u64>,
     stalled_term: BTreeMap<String, Epoch>,
+    panics: BTreeSet<String>,
 }
 
 /// The process at an address: a JobManager, or a witness only.
@@ -189,6 +190,18 @@ impl Network {
         });
     }
 
+    /// Makes the next task of `from` that opens a heartbeat stream panic.
+    pub fn panic_once(&self, from: &str) {
+        self.change(|state| {
+            state.panics.insert(from.to_owned());
+        });
+    }
+
+    /// Whether that panic is still to come.
+    pub fn will_panic(&self, from: &str) -> bool {
+        self.state.lock().panics.contains(from)
+    }
+
     /// `Ok(None)`: it is silent.
     fn reach(&self, from: &str, to: &str) -> Result<Option<Node>, Break> {
         let state = self.state.lock();
@@ -261,6 +274,8 @@ struct From {
 #[async_trait]
 impl Peers for From {
     async fn heartbeats(&self, address: &str) -> Result<HeartbeatStream, Break> {
+        let panics = self.network.state.lock().panics.remove(&self.name);
+        assert!(!panics, "the test wants this panic");
         self.network.reach_or_wait(&self.name, address).await?;
         let (network, from, to) = (self.network.clone(), self.name.clone(), address.to_owned());
         let changed = network.changed.subscribe();

@@ -54,6 +54,19 @@ async fn a_killed_leader_on_the_same_host_is_followed_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_whose_opening_panicked_is_opened_again() {
+    let network = Network::default();
+    let a = network.start("a", "x").await;
+    a.leads(1).await;
+    network.panic_once("b");
+    let b = network.start("b", "x").await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(!network.will_panic("b"), "it has tried to open a stream");
+    network.kill("a");
+    assert_eq!(detection_of(&b).await, Detection::ProcessGone);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_killed_leader_elsewhere_is_followed_when_another_lost_it_too() {
     let (network, [_a, b, c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
     let start = Instant::now();

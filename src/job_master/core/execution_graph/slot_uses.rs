@@ -1,4 +1,5 @@
-//! Counts of the slots that a job uses and needs, by kind, updated with each change. Pure.
+//! Counts of the slots that a job uses and needs, by kind, updated with each change. Pure. Owned by `Indexes`;
+//! changed only in `indexes.rs` and `transitions.rs`.
 //!
 //! A slot is identified by its [`SlotKey`], no matter which allocation fills it. Invariant: each count of a
 //! kind is the number of its keys that meet the condition.
@@ -26,6 +27,8 @@ impl KeyUse {
         self.live > 0
     }
 
+    /// A taken slot stays if another region with its key is not placed yet and will use it, or if a placed one
+    /// does not end by itself. After a durable stop request sources end, so that only the first reason counts.
     fn stays(self, is_stop_durable: bool) -> bool {
         let is_kept = self.unplaced > 0 || self.endless > 0 && !is_stop_durable;
         self.is_taken() && is_kept
