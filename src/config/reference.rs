@@ -11,7 +11,7 @@ const INTRODUCTION: &str = "\
 <!-- Generated from the table in src/config/table.rs by `cargo xtask fix`. -->
 
 This page lists every option, and says how options are set. `tanist config` shows the value of each, and where it comes
-from.
+from. Options have Flink's names where they mean the same.
 
 Values come from one YAML file (`--config FILE`, or `tanist.yaml` in the directory that `TANIST_CONF_DIR` names), from
 environment variables, and from `-D key=value`; each source overrides the ones before. In the file, nested maps and

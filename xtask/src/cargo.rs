@@ -159,7 +159,7 @@ pub fn flink() -> anyhow::Result<()> {
         "--bin",
         "tanist",
     ]))?;
-    let program = target().join("debug").join(format!("tanist{EXE_SUFFIX}"));
+    let program = target().join("demo").join(format!("tanist{EXE_SUFFIX}"));
     run(Command::new("tests/flink/check.sh").arg(program))
 }
 
