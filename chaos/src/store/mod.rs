@@ -1,5 +1,5 @@
 //! The stores for leadership and jobs of clusters: real servers, or a directory. One file a kind of store: how its
-//! servers are started, and how a cluster is configured to use it. [`StoreKind::store_type`] is the only match.
+//! servers are started, and how a cluster is configured to use it. `StoreKind::store_type` is the only match.
 //!
 //! Clusters share one etcd and one ZooKeeper, separated by cluster id. A test that breaks the server uses
 //! its own server.

@@ -20,14 +20,14 @@
 //!
 //! | owner | it alone says |
 //! |---|---|
-//! | [`CheckpointRecord`] | what is durable, and what is being written |
-//! | [`Numbers`] | which number is given out next |
-//! | [`Regions`] | phase, generation, ends and number in flight of each region |
-//! | [`Links`] | which registration of a TaskExecutor counts |
-//! | [`Rounds`] | when the next round is due, which regions it waits for |
-//! | [`ManifestPut`] | which manifest is being put |
-//! | [`Commits`] | up to which number everything is committed |
-//! | [`Removal`] | what may be removed, and what is gone |
+//! | `CheckpointRecord` | what is durable, and what is being written |
+//! | `Numbers` | which number is given out next |
+//! | `Regions` | phase, generation, ends and number in flight of each region |
+//! | `Links` | which registration of a TaskExecutor counts |
+//! | `Rounds` | when the next round is due, which regions it waits for |
+//! | `ManifestPut` | which manifest is being put |
+//! | `Commits` | up to which number everything is committed |
+//! | `Removal` | what may be removed, and what is gone |
 //!
 //! Invariants: a number is given out once; a region has one number in flight; nothing acts on a manifest before it is
 //! durable; from the event that a region has failed, no snapshot of its generation is written; `floor` is durable
