@@ -88,14 +88,19 @@ impl Completing<'_> {
                 }
             },
         };
-        let completion = self.completion(number, complete, finished);
-        let bytes = tanist_proto::manifest::encode(&completion.manifest);
+        let mut completion = self.completion(number, complete, finished);
+        let mut bytes = tanist_proto::manifest::encode(&completion.manifest);
         let limit = match self.options.has_blob_store {
             true => INLINE_MANIFEST,
             false => INLINE_MANIFEST_ALONE,
         };
-        // What a region wrote last becomes visible with its manifest alone, and nothing could make that smaller.
+        // What a region wrote last becomes visible with its manifest alone, and nothing could make that smaller. Only
+        // its own bytes may exceed the limit: the snapshots of others have to fit into a manifest without it.
         let must_be_kept = !self.options.has_blob_store && !finished.is_empty();
+        if must_be_kept && bytes.len() > limit && !complete.is_empty() {
+            completion = self.completion(number, &[], finished);
+            bytes = tanist_proto::manifest::encode(&completion.manifest);
+        }
         if bytes.len() <= limit || must_be_kept {
             let place = pb::stored_manifest::Place::Inline(bytes);
             self.write(Some((

@@ -1,3 +1,4 @@
 //! Tests of the checkpoints' core.
 
+mod rules;
 mod simulation;
