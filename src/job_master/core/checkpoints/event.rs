@@ -86,6 +86,17 @@ pub enum RegionStart {
     },
 }
 
+/// The state of a job when a JobMaster begins.
+#[derive(Debug, Clone, Default)]
+pub struct JobStart {
+    /// Its regions.
+    pub regions: Vec<RegionStart>,
+    /// The decisions of its operator coordinators, by their records.
+    pub coordinators: Vec<pb::CoordinatorState>,
+    /// It is decided that the job is canceled or fails.
+    pub is_end_decided: bool,
+}
+
 /// An input of this core.
 #[derive(Debug, Clone)]
 pub enum Event {
