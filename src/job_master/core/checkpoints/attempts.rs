@@ -164,6 +164,7 @@ impl Attempts<'_> {
                     highest: number,
                     progress,
                     is_paused: known.is_some_and(|known| known.is_paused),
+                    has_input_ended: known.is_some_and(|known| known.has_input_ended),
                 },
             );
         }

@@ -47,6 +47,8 @@ pub struct TaskReport {
     pub progress: TaskProgress,
     /// Whether its source is paused.
     pub is_paused: bool,
+    /// Whether its input has ended, as [`Event::InputEnded`] says.
+    pub has_input_ended: bool,
 }
 
 /// A task's answer to a trigger.
@@ -155,6 +157,8 @@ pub enum Event {
         region: usize,
         /// The generation.
         generation: u64,
+        /// The ends of its tasks.
+        ends: Vec<(usize, TaskEnd)>,
     },
     /// The answer to a trigger.
     TriggerAnswered {

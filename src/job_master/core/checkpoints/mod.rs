@@ -250,8 +250,13 @@ impl CheckpointCore {
                 let from = [Phase::Awaited, Phase::Starting, Phase::Running];
                 self.regions.enter(region, Phase::Down, &from);
             }
-            Event::RegionFinished { region, generation } => {
+            Event::RegionFinished {
+                region,
+                generation,
+                ends,
+            } => {
                 if self.regions.get(region).generation() == generation {
+                    self.regions.record_ends(region, ends);
                     let reason = "all its tasks have finished";
                     self.attempts(now_ms)
                         .abort(region, reason, Counts::NoFailure);
@@ -374,6 +379,12 @@ impl CheckpointCore {
             if at.place(report.task) != Some(&connection.task_manager) {
                 continue;
             }
+            if report.has_input_ended {
+                // Its own message may have been lost, or heard by an earlier leader alone.
+                self.regions
+                    .end_input(region, report.task, report.highest, now_ms);
+            }
+            let at = self.regions.get(region);
             match at.phase() {
                 Phase::Awaited => self.regions.keep_report(region, report),
                 Phase::Down | Phase::Starting | Phase::Running | Phase::Finished => {

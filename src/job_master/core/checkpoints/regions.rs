@@ -288,6 +288,11 @@ impl Regions {
         self.regions[region].ends.entry(task).or_insert(end);
     }
 
+    /// The ends of all tasks of the present generation are durable. Some may not have been heard.
+    pub(super) fn record_ends(&mut self, region: usize, ends: Vec<(usize, TaskEnd)>) {
+        self.regions[region].ends.extend(ends);
+    }
+
     /// The input of a task of the present generation has ended.
     pub(super) fn end_input(&mut self, region: usize, task: usize, highest: u64, now_ms: u64) {
         let input_end = InputEnd {

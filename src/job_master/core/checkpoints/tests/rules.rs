@@ -72,6 +72,7 @@ fn report(task: usize, highest: u64, progress: TaskProgress) -> TaskReport {
         highest,
         progress,
         is_paused: false,
+        has_input_ended: false,
     }
 }
 
@@ -313,11 +314,10 @@ fn a_number_below_the_end_of_a_task_is_not_adopted() {
 #[test]
 fn the_end_of_a_region_lifts_the_limit_of_manifests_for_its_own_bytes_alone() {
     let (mut bench, number) = Bench::with_number(2);
-    bench.finish_task(3, end(0, "a", 50_000));
     bench.acknowledge(SOURCE, number, 1);
     // The round lasts until the other region gives its number up.
     bench.acknowledge(SINK, number, 50_000);
-    let effects = bench.hear(finished(1));
+    let effects = bench.hear(finished(1, 50_000));
     let (_, manifest) = written(&effects).expect("the end is written");
     let manifest = manifest.expect("it stands in the record");
     let kinds: Vec<_> = manifest.regions.iter().map(|it| it.kind()).collect();
@@ -328,10 +328,15 @@ fn the_end_of_a_region_lifts_the_limit_of_manifests_for_its_own_bytes_alone() {
     assert_eq!(kinds, expected);
 }
 
-fn finished(region: usize) -> Event {
+/// The durable end of a region, with this size of its last output.
+fn finished(region: usize, size: usize) -> Event {
     Event::RegionFinished {
         region,
         generation: GENERATION,
+        ends: vec![
+            (2 * region, TaskEnd::default()),
+            (2 * region + 1, end(0, "a", size)),
+        ],
     }
 }
 
@@ -474,4 +479,53 @@ fn a_manifest_after_a_takeover_has_the_state_of_coordinators_and_none_is_built_a
     let (_, manifest) = first_write(false).expect("the end of the region is written");
     assert_eq!(manifest.map(|it| it.coordinators.len()), Some(1));
     assert_eq!(first_write(true), None);
+}
+
+#[test]
+fn the_end_of_a_region_has_the_output_of_ends_that_were_not_heard() {
+    let (mut bench, _) = Bench::with_number(1);
+    let effects = bench.hear(finished(0, 3));
+    let (_, manifest) = written(&effects).expect("the end is written");
+    let uncommitted = manifest.map(|it| it.uncommitted).unwrap_or_default();
+    assert_eq!(uncommitted, end(0, "a", 3).committables);
+}
+
+#[test]
+fn no_manifest_is_built_before_what_the_newest_one_lists_is_committed() {
+    let (mut bench, number) = Bench::with_number(2);
+    for task in [0, 1] {
+        bench.acknowledge(task, number, 1);
+    }
+    let (write, _) = written(&bench.hear(finished(1, 3))).expect("both regions are written");
+    let effects = bench.hear(Event::Written { write });
+    let commit = effects.iter().find_map(|effect| match effect {
+        Effect::Commit { number, .. } => Some(*number),
+        _ => None,
+    });
+    let committed = commit.expect("the end has output");
+    let number = bench.next_number();
+    bench.acknowledge(SOURCE, number, 1);
+    let effects = bench.acknowledge(SINK, number, 1);
+    assert_eq!(written(&effects), None);
+    bench.hear(Event::CommitFailed { number: committed });
+    assert_eq!(written(&bench.pass(50)), None);
+    bench.pass(100);
+    let effects = bench.hear(Event::Committed { number: committed });
+    let (_, manifest) = written(&effects).expect("the next checkpoint is written");
+    assert_eq!(manifest.map(|it| it.uncommitted), Some(vec![]));
+}
+
+#[test]
+fn the_end_of_an_input_is_known_by_a_report_alone() {
+    let (mut bench, number) = Bench::with_number(1);
+    bench.answer_trigger(SOURCE, number);
+    let mut ended = report(SINK, 0, TaskProgress::Unheard);
+    ended.has_input_ended = true;
+    bench.hear(Event::Reported {
+        connection: connection(SINK),
+        reports: vec![ended],
+    });
+    assert_eq!(bench.core.in_flight(0), Some(number));
+    assert_eq!(aborts(&bench.pass(1_000)), [number]);
+    assert_eq!(bench.core.in_flight(0), None);
 }
