@@ -2,8 +2,8 @@
 //!
 //! Invariants: one manifest is put or written at a time; no write has a snapshot of a region that has failed since, or
 //! of a job whose end is decided; what is written raises `floor` at most to the newest number that was given out, and
-//! not above the floor that a number in flight was triggered with; no manifest is built before what the newest one lists
-//! is committed, so each output is listed in one manifest, and has one mark.
+//! not above the floor that a number in flight was triggered with; no manifest is built before what the newest one
+//! lists is committed, so each output is listed in one manifest, and has one mark.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
