@@ -5,13 +5,14 @@
 
 use super::attempt::Attempt;
 use super::attempts::Attempts;
-use super::event::{TaskProgress, TaskReport};
+use super::event::{TaskEnd, TaskProgress, TaskReport};
 use super::planted::{Fault, is_planted};
 use super::regions::Phase;
 
 impl Attempts<'_> {
-    /// Decides about the highest number that the executions of an awaited region report: it is adopted if each of
-    /// them has saved it, works on it, has not heard of it, or ended before it. All others are aborted.
+    /// Decides about the highest number that the executions of an awaited region report, or that their ends name: it
+    /// is adopted if each of them has saved it, works on it, has not heard of it, or ended before it. All others are
+    /// aborted.
     pub(super) fn settle(&mut self, region: usize) -> Option<u64> {
         let tasks = self.regions.topology().tasks_of(region).to_vec();
         let at = self.regions.get(region);
@@ -29,6 +30,10 @@ impl Attempts<'_> {
             .iter()
             .filter(|it| it.progress != TaskProgress::Unheard);
         let mut numbers: Vec<u64> = heard.map(|report| report.highest).collect();
+        // An ended task may have taken up a number of which no execution reports anything any more.
+        let newest = self.record.newest_number(region);
+        let ends = self.regions.get(region).ends();
+        numbers.extend(ends.map(|(_, end)| end.highest).filter(|it| *it > newest));
         numbers.sort_unstable();
         numbers.dedup();
         let highest = numbers.pop();
@@ -74,6 +79,15 @@ impl Attempts<'_> {
             );
             report.highest == number && is_refusal
         };
-        is_possible && !reports.iter().any(refuses)
+        // Its acknowledgement is required, and it may be gone with its TaskExecutor.
+        let owes = |(task, end): (usize, &TaskEnd)| {
+            let has_saved = |report: &TaskReport| {
+                let is_saved = matches!(report.progress, TaskProgress::Acknowledged(_));
+                report.task == task && report.highest == number && is_saved
+            };
+            end.highest >= number && !reports.iter().any(has_saved)
+        };
+        let mut ends = self.regions.get(region).ends();
+        is_possible && !reports.iter().any(refuses) && !ends.any(owes)
     }
 }

@@ -60,13 +60,7 @@ impl Attempts<'_> {
             return;
         };
         let (number, floor, generation) = (attempt.number(), attempt.floor(), at.generation());
-        let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
-        for task in self.regions.topology().sources_of(region) {
-            let is_open = at.end(task).is_none() && attempt.snapshot(task).is_none();
-            if let Some(place) = at.place(task).filter(|_| is_open) {
-                by_task_manager.entry(place.clone()).or_default().push(task);
-            }
-        }
+        let mut by_task_manager = self.open_sources(region);
         by_task_manager.retain(|place, _| only.is_none_or(|only| only == place));
         let newest = self.record.newest_number(region);
         for (place, tasks) in by_task_manager {
@@ -85,6 +79,20 @@ impl Attempts<'_> {
                 });
             }
         }
+    }
+
+    /// The sources of a region that have not ended and have not acknowledged the number in flight, by TaskExecutor.
+    fn open_sources(&self, region: usize) -> BTreeMap<ResourceId, Vec<usize>> {
+        let at = self.regions.get(region);
+        let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
+        for task in self.regions.topology().sources_of(region) {
+            let has_saved = at.attempt().is_some_and(|it| it.snapshot(task).is_some());
+            let is_open = at.end(task).is_none() && !has_saved;
+            if let Some(place) = at.place(task).filter(|_| is_open) {
+                by_task_manager.entry(place.clone()).or_default().push(task);
+            }
+        }
+        by_task_manager
     }
 
     /// Notes the answer to a trigger.
@@ -156,6 +164,7 @@ impl Attempts<'_> {
                     highest: number,
                     progress,
                     is_paused: known.is_some_and(|known| known.is_paused),
+                    has_input_ended: known.is_some_and(|known| known.has_input_ended),
                 },
             );
         }
@@ -191,6 +200,14 @@ impl Attempts<'_> {
         }
         if let Some(attempt) = self.regions.attempt_mut(region) {
             attempt.acknowledge(task, snapshot.clone());
+        }
+        if !self
+            .open_sources(region)
+            .contains_key(&connection.task_manager)
+            && let Some(attempt) = self.regions.attempt_mut(region)
+        {
+            // Its sources have taken the number up, so the trigger arrived, even if the answer is lost.
+            attempt.answered(&connection.task_manager);
         }
         self.complete_if_all(region);
         Ok(())
@@ -238,7 +255,10 @@ impl Attempts<'_> {
             TaskProgress::Aborted if is_in_flight => {
                 self.abort(region, "an earlier leader aborted it", Counts::NoFailure);
             }
-            TaskProgress::Blocked | TaskProgress::Writing if !is_in_flight => {
+            // A report that was sent before the number was complete may arrive after it is durable.
+            TaskProgress::Blocked | TaskProgress::Writing
+                if !is_in_flight && number != self.record.newest_number(region) =>
+            {
                 // A late trigger of a former leader: no barrier of it will come from the other sources.
                 self.tell_abort(region, number);
             }
@@ -283,7 +303,7 @@ impl Attempts<'_> {
             return Some((reason, Counts::Failure));
         }
         let at = self.regions.get(region);
-        for place in at.by_task_manager().into_keys() {
+        for place in at.places_that_owe(attempt) {
             let due_ms = self.links.loss_due_ms(place);
             if due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
                 let reason = format!("TaskManager {place} can't be reached");
@@ -352,7 +372,7 @@ impl Attempts<'_> {
             .filter(|(_, attempt)| !attempt.is_complete());
         let due = due.flat_map(|(region, attempt)| {
             let at = self.regions.get(region);
-            let places = at.by_task_manager().into_keys();
+            let places = at.places_that_owe(attempt).into_iter();
             let losses = places.filter_map(|place| self.links.loss_due_ms(place));
             let timeout = attempt.began_ms().saturating_add(self.options.timeout_ms);
             let unanswered = attempt.first_unanswered().map(|(_, until_ms)| until_ms);

@@ -1,7 +1,6 @@
 //! The commit of what durable manifests list: one at a time, repeated until it is done.
 //!
-//! A manifest also lists what earlier checkpoints left uncommitted. So only the newest one is committed, and with it
-//! everything before.
+//! A manifest is built once everything that the one before it lists is committed. So only the newest one is committed.
 
 /// Delay before the first retry, in ms.
 const RETRY_MS: u64 = 100;

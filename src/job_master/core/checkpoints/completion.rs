@@ -2,7 +2,8 @@
 //!
 //! Invariants: one manifest is put or written at a time; no write has a snapshot of a region that has failed since, or
 //! of a job whose end is decided; what is written raises `floor` at most to the newest number that was given out, and
-//! not above the floor that a number in flight was triggered with.
+//! not above the floor that a number in flight was triggered with; no manifest is built before what the newest one
+//! lists is committed, so each output is listed in one manifest, and has one mark.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -88,14 +89,19 @@ impl Completing<'_> {
                 }
             },
         };
-        let completion = self.completion(number, complete, finished);
-        let bytes = tanist_proto::manifest::encode(&completion.manifest);
+        let mut completion = self.completion(number, complete, finished);
+        let mut bytes = tanist_proto::manifest::encode(&completion.manifest);
         let limit = match self.options.has_blob_store {
             true => INLINE_MANIFEST,
             false => INLINE_MANIFEST_ALONE,
         };
-        // What a region wrote last becomes visible with its manifest alone, and nothing could make that smaller.
+        // What a region wrote last becomes visible with its manifest alone, and nothing could make that smaller. Only
+        // its own bytes may exceed the limit: the snapshots of others have to fit into a manifest without it.
         let must_be_kept = !self.options.has_blob_store && !finished.is_empty();
+        if must_be_kept && bytes.len() > limit && !complete.is_empty() {
+            completion = self.completion(number, &[], finished);
+            bytes = tanist_proto::manifest::encode(&completion.manifest);
+        }
         if bytes.len() <= limit || must_be_kept {
             let place = pb::stored_manifest::Place::Inline(bytes);
             self.write(Some((
@@ -257,20 +263,17 @@ impl Completing<'_> {
         }
     }
 
-    /// What is to be committed: what is left of earlier checkpoints, and what new snapshots have that the former
-    /// snapshot of their region has not. An end repeats what its task named before.
+    /// What is to be committed: what new snapshots have that the former snapshot of their region has not. Of earlier
+    /// checkpoints nothing is left. An end repeats what its task named before.
     fn uncommitted(
         &self,
         snapshots: &[pb::RegionSnapshot],
         new: &[(usize, u64)],
     ) -> Vec<pb::CheckpointCommittable> {
-        let before = self.record.newest_manifest();
-        let before = before.filter(|before| before.number > self.commits.done());
-        let left = before.into_iter().flat_map(|before| &before.uncommitted);
-        let mut uncommitted: Vec<_> = left.cloned().collect();
+        let mut uncommitted = Vec::new();
         let key =
             |it: &pb::CheckpointCommittable| (it.uid.clone(), it.kind.clone(), it.content.clone());
-        let mut known: BTreeSet<_> = uncommitted.iter().map(key).collect();
+        let mut known = BTreeSet::new();
         for (region, _) in new {
             let former = self.record.snapshot(*region).into_iter();
             let former = former.flat_map(|it| &it.subtasks);

@@ -35,7 +35,8 @@ impl CheckpointCore {
         self.remove(now_ms);
     }
 
-    /// Writes what is complete, once the round is over or the next one is due, or reserves numbers for it.
+    /// Writes what is complete, once the round is over or the next one is due, or reserves numbers for it. While output
+    /// of the newest checkpoint is not committed, what is complete waits.
     fn complete(&mut self, now_ms: u64) {
         let is_busy = self.record.writing().is_some() || self.put.is_running();
         if is_busy || now_ms < self.put.retry_at_ms() {
@@ -44,11 +45,15 @@ impl CheckpointCore {
         let is_due = self.rounds.due_ms() <= now_ms;
         let is_over = is_due || !self.rounds.is_open();
         let needs_number = is_due && !self.numbers.is_any_left() && !self.ready(now_ms).is_empty();
-        let finished = self.unrecorded_ends();
+        let mut finished = self.unrecorded_ends();
+        let is_committing = self.is_committing();
         let mut completing = self.completing();
         let mut complete = completing.complete();
-        if !is_over {
+        if !is_over || is_committing {
             complete.clear();
+        }
+        if is_committing {
+            finished.clear();
         }
         if complete.is_empty() && finished.is_empty() {
             if needs_number {
@@ -96,6 +101,12 @@ impl CheckpointCore {
         let newest = self.record.newest_manifest();
         let newest = newest.filter(|newest| newest.number > self.commits.done());
         newest.map_or(0, |newest| newest.uncommitted.len())
+    }
+
+    /// Whether the newest manifest lists output that is not committed. A later one would have to list it again, under
+    /// a mark of its own: then output that one commit has made visible would be committed by another one.
+    fn is_committing(&self) -> bool {
+        self.uncommitted() > 0
     }
 
     fn commit(&mut self, now_ms: u64) {

@@ -47,6 +47,8 @@ pub struct TaskReport {
     pub progress: TaskProgress,
     /// Whether its source is paused.
     pub is_paused: bool,
+    /// Whether its input has ended, as [`Event::InputEnded`] says.
+    pub has_input_ended: bool,
 }
 
 /// A task's answer to a trigger.
@@ -84,6 +86,17 @@ pub enum RegionStart {
         /// The ends of its tasks.
         ends: Vec<(usize, TaskEnd)>,
     },
+}
+
+/// The state of a job when a JobMaster begins.
+#[derive(Debug, Clone, Default)]
+pub struct JobStart {
+    /// Its regions.
+    pub regions: Vec<RegionStart>,
+    /// The decisions of its operator coordinators, by their records.
+    pub coordinators: Vec<pb::CoordinatorState>,
+    /// It is decided that the job is canceled or fails.
+    pub is_end_decided: bool,
 }
 
 /// An input of this core.
@@ -144,6 +157,8 @@ pub enum Event {
         region: usize,
         /// The generation.
         generation: u64,
+        /// The ends of its tasks.
+        ends: Vec<(usize, TaskEnd)>,
     },
     /// The answer to a trigger.
     TriggerAnswered {

@@ -57,6 +57,7 @@ mod removal;
 mod rounds;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,17 +69,20 @@ use self::attempts::{Attempts, Counts};
 use self::commits::Commits;
 use self::completion::{Completing, ManifestPut};
 pub use self::effect::{Effect, RestoredFrom};
-pub use self::event::{Event, RegionStart, TaskEnd, TaskProgress, TaskReport, TriggerAnswer};
+pub use self::event::{
+    Event, JobStart, RegionStart, TaskEnd, TaskProgress, TaskReport, TriggerAnswer,
+};
 use self::links::Links;
 use self::numbers::Numbers;
 pub use self::options::{Options, Task, Topology};
 use self::output::Output;
 use self::planted::{Fault, is_planted};
 use self::record::CheckpointRecord;
-pub use self::record::{Unreadable, manifest_objects};
+pub use self::record::manifest_objects;
 use self::regions::{Phase, Regions};
 use self::removal::Removal;
 use self::rounds::Rounds;
+pub use self::unreadable::Unreadable;
 use super::Connection;
 
 /// The checkpoints of one job at one JobMaster.
@@ -103,29 +107,31 @@ pub struct CheckpointCore {
 impl CheckpointCore {
     /// The core of a JobMaster that reads `record` in its own epoch, and `objects`, the contents of
     /// [`manifest_objects`] as far as they exist. Writes nothing and triggers nothing by itself.
+    ///
+    /// `start` has all that a manifest is built from, so that none can be built without it.
     pub fn new(
         (options, topology): (Options, Topology),
         record: Arc<pb::JobCheckpoints>,
         objects: &BTreeMap<String, Vec<u8>>,
-        regions: Vec<RegionStart>,
+        start: JobStart,
         epoch: Epoch,
         now_ms: u64,
     ) -> Result<CheckpointCore, Unreadable> {
         let job_id = record.job_id.clone();
-        let record = CheckpointRecord::new(record, epoch.get(), objects)?;
+        let record = CheckpointRecord::new(record, epoch.get(), objects, &topology)?;
         let committed = record.durable().retained.iter().rev();
         let mut committed = committed.filter(|it| it.committed).map(|it| it.number);
         Ok(CheckpointCore {
             job_id,
             numbers: Numbers::new(record.durable().next),
-            regions: Regions::new(topology, regions),
+            regions: Regions::new(topology, start.regions),
             links: Links::default(),
             rounds: Rounds::new(&options, now_ms),
             put: ManifestPut::default(),
             commits: Commits::new(committed.next().unwrap_or_default()),
             removal: Removal::new(options.listing_interval_ms, now_ms),
-            coordinators: Vec::new(),
-            is_end_decided: false,
+            coordinators: start.coordinators,
+            is_end_decided: start.is_end_decided,
             out: Output::default(),
             record,
             options,
@@ -244,8 +250,13 @@ impl CheckpointCore {
                 let from = [Phase::Awaited, Phase::Starting, Phase::Running];
                 self.regions.enter(region, Phase::Down, &from);
             }
-            Event::RegionFinished { region, generation } => {
+            Event::RegionFinished {
+                region,
+                generation,
+                ends,
+            } => {
                 if self.regions.get(region).generation() == generation {
+                    self.regions.record_ends(region, ends);
                     let reason = "all its tasks have finished";
                     self.attempts(now_ms)
                         .abort(region, reason, Counts::NoFailure);
@@ -368,6 +379,12 @@ impl CheckpointCore {
             if at.place(report.task) != Some(&connection.task_manager) {
                 continue;
             }
+            if report.has_input_ended {
+                // Its own message may have been lost, or heard by an earlier leader alone.
+                self.regions
+                    .end_input(region, report.task, report.highest, now_ms);
+            }
+            let at = self.regions.get(region);
             match at.phase() {
                 Phase::Awaited => self.regions.keep_report(region, report),
                 Phase::Down | Phase::Starting | Phase::Running | Phase::Finished => {

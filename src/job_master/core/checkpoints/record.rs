@@ -8,12 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tanist_proto::manifest::ManifestError;
 use tanist_proto::v1 as pb;
 
 use super::effect::RestoredFrom;
 use super::objects::{manifest_object, named_by, named_by_region, state_size};
+use super::options::Topology;
 use super::planted::{Fault, is_planted};
+use super::unreadable::{Unreadable, unfit};
 
 /// A manifest that a write makes the newest one.
 #[derive(Debug, Clone)]
@@ -49,34 +50,15 @@ pub(super) struct Write {
     pub(super) committed_up_to: u64,
 }
 
-/// Why a JobMaster can't begin with a record: a manifest can't be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
-    /// It is damaged, or of a later version.
-    #[error("the manifest of checkpoint {number} can't be read: {error}")]
-    Manifest {
-        /// The checkpoint.
-        number: u64,
-        /// What is wrong.
-        error: ManifestError,
-    },
-    /// It does not exist.
-    #[error("the manifest of checkpoint {number} is missing: the object {object:?} does not exist")]
-    Missing {
-        /// The checkpoint.
-        number: u64,
-        /// Its object.
-        object: String,
-    },
-}
-
 /// The record and its manifests; see the module.
 #[derive(Debug)]
 pub(super) struct CheckpointRecord {
     epoch: u64,
     durable: Arc<pb::JobCheckpoints>,
-    /// The manifests of `retained`, `removing` and `origin`, by number. A missing one of `removing` is left out.
+    /// The manifests of `retained` and `removing`, by number. A missing one of `removing` is left out.
     manifests: BTreeMap<u64, Arc<pb::CheckpointManifest>>,
+    /// The manifest of `origin`: its number is of another counter.
+    origin: Option<Arc<pb::CheckpointManifest>>,
     /// The objects that the newest manifest names, by region.
     objects: Vec<BTreeSet<String>>,
     writing: Option<Write>,
@@ -86,20 +68,28 @@ pub(super) struct CheckpointRecord {
 
 /// The objects that hold manifests of a record, which [`super::CheckpointCore::new`] needs.
 pub fn manifest_objects(record: &pb::JobCheckpoints) -> Vec<String> {
-    let objects = stored_manifests(record).filter_map(|(_, stored, _)| manifest_object(stored));
+    let objects = stored_manifests(record).filter_map(|(_, _, stored)| manifest_object(stored));
     objects.map(str::to_owned).collect()
 }
 
-/// All manifests of a record, with their numbers and whether a restart may need them.
+/// What in a record holds a manifest. A restart needs all but those of `Removing`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    Retained,
+    Removing,
+    Origin,
+}
+
+/// All manifests of a record, with their numbers.
 fn stored_manifests(
     record: &pb::JobCheckpoints,
-) -> impl Iterator<Item = (u64, Option<&pb::StoredManifest>, bool)> {
+) -> impl Iterator<Item = (Holder, u64, Option<&pb::StoredManifest>)> {
     let retained = record.retained.iter();
-    let retained = retained.map(|it| (it.number, it.manifest.as_ref(), true));
+    let retained = retained.map(|it| (Holder::Retained, it.number, it.manifest.as_ref()));
     let removing = record.removing.iter();
-    let removing = removing.map(|it| (it.number, it.manifest.as_ref(), false));
+    let removing = removing.map(|it| (Holder::Removing, it.number, it.manifest.as_ref()));
     let origin = record.origin.iter();
-    let origin = origin.map(|it| (it.number, it.manifest.as_ref(), true));
+    let origin = origin.map(|it| (Holder::Origin, it.number, it.manifest.as_ref()));
     retained.chain(removing).chain(origin)
 }
 
@@ -110,9 +100,12 @@ impl CheckpointRecord {
         durable: Arc<pb::JobCheckpoints>,
         epoch: u64,
         objects: &BTreeMap<String, Vec<u8>>,
+        topology: &Topology,
     ) -> Result<CheckpointRecord, Unreadable> {
         let mut manifests = BTreeMap::new();
-        for (number, stored, is_needed) in stored_manifests(&durable) {
+        let mut origin = None;
+        for (holder, number, stored) in stored_manifests(&durable) {
+            let is_needed = holder != Holder::Removing;
             let place = stored.and_then(|stored| stored.place.as_ref());
             let bytes = match place {
                 Some(pb::stored_manifest::Place::Inline(bytes)) => Some(bytes),
@@ -121,8 +114,23 @@ impl CheckpointRecord {
             };
             let decoded = bytes.map(|bytes| tanist_proto::manifest::decode(bytes));
             match decoded {
+                Some(Ok(manifest)) if holder == Holder::Origin => {
+                    if manifest.number != number {
+                        let reason = format!("it is of checkpoint {}", manifest.number);
+                        return Err(Unreadable::Unfit { number, reason });
+                    }
+                    origin = Some(Arc::new(manifest));
+                }
                 Some(Ok(manifest)) => {
-                    manifests.insert(number, Arc::new(manifest));
+                    let is_newest = durable
+                        .retained
+                        .last()
+                        .is_some_and(|it| it.number == number);
+                    let unfit = unfit(&durable, topology, (number, &manifest), is_newest);
+                    if let Some(reason) = unfit.filter(|_| is_needed) {
+                        return Err(Unreadable::Unfit { number, reason });
+                    }
+                    manifests.entry(number).or_insert(Arc::new(manifest));
                 }
                 Some(Err(error)) if is_needed => {
                     return Err(Unreadable::Manifest { number, error });
@@ -139,6 +147,7 @@ impl CheckpointRecord {
             epoch,
             durable,
             manifests,
+            origin,
             objects: Vec::new(),
             writing: None,
             last_write: 0,
@@ -200,7 +209,7 @@ impl CheckpointRecord {
     /// The manifest of the job's origin.
     pub(super) fn origin(&self) -> Option<(&pb::CheckpointOrigin, &pb::CheckpointManifest)> {
         let origin = self.durable.origin.as_ref()?;
-        Some((origin, self.manifest(origin.number)?))
+        Some((origin, self.origin.as_ref()?))
     }
 
     /// What a region is restored from.
@@ -223,9 +232,9 @@ impl CheckpointRecord {
 
     /// All objects that a retained manifest or the origin names.
     pub(super) fn named(&self) -> BTreeSet<&str> {
-        let mut kept: Vec<u64> = self.durable.retained.iter().map(|it| it.number).collect();
-        kept.extend(self.durable.origin.iter().map(|it| it.number));
-        let manifests = kept.iter().filter_map(|number| self.manifest(*number));
+        let retained = self.durable.retained.iter();
+        let retained = retained.filter_map(|it| self.manifest(it.number));
+        let manifests = retained.chain(&self.origin);
         let is_new = |manifest: &pb::CheckpointManifest, region: &pb::RegionSnapshot| {
             region.number == manifest.number || !is_planted(Fault::CarriedOverObjectDeleted)
         };
@@ -296,12 +305,20 @@ impl CheckpointRecord {
     /// Notes that a write is durable. None: it is not the one in flight.
     pub(super) fn confirm(&mut self, number: u64) -> Option<Write> {
         let write = self.writing.take_if(|write| write.number == number)?;
-        self.durable = write.record.clone();
+        let former = std::mem::replace(&mut self.durable, write.record.clone());
         if let Some(completion) = &write.completion {
             let manifest = &completion.manifest;
             self.manifests.insert(manifest.number, manifest.clone());
         }
-        let kept: BTreeSet<u64> = stored_manifests(&self.durable).map(|it| it.0).collect();
+        if self.durable.origin.is_none()
+            && let Some(origin) = self.origin.take()
+            && former.origin.as_ref().is_some_and(|it| it.owned)
+        {
+            // An own checkpoint that has its number comes first: what it names must not be removed.
+            self.manifests.entry(origin.number).or_insert(origin);
+        }
+        let kept = stored_manifests(&self.durable).filter(|it| it.0 != Holder::Origin);
+        let kept: BTreeSet<u64> = kept.map(|it| it.1).collect();
         self.manifests.retain(|number, _| kept.contains(number));
         if write.completion.is_some() {
             self.index_objects();

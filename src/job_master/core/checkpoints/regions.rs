@@ -3,7 +3,7 @@
 //! Invariants: a region has at most one number in flight, of its present generation; ends and reports belong to that
 //! generation, and are dropped with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::ResourceId;
 
@@ -101,6 +101,17 @@ impl Region {
         by_task_manager
     }
 
+    /// The TaskExecutors whose loss leaves a number in flight without an end: those with a task that runs, or that has
+    /// ended after it took the number up and has not acknowledged it.
+    pub(super) fn places_that_owe(&self, attempt: &Attempt) -> BTreeSet<&ResourceId> {
+        let places = self.places.iter().filter(|(task, _)| {
+            let owes = attempt.snapshot(**task).is_none()
+                && !self.has_ended_before(**task, attempt.number());
+            !self.ends.contains_key(task) || owes
+        });
+        places.map(|(_, place)| place).collect()
+    }
+
     /// The number in flight.
     pub(super) fn attempt(&self) -> Option<&Attempt> {
         self.attempt.as_ref()
@@ -109,6 +120,11 @@ impl Region {
     /// The end of a task.
     pub(super) fn end(&self, task: usize) -> Option<&TaskEnd> {
         self.ends.get(&task)
+    }
+
+    /// The ends of its tasks.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (usize, &TaskEnd)> {
+        self.ends.iter().map(|(task, end)| (*task, end))
     }
 
     /// The report of a task, while its region is awaited.
@@ -270,6 +286,11 @@ impl Regions {
     /// A task of the present generation has ended.
     pub(super) fn end_task(&mut self, region: usize, task: usize, end: TaskEnd) {
         self.regions[region].ends.entry(task).or_insert(end);
+    }
+
+    /// The ends of all tasks of the present generation are durable. Some may not have been heard.
+    pub(super) fn record_ends(&mut self, region: usize, ends: Vec<(usize, TaskEnd)>) {
+        self.regions[region].ends.extend(ends);
     }
 
     /// The input of a task of the present generation has ended.

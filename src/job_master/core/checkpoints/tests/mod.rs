@@ -1,3 +1,6 @@
 //! Tests of the checkpoints' core.
 
+mod bench;
+mod records;
+mod rules;
 mod simulation;

@@ -165,11 +165,11 @@ fn each_planted_fault_is_found() {
     // Each with a seed, and the number of seeds from there within which it is found.
     let table = [
         (Fault::NumberGivenOutTwice, 0, 5),
-        (Fault::OlderGenerationCounted, 0, 15),
+        (Fault::OlderGenerationCounted, 5, 15),
         (Fault::SnapshotAfterFailure, 130, 20),
         (Fault::LastButOneRestored, 0, 5),
         (Fault::EndedTaskNotCounted, 0, 5),
-        (Fault::EndWithoutLastSnapshot, 10, 20),
+        (Fault::EndWithoutLastSnapshot, 100, 20),
         (Fault::DeletionBeforeFloor, 0, 5),
         (Fault::NumberBelowFloorAdopted, 100, 20),
         (Fault::CarriedOverObjectDeleted, 0, 5),

@@ -98,6 +98,7 @@ impl World {
             highest: it.highest,
             progress: it.progress.clone(),
             is_paused: false,
+            has_input_ended: matches!(it.life, Life::InputEnded | Life::Ended),
         };
         known.map(report).collect()
     }

@@ -143,7 +143,12 @@ impl World {
                 if stored.generation == generation {
                     stored.ends.insert(task, end);
                     if stored.ends.len() == self.regions[region].len() {
-                        let finished = Event::RegionFinished { region, generation };
+                        let ends = stored.ends.clone().into_iter().collect();
+                        let finished = Event::RegionFinished {
+                            region,
+                            generation,
+                            ends,
+                        };
                         self.leaders[leader].answers.push_back(finished);
                     }
                 }

@@ -11,8 +11,8 @@ use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 
 use super::super::super::{
-    CheckpointCore, Effect, Event, Options, RegionStart, RestoredFrom, Task, TaskEnd, Topology,
-    manifest_objects,
+    CheckpointCore, Effect, Event, JobStart, Options, RegionStart, RestoredFrom, Task, TaskEnd,
+    Topology, manifest_objects,
 };
 use super::execution::Execution;
 use super::invariants::{
@@ -301,7 +301,11 @@ impl World {
             (self.options.clone(), topology),
             self.record.clone(),
             &contents,
-            starts,
+            JobStart {
+                regions: starts,
+                is_end_decided: self.is_end_decided,
+                ..JobStart::default()
+            },
             Epoch::new(self.epoch),
             self.now_ms,
         );

@@ -1,0 +1,150 @@
+//! Single rules about numbers in flight, ends and commits, each in the shortest order of events that needs it.
+
+use tanist_proto::v1 as pb;
+
+use super::super::{Effect, Event, TaskProgress, TaskReport};
+use super::bench::{
+    Bench, SINK, SOURCE, aborts, connection, end, finished, placed, record, report, saved, written,
+};
+
+#[test]
+fn a_report_from_before_a_number_was_complete_aborts_nothing_once_it_is_durable() {
+    let (mut bench, number) = Bench::with_number(1);
+    bench.answer_trigger(SOURCE, number);
+    bench.acknowledge(SOURCE, number, 1);
+    let effects = bench.acknowledge(SINK, number, 1);
+    let (write, _) = written(&effects).expect("it is complete");
+    bench.hear(Event::Written { write });
+    for progress in [TaskProgress::Writing, TaskProgress::Blocked] {
+        let effects = bench.hear(Event::Reported {
+            connection: connection(SINK),
+            reports: vec![report(SINK, number, progress)],
+        });
+        assert_eq!(aborts(&effects), Vec::<u64>::new());
+    }
+    let effects = bench.hear(Event::Reported {
+        connection: connection(SINK),
+        reports: vec![report(SINK, number + 1, TaskProgress::Blocked)],
+    });
+    assert_eq!(aborts(&effects), [number + 1]);
+}
+
+#[test]
+fn an_acknowledgement_of_all_sources_of_a_task_executor_answers_the_trigger() {
+    let (mut bench, number) = Bench::with_number(1);
+    bench.acknowledge(SOURCE, number, 1);
+    assert_eq!(aborts(&bench.pass(1_500)), Vec::<u64>::new());
+    assert_eq!(bench.core.in_flight(0), Some(number));
+    // Without it the missing answer ends the number.
+    let (mut bench, number) = Bench::with_number(1);
+    assert_eq!(aborts(&bench.pass(1_500)), [number]);
+}
+
+#[test]
+fn the_loss_of_an_ended_task_that_owes_its_acknowledgement_aborts_the_number() {
+    let (mut bench, number) = Bench::with_number(1);
+    bench.answer_trigger(SOURCE, number);
+    bench.acknowledge(SOURCE, number, 1);
+    bench.finish_task(SINK, end(number, "a", 1));
+    bench.hear(Event::Disconnected {
+        connection: connection(SINK),
+    });
+    let due_ms = bench.core.deadline_ms(bench.now_ms);
+    assert!(due_ms <= bench.now_ms + 1_000, "{due_ms}");
+    assert_eq!(aborts(&bench.pass(1_500)), [number]);
+    assert_ne!(bench.core.in_flight(0), Some(number));
+}
+
+#[test]
+fn a_number_that_a_durable_end_owes_is_not_adopted() {
+    let settle = |reports: Vec<TaskReport>| {
+        let starts = vec![placed(0, vec![(SINK, end(5, "a", 1))])];
+        let mut bench = Bench::new(record(), starts);
+        let acknowledged = TaskProgress::Acknowledged(saved(SOURCE, 1));
+        bench.register(SOURCE, vec![report(SOURCE, 5, acknowledged)]);
+        bench.register(SINK, reports);
+        let effects = bench.hear(Event::RegionAdopted { region: 0 });
+        (aborts(&effects), bench.core.in_flight(0))
+    };
+    assert_eq!(settle(vec![]), (vec![5], None));
+    let acknowledged = TaskProgress::Acknowledged(saved(SINK, 1));
+    let adopted = settle(vec![report(SINK, 5, acknowledged)]);
+    assert_eq!(adopted, (vec![], Some(5)));
+}
+
+#[test]
+fn a_number_below_the_end_of_a_task_is_not_adopted() {
+    let starts = vec![placed(0, vec![(SINK, end(6, "a", 1))])];
+    let mut bench = Bench::new(record(), starts);
+    bench.register(SOURCE, vec![report(SOURCE, 5, TaskProgress::Writing)]);
+    bench.register(SINK, vec![]);
+    let effects = bench.hear(Event::RegionAdopted { region: 0 });
+    assert_eq!(aborts(&effects), [5, 6]);
+    assert_eq!(bench.core.in_flight(0), None);
+}
+
+#[test]
+fn the_end_of_a_region_lifts_the_limit_of_manifests_for_its_own_bytes_alone() {
+    let (mut bench, number) = Bench::with_number(2);
+    bench.acknowledge(SOURCE, number, 1);
+    // The round lasts until the other region gives its number up.
+    bench.acknowledge(SINK, number, 50_000);
+    let effects = bench.hear(finished(1, 50_000));
+    let (_, manifest) = written(&effects).expect("the end is written");
+    let manifest = manifest.expect("it stands in the record");
+    let kinds: Vec<_> = manifest.regions.iter().map(|it| it.kind()).collect();
+    let expected = [
+        pb::RegionSnapshotKind::FromStart,
+        pb::RegionSnapshotKind::Taken,
+    ];
+    assert_eq!(kinds, expected);
+}
+
+#[test]
+fn the_end_of_a_region_has_the_output_of_ends_that_were_not_heard() {
+    let (mut bench, _) = Bench::with_number(1);
+    let effects = bench.hear(finished(0, 3));
+    let (_, manifest) = written(&effects).expect("the end is written");
+    let uncommitted = manifest.map(|it| it.uncommitted).unwrap_or_default();
+    assert_eq!(uncommitted, end(0, "a", 3).committables);
+}
+
+#[test]
+fn no_manifest_is_built_before_what_the_newest_one_lists_is_committed() {
+    let (mut bench, number) = Bench::with_number(2);
+    for task in [0, 1] {
+        bench.acknowledge(task, number, 1);
+    }
+    let (write, _) = written(&bench.hear(finished(1, 3))).expect("both regions are written");
+    let effects = bench.hear(Event::Written { write });
+    let commit = effects.iter().find_map(|effect| match effect {
+        Effect::Commit { number, .. } => Some(*number),
+        _ => None,
+    });
+    let committed = commit.expect("the end has output");
+    let number = bench.next_number();
+    bench.acknowledge(SOURCE, number, 1);
+    let effects = bench.acknowledge(SINK, number, 1);
+    assert_eq!(written(&effects), None);
+    bench.hear(Event::CommitFailed { number: committed });
+    assert_eq!(written(&bench.pass(50)), None);
+    bench.pass(100);
+    let effects = bench.hear(Event::Committed { number: committed });
+    let (_, manifest) = written(&effects).expect("the next checkpoint is written");
+    assert_eq!(manifest.map(|it| it.uncommitted), Some(vec![]));
+}
+
+#[test]
+fn the_end_of_an_input_is_known_by_a_report_alone() {
+    let (mut bench, number) = Bench::with_number(1);
+    bench.answer_trigger(SOURCE, number);
+    let mut ended = report(SINK, 0, TaskProgress::Unheard);
+    ended.has_input_ended = true;
+    bench.hear(Event::Reported {
+        connection: connection(SINK),
+        reports: vec![ended],
+    });
+    assert_eq!(bench.core.in_flight(0), Some(number));
+    assert_eq!(aborts(&bench.pass(1_000)), [number]);
+    assert_eq!(bench.core.in_flight(0), None);
+}
