@@ -347,7 +347,8 @@ impl Calls {
                 warn!(%job, %failure, "the chunks of a graph could not be removed");
                 return None;
             }
-            if let Err(reason) = cleaner.run(job, &remove).await {
+            let storage_trouble = store.storage().trouble();
+            if let Err(reason) = cleaner.run(job, &remove, storage_trouble).await {
                 return Some(Event::CleanupGivenUp { job, reason });
             }
             failpoint("job.cleaned-up").await;

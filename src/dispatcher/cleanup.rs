@@ -14,6 +14,7 @@ use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -55,8 +56,14 @@ pub struct Cleaner {
 }
 
 impl Cleaner {
-    /// Removes all that `remove` names. Fails with the last error once the retries of one term are used up.
-    pub async fn run(&self, job: JobId, remove: &pb::Cleanup) -> Result<(), String> {
+    /// Removes all that `remove` names. Fails with the last error once the retries of one term are used up. A retry
+    /// does not wait any longer when the storage of blobs is available again (`storage_trouble`).
+    pub async fn run(
+        &self,
+        job: JobId,
+        remove: &pb::Cleanup,
+        mut storage_trouble: watch::Receiver<Option<String>>,
+    ) -> Result<(), String> {
         let mut backoff = Backoff::new(self.initial_backoff, self.max_backoff);
         let mut tried_again = 0;
         while let Err(reason) = self.try_once(job, remove).await {
@@ -70,7 +77,10 @@ impl Cleaner {
             tried_again += 1;
             let delay = backoff.next_delay();
             warn!(%job, reason, ?delay, "cleanup is tried again");
-            tokio::time::sleep(delay).await;
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                () = available_again(&mut storage_trouble) => {}
+            }
         }
         Ok(())
     }
@@ -146,6 +156,15 @@ impl Cleaner {
     }
 }
 
+/// Waits until the storage is no longer in trouble, if it is; without limit otherwise.
+async fn available_again(trouble: &mut watch::Receiver<Option<String>>) {
+    let has_trouble = trouble.wait_for(Option::is_some).await.is_ok();
+    if !has_trouble || trouble.wait_for(Option::is_none).await.is_err() {
+        // The term is over; the pause ends by itself.
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Limits a removal to [`REMOVAL_TIMEOUT`]. A removal that hangs counts as failed and is retried like any other.
 async fn answered(
     what: &str,
@@ -200,7 +219,37 @@ mod tests {
             sink_directories: vec!["/out".to_owned()],
             ..pb::Cleanup::default()
         };
-        cleaner.run(JobId::from_bits(1), &remove).await
+        let (_no_trouble, storage_trouble) = watch::channel(None);
+        cleaner
+            .run(JobId::from_bits(1), &remove, storage_trouble)
+            .await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cleanup_is_tried_again_as_soon_as_the_storage_is_available_again() {
+        let failing = Arc::new(Failing::default());
+        let cleaner = Cleaner {
+            sinks: failing.clone(),
+            blobs: None,
+            initial_backoff: Duration::from_secs(600),
+            max_backoff: Duration::from_secs(600),
+            attempts: Some(1),
+        };
+        let remove = pb::Cleanup {
+            sink_directories: vec!["/out".to_owned()],
+            ..pb::Cleanup::default()
+        };
+        let (trouble, storage_trouble) = watch::channel(Some("not mounted".to_owned()));
+        let began = Instant::now();
+        let running = cleaner.run(JobId::from_bits(1), &remove, storage_trouble);
+        let mounting = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            trouble.send_replace(None);
+        };
+        let (ended, ()) = tokio::join!(running, mounting);
+        assert!(ended.is_err());
+        assert_eq!(failing.tries.load(Ordering::Relaxed), 2);
+        assert_eq!(began.elapsed(), Duration::from_secs(5));
     }
 
     #[tokio::test(start_paused = true)]
