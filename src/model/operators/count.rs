@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::aggregate::{complete_keys, missing_keys};
 use super::emission::{self, Emission, Emit, Windows, stated};
 use super::{
-    Aggregation, Declaration, EventTime, ExpressionTypes, Input, OperatorSpec, Section, Step,
-    Transformation, check_keys,
+    Aggregation, Declaration, ExpressionTypes, Input, OperatorSpec, Section, Step, Transformation,
+    check_keys,
 };
 use crate::job_file::{Fields, Reader};
 use crate::{Column, ColumnType, Schema};
@@ -43,10 +43,6 @@ impl Declaration for Count {
 
     fn waits_for_the_end(&self) -> bool {
         self.emit == Some(Emit::Final)
-    }
-
-    fn event_time(&self, _input: Option<&EventTime>) -> Option<EventTime> {
-        None
     }
 
     fn set_emit(&mut self, emit: Emit) {

@@ -114,11 +114,12 @@ pub trait Declaration: fmt::Debug {
     }
 
     /// The event time of its output, given that of its input. A column that only has the same name as the watermarks'
-    /// column is a different column: its event time is unknown.
+    /// column is a different column: its event time is unknown. So is that of columns that are parsed or aggregated.
     fn event_time(&self, input: Option<&EventTime>) -> Option<EventTime> {
+        let makes_columns = self.reading().is_some() || self.keys().is_some();
         match self.role() {
             Role::Source { .. } => None,
-            Role::Step | Role::Sink => input.cloned(),
+            Role::Step | Role::Sink => input.filter(|_| !makes_columns).cloned(),
         }
     }
 

@@ -4,7 +4,7 @@ use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::reading::{self, DeclaredColumn, OnError, Reading};
-use super::{Declaration, EventTime, ExpressionTypes, Section, Step, Transformation, text_column};
+use super::{Declaration, ExpressionTypes, Section, Step, Transformation, text_column};
 use crate::job_file::{Fields, Reader};
 use crate::problem::instead;
 use crate::{ColumnType, Schema};
@@ -96,11 +96,6 @@ impl Declaration for FlatMapRegex {
             }
         }
         problems
-    }
-
-    /// All its columns are parsed again.
-    fn event_time(&self, _input: Option<&EventTime>) -> Option<EventTime> {
-        None
     }
 
     fn reading(&self) -> Option<&Reading> {

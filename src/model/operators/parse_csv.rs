@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::format_csv::{SEPARATOR, read_separator, separator_problem};
 use super::reading::{self, Reading};
-use super::{Declaration, EventTime, ExpressionTypes, Section, Step, Transformation, text_column};
+use super::{Declaration, ExpressionTypes, Section, Step, Transformation, text_column};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 
@@ -33,11 +33,6 @@ impl Declaration for ParseCsv {
         let mut problems = self.reading.problems();
         problems.extend(separator_problem(self.separator));
         problems
-    }
-
-    /// All its columns are parsed again.
-    fn event_time(&self, _input: Option<&EventTime>) -> Option<EventTime> {
-        None
     }
 
     fn reading(&self) -> Option<&Reading> {

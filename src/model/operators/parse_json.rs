@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::reading::{self, Reading};
-use super::{Declaration, EventTime, ExpressionTypes, Section, Step, Transformation, text_column};
+use super::{Declaration, ExpressionTypes, Section, Step, Transformation, text_column};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 
@@ -24,11 +24,6 @@ impl Declaration for ParseJson {
 
     fn problems(&self) -> Vec<String> {
         self.reading.problems()
-    }
-
-    /// All its columns are parsed again.
-    fn event_time(&self, _input: Option<&EventTime>) -> Option<EventTime> {
-        None
     }
 
     fn reading(&self) -> Option<&Reading> {

@@ -6,8 +6,8 @@ use super::aggregate::{COLUMN_OF_NUMBERS, complete_keys, missing_keys};
 use super::count::by_key;
 use super::emission::{self, Emission, Emit, Windows, stated};
 use super::{
-    AggregateFunction, Aggregation, Declaration, EventTime, ExpressionTypes, Input, OperatorSpec,
-    Section, Step, Transformation, plain_column, wrong_type,
+    AggregateFunction, Aggregation, Declaration, ExpressionTypes, Input, OperatorSpec, Section,
+    Step, Transformation, plain_column, wrong_type,
 };
 use crate::job_file::{Fields, Reader};
 use crate::{Column, ColumnType, Schema};
@@ -57,10 +57,6 @@ impl Declaration for Sum {
 
     fn waits_for_the_end(&self) -> bool {
         self.emit == Some(Emit::Final)
-    }
-
-    fn event_time(&self, _input: Option<&EventTime>) -> Option<EventTime> {
-        None
     }
 
     fn set_emit(&mut self, emit: Emit) {
