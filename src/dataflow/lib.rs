@@ -23,6 +23,7 @@ mod key;
 mod operator;
 mod partitioner;
 pub mod record;
+mod state;
 mod task;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -36,5 +37,8 @@ pub use operator::{
     Away, Built, EndOfInput, External, ExternalStatus, Operator, OperatorContext, OperatorError,
     OperatorFactory, Output, Peers, PrepareCommit, ReleasedFiles, Source, SourceState, Stopped,
 };
-pub use task::{RunningTask, TaskRuntime, TaskSpec, TaskStatus};
+pub use state::{Restored, Snapshot};
+pub use task::{
+    CheckpointProgress, CheckpointStatus, RunningTask, TaskRuntime, TaskSpec, TaskStatus,
+};
 pub use time::{Element, TimeSignal};

@@ -69,6 +69,9 @@ impl JobMasterActor {
                 let _ = reply.send(answer.map(|_| pb::Ack {}));
             }
             Request::AskCoordinator(request, reply) => self.ask(*request, reply),
+            Request::ReportCheckpoints(_, reply) => {
+                let _ = reply.send(Ok(pb::ReportCheckpointsResponse {}));
+            }
             Request::DisconnectTaskManager(request, reply) => {
                 let connection = self.admit_from(
                     request.sender.as_ref(),

@@ -293,6 +293,16 @@ impl Actor {
                 let answer = core.cancel_tasks(now, &request);
                 self.answer(reply, answer);
             }
+            Request::TriggerCheckpoint(request, reply) => {
+                let refused = pb::TriggerAnswer {
+                    answer: Some(pb::trigger_answer::Answer::Refused(
+                        "no checkpoints".to_owned(),
+                    )),
+                };
+                let answers = request.sources.iter().map(|_| refused.clone()).collect();
+                self.answer(reply, Ok(pb::TriggerCheckpointResponse { answers }));
+            }
+            Request::AbortCheckpoint(_, reply) => self.answer(reply, Ok(pb::Ack {})),
             Request::AcknowledgeExecutions(request, reply) => {
                 let answer = core.acknowledge_executions(now, &request);
                 self.answer(reply, answer);

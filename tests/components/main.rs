@@ -113,6 +113,13 @@ impl JobMasterGateway for TakingJobMaster {
         Ok(pb::UpdateTaskExecutionStatesResponse {})
     }
 
+    async fn report_checkpoints(
+        &self,
+        _: pb::ReportCheckpointsRequest,
+    ) -> GatewayResult<pb::ReportCheckpointsResponse> {
+        Ok(pb::ReportCheckpointsResponse {})
+    }
+
     async fn fail_slot(&self, _: pb::FailSlotRequest) -> GatewayResult<pb::Ack> {
         Ok(pb::Ack {})
     }

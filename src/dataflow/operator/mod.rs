@@ -3,8 +3,7 @@
 //!
 //! Operators are synchronous and know neither tasks nor exchange: each call does a bounded piece of work, so
 //! that the caller can yield and cancel between calls. [`Operator::open`] and [`PrepareCommit`] may block and
-//! run where blocking is allowed. State lives in the operator's fields; snapshotting it will be two more
-//! methods here.
+//! run where blocking is allowed. State lives in the operator's fields; `snapshot` saves it between two elements.
 
 mod error;
 mod external;
@@ -31,6 +30,7 @@ pub use peers::{Away, Peers};
 
 use crate::coordination::CoordinatorLine;
 use crate::end_guard::EndGuard;
+use crate::state::{Restored, Snapshot};
 use crate::time::TimeSignal;
 
 /// Where an operator runs.
@@ -85,6 +85,19 @@ pub type PrepareCommit = Box<dyn FnOnce() -> Result<Vec<Committable>, OperatorEr
 
 /// A transformation or sink.
 pub trait Operator: Send {
+    /// Takes its state from the snapshot that the task is restored from. Called at most once, before
+    /// [`Operator::open`]. May block.
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let _ = restored;
+        Ok(())
+    }
+
+    /// Saves its state, as it is after all elements that it has received. An operator without state saves nothing.
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let _ = snapshot;
+        Ok(())
+    }
+
     /// Called once before the first batch. May block.
     fn open(&mut self) -> Result<(), OperatorError> {
         Ok(())
@@ -162,6 +175,20 @@ pub enum Stopped {
 
 /// A source of records. Its task polls it; a call reads or creates one bounded batch.
 pub trait Source: Send {
+    /// Continues behind the position of the snapshot that the task is restored from. Called at most once, before
+    /// [`Source::open`]. May block.
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let _ = restored;
+        Ok(())
+    }
+
+    /// Saves how far it has read: all records that it has emitted, and no others. A source without positions saves
+    /// nothing.
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let _ = snapshot;
+        Ok(())
+    }
+
     /// Called once before the first poll. May block.
     fn open(&mut self) -> Result<(), OperatorError> {
         Ok(())

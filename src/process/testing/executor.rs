@@ -68,6 +68,8 @@ observed! {
     free_slots(FreeSlotsRequest) -> Ack;
     submit_tasks(SubmitTasksRequest) -> SubmitTasksResponse;
     cancel_tasks(CancelTasksRequest) -> Ack;
+    trigger_checkpoint(TriggerCheckpointRequest) -> TriggerCheckpointResponse;
+    abort_checkpoint(AbortCheckpointRequest) -> Ack;
     acknowledge_executions(AcknowledgeExecutionsRequest) -> Ack;
     heartbeat_from_resource_manager(HeartbeatFromResourceManagerRequest) -> HeartbeatFromResourceManagerResponse;
     heartbeat_from_job_master(HeartbeatFromJobMasterRequest) -> HeartbeatFromJobMasterResponse;

@@ -153,6 +153,17 @@ impl TaskExecutorGateway for ScriptedTaskExecutor {
         Err(not_asked())
     }
 
+    async fn trigger_checkpoint(
+        &self,
+        _: pb::TriggerCheckpointRequest,
+    ) -> GatewayResult<pb::TriggerCheckpointResponse> {
+        Err(not_asked())
+    }
+
+    async fn abort_checkpoint(&self, _: pb::AbortCheckpointRequest) -> GatewayResult<pb::Ack> {
+        Err(not_asked())
+    }
+
     async fn acknowledge_executions(
         &self,
         _: pb::AcknowledgeExecutionsRequest,

@@ -470,5 +470,6 @@ fn message(
         unreadable,
         unrecoverable,
         ages: Vec::new(),
+        highest_checkpoint: 0,
     }
 }

@@ -134,6 +134,8 @@ impl Job {
             executions: self.executions.full_report(metrics, now),
             slots: slots.offers(self.id),
             outputs: self.executions.outputs(),
+            checkpoints: Vec::new(),
+            takes_checkpoints: false,
         }
     }
 
@@ -184,6 +186,7 @@ impl Job {
             executions: self.executions.report(metrics),
             outputs: self.executions.outputs(),
             allocation_ids: held.collect(),
+            checkpoints: Vec::new(),
         }
     }
 

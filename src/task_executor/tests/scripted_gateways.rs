@@ -148,6 +148,13 @@ impl JobMasterGateway for Script {
         Ok(pb::UpdateTaskExecutionStatesResponse {})
     }
 
+    async fn report_checkpoints(
+        &self,
+        _: pb::ReportCheckpointsRequest,
+    ) -> GatewayResult<pb::ReportCheckpointsResponse> {
+        Ok(pb::ReportCheckpointsResponse {})
+    }
+
     async fn fail_slot(&self, _: pb::FailSlotRequest) -> GatewayResult<pb::Ack> {
         Ok(pb::Ack {})
     }

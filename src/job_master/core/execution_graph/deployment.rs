@@ -51,6 +51,7 @@ pub fn task_deployment(graph: &ExecutionGraph, task: usize) -> pb::TaskDeploymen
         allocation_id: allocation.unwrap_or_default(),
         inputs: inputs.collect(),
         region: u32::try_from(this.region).unwrap_or(u32::MAX),
+        restore: None,
     }
 }
 

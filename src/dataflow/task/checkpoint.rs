@@ -1,0 +1,32 @@
+//! The part of a task in checkpoints, as its TaskExecutor sees it.
+
+use std::sync::Arc;
+
+use tanist_proto::v1::SubtaskSnapshot;
+
+/// What a task has done for the highest checkpoint that it knows.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CheckpointStatus {
+    /// The highest checkpoint that it took up, declined, blocks for, saw aborted or was restored from; 0: none.
+    pub highest: u64,
+    /// Its progress there.
+    pub progress: CheckpointProgress,
+    /// Whether its input has ended.
+    pub input_ended: bool,
+}
+
+/// Progress of a task at one checkpoint.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum CheckpointProgress {
+    /// It was only restored from that checkpoint, or knows none.
+    #[default]
+    Unheard,
+    /// It blocks inputs that have delivered the barrier.
+    Blocked,
+    /// It has taken the checkpoint up and passed the barrier on. This is its state, with all contents.
+    Saved(Arc<SubtaskSnapshot>),
+    /// It can't take the checkpoint up; the reason.
+    Declined(String),
+    /// It was told that the checkpoint is aborted.
+    Aborted,
+}
