@@ -52,7 +52,6 @@ async fn what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confi
     held.begin(&mut cluster, &running).await?;
     delay_a_call(&cluster).await?;
     cluster.jobmanager(0).stop()?;
-    held.outlives_its_connection(&cluster)?;
     let second = cluster.successor_of(first).await?;
     running.check_untouched(&mut cluster).await?;
 
@@ -139,11 +138,10 @@ impl DelayedWrite {
         cluster.jobmanager(0).reached(persisting, BOUND).await?;
         match self {
             DelayedWrite::InNetwork => {
-                let before = cluster.store_proxy(STOPPED)?.held_requests();
                 wait_for("the write to be on its way", BOUND, async || {
                     let held = cluster.store_proxy(STOPPED)?.held_requests();
-                    // More than renewals of a lease.
-                    ensure!(held >= before + 200, "{held} bytes are held, {before} were");
+                    // More than renewals of a lease. The write may be held before the failpoint is seen in the log.
+                    ensure!(held >= 200, "{held} bytes are held");
                     Ok::<_, anyhow::Error>(())
                 })
                 .await?;
@@ -162,19 +160,15 @@ impl DelayedWrite {
         .await
     }
 
-    /// Closes the leader's connections on the store's side, while the held bytes stay in transit.
-    fn outlives_its_connection(&self, cluster: &Cluster) -> anyhow::Result<()> {
-        if *self == DelayedWrite::InNetwork {
-            cluster.store_proxy(STOPPED)?.freeze();
-        }
-        Ok(())
-    }
-
     /// Releases the write, and waits until it has arrived.
     async fn arrives(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         match self {
             DelayedWrite::InNetwork => {
-                cluster.store_proxy(STOPPED)?.thaw();
+                let proxy = cluster.store_proxy(STOPPED)?;
+                // Not before a successor is confirmed: a connection that waits to be accepted is not frozen but
+                // forwarded, and the leader opens one for each copy of the write.
+                proxy.freeze();
+                proxy.thaw();
                 wait_for("the held write to arrive", BOUND, async || {
                     let held = cluster.store_proxy(STOPPED)?.held_requests();
                     ensure!(held == 0, "{held} bytes are held");

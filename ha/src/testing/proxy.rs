@@ -156,7 +156,8 @@ impl TcpProxy {
     }
 
     /// Detaches held requests from their clients: existing connections are closed for the clients, and new
-    /// connections are forwarded, but the held requests stay in flight until [`TcpProxy::thaw`].
+    /// connections are forwarded, but the held requests stay in flight until [`TcpProxy::thaw`]. A connection that
+    /// waits to be accepted counts as new.
     pub fn freeze(&self) {
         let accepted = self.counters.accepted.load(Ordering::SeqCst);
         self.state.send_modify(|state| {
