@@ -4,9 +4,9 @@
 //! state is named by the uid of the operator and by names that the operator chooses; these stay the same over
 //! versions of a program.
 //!
-//! Positions and states are messages or keyed entries, each with a *signature*: what it is the state of. They are framed
-//! with a checksum (`sealed.rs`). So a restore reads what was saved for the same thing, or is an error that names the
-//! state. An operator that saves raw bytes checks them itself.
+//! Positions and states are messages or keyed entries, each with a *signature*: what it is the state of. They are
+//! framed with a checksum (`sealed.rs`). So a restore reads what was saved for the same thing, or is an error that
+//! names the state. An operator that saves raw bytes checks them itself.
 
 mod error;
 mod key_groups;
@@ -71,7 +71,8 @@ impl Snapshot {
         self.states.insert(name, content);
     }
 
-    /// Saves keyed state that is encoded already: `content` counts for the key groups from `first` up to and without `end`.
+    /// Saves keyed state that is encoded already: `content` counts for the key groups from `first` up to and without
+    /// `end`.
     pub fn save_keyed(&mut self, name: &'static str, content: Vec<u8>, (first, end): (u32, u32)) {
         let segment = StateSegment {
             name: name.to_owned(),
@@ -166,8 +167,8 @@ impl<'a> Restored<'a> {
     }
 
     /// Passes on the entries of keyed state that [`Snapshot::save_entries`] saved and that are of these key groups:
-    /// namespace, key and value. `each` fails with the reason why it can't read a value. There are none if the state was
-    /// not saved.
+    /// namespace, key and value. `each` fails with the reason why it can't read a value. There are none if the state
+    /// was not saved.
     pub fn entries(
         &self,
         name: &str,

@@ -66,7 +66,7 @@ impl Declaration for Aggregate {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::Saved
     }
 
     fn problems(&self) -> Vec<String> {
@@ -220,7 +220,9 @@ pub(super) const STEPS: &[Step] = &[
 The least value of a column by key. It must follow a `key-by`. Emits the key columns and `min` in the column's type;
 over windows `window_start` and `window_end` stand between them.",
         fields: &[COLUMN_IN_ORDER, emission::FIELDS],
-        example: "\
+        checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
+    example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }
 - min: { column: value }
@@ -235,7 +237,9 @@ over windows `window_start` and `window_end` stand between them.",
 The greatest value of a column by key; NaN counts as greater than all other numbers. It must follow a `key-by`. Emits
 the key columns and `max` in the column's type; over windows `window_start` and `window_end` stand between them.",
         fields: &[COLUMN_IN_ORDER, emission::FIELDS],
-        example: "\
+        checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
+    example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }
 - max: { column: value }
@@ -250,7 +254,9 @@ the key columns and `max` in the column's type; over windows `window_start` and 
 The mean of a column by key. It must follow a `key-by`. Emits the key columns and `average: float64`; over windows
 `window_start` and `window_end` stand between them.",
         fields: &[COLUMN_OF_NUMBERS, emission::FIELDS],
-        example: "\
+        checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
+    example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }
 - average: { column: value }
@@ -268,7 +274,9 @@ Computes several results by key. It must follow a `key-by`. Emits the key column
             emission::FIELDS,
             &["`NAME` | `count`, or `{ FUNCTION: COLUMN }` with `sum`, `min`, `max`, `average` | required | a result of this name, at least one; `count: {}` is a count of that name"],
         ],
-        example: "\
+        checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
+    example: "\
 - datagen: { count: 1000 }
 - map: { columns: { time: seq * 10 } }
 - watermarks: { column: time }

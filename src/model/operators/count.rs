@@ -28,7 +28,7 @@ impl Declaration for Count {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::Saved
     }
 
     fn problems(&self) -> Vec<String> {
@@ -89,6 +89,8 @@ pub(super) const STEPS: &[Step] = &[Step {
 Counts records by key. It must follow a `key-by`. Emits the key columns and `count: int64`; over windows
 `window_start` and `window_end` stand between them.",
     fields: &[emission::FIELDS],
+    checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
     example: "\
 - file-source: { paths: [\"books/*.txt\"] }
 - split-words: { column: line }

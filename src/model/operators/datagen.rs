@@ -28,7 +28,7 @@ impl Declaration for Datagen {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -75,6 +75,7 @@ Generates records. Bounded if `count` is given. Emits `seq: int64, key: int64, v
         "`seed` | a number | `0` | the same seed generates the same records",
         "`keys` | a number, at least 1 | `100` | `key` is a random number from 0 to `keys` - 1",
     ]],
+    checkpoints: "The next number is saved. A restored subtask follows its `rate` from then on.",
     example: "\
 - datagen: { rate: 1000, count: 60000, keys: 10 }
 - print: {}

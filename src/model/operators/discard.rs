@@ -29,6 +29,7 @@ pub(super) const STEPS: &[Step] = &[Step {
     text: "\
 Drops records. The metrics of its vertex count them.",
     fields: &[],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - discard: {}

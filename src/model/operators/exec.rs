@@ -13,7 +13,7 @@ use crate::job_file::{Fields, Key, Node, Reader, Value};
 use crate::{ColumnType, Schema};
 
 /// Why no checkpoint saves a program.
-pub(super) const PROGRAM: &str = "nobody knows what is inside a program";
+pub(super) const PROGRAM: &str = "what a program has in memory is unknown";
 
 /// Runs a program that reads and writes records.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -74,6 +74,7 @@ output. See [Programs](programs.md).",
         ],
         COLUMNS,
     ],
+    checkpoints: "None is taken of its region: what a program has in memory is unknown.",
     example: "\
 - file-source: { paths: [\"books/*.txt\"] }
 - exec:

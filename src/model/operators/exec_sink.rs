@@ -60,6 +60,7 @@ pub(super) const STEPS: &[Step] = &[Step {
 Runs a program in each subtask. The program receives the records; its standard output goes to the log. See
 [Programs](programs.md).",
     fields: &[exec::FIELDS],
+    checkpoints: "None is taken of its region: what a program has in memory is unknown.",
     example: "\
 - file-source: { paths: [\"books/*.txt\"] }
 - exec-sink: { command: [./upload, --quiet] }

@@ -66,6 +66,7 @@ Runs a program in each subtask. The records are read from its standard output. S
             "`bounded` | `true`, `false` | `true` | `false`: the program never ends by itself, so no step can wait for its end",
         ],
     ],
+    checkpoints: "None is taken of its region: what a program has in memory is unknown.",
     example: "\
 - exec-source:
     command: [seq, \"1000\"]

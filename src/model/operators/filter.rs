@@ -146,6 +146,7 @@ reads.",
         "`op` | `eq`, `ne`, `lt`, `le`, `gt`, `ge`, `contains`, `starts-with` | required without `where` | the comparison; the last two only for strings, for booleans only the first two",
         "`value` | a value | required without `where` | the value to compare with; it is parsed in the column's type",
     ]],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - filter: { column: value, op: ge, value: 500 }

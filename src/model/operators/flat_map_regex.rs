@@ -135,6 +135,7 @@ missing if the group did not take part in the match. The record then has the def
         ],
         reading::FIELDS,
     ],
+    checkpoints: "It has no state.",
     example: "\
 - file-source: { paths: [\"logs/*.log\"] }
 - flat-map-regex:

@@ -29,7 +29,7 @@ impl Declaration for FollowFiles {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {

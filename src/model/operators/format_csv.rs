@@ -56,6 +56,7 @@ Writes a record as a CSV line. Emits `line: string`, which `parse-csv` reads bac
 text is kept between quotes, so sinks of lines refuse such a record. Before a `file-sink` it defines the format of the
 files.",
     fields: &[SEPARATOR],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - format-csv: { separator: tab }

@@ -33,6 +33,7 @@ Writes a record as a JSON object. Emits `line: string`, which `parse-json` reads
 JSON does not have become the texts `\"NaN\"`, `\"Infinity\"` and `\"-Infinity\"`. A line break in a text is escaped, so
 each record is one line. Before a `file-sink` it defines the format of the files.",
     fields: &[],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - format-json: {}

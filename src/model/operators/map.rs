@@ -56,6 +56,7 @@ pub(super) const STEPS: &[Step] = &[Step {
 Computes columns and keeps the others. A computed column replaces the column of the same name, or comes after all
 others.",
     fields: &[&["`columns` | a map from names to [expressions](expressions.md) | required | the computed columns: `{ total: price * amount }`. Expressions see the input's columns, not each other's"]],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - map:

@@ -71,6 +71,7 @@ unreadable. A byte order mark at the beginning is not part of a record.",
         SEPARATOR,
         &["`header` | `true`, `false` | `false` | whether records that consist of the column names are skipped"],
     ],
+    checkpoints: "It has no state.",
     example: "\
 - file-source: { paths: [\"sales/*.csv\"] }
 - parse-csv:

@@ -55,6 +55,7 @@ field, or it is `null`. The record then has the default, or no value if the type
 parsed. A byte order mark at the beginning is not part of a record. A `string` column takes any JSON value as it is
 written: numbers with all their digits, arrays and objects in their order. Escapes in texts are resolved.",
     fields: &[reading::COLUMN, reading::COLUMNS, reading::FIELDS],
+    checkpoints: "It has no state.",
     example: "\
 - file-source: { paths: [\"logs/*.json\"] }
 - parse-json:

@@ -20,7 +20,7 @@ impl Declaration for Print {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -36,6 +36,8 @@ Writes records as lines to the TaskManager's standard output. If no process read
 jobs do not. If the reader was closed (`| head -1`), the job fails at once. A task ends when all its output is written.
 The remaining output of a cancelled task is not written.",
     fields: &[&["`prefix` | a text | none | text before each line"]],
+    checkpoints: "\
+Lines that are not written yet are saved. A line may be written twice after a restore.",
     example: "\
 - datagen: { count: 1000 }
 - print: { prefix: \"record: \" }

@@ -50,6 +50,7 @@ Computes columns and drops the others. Emits its columns in their order.",
     fields: &[&[
         "`columns` | a list of columns and [expressions](expressions.md), or a map as for `map` | required | input columns, which are kept unchanged, and computed ones: `[word, { name: total, expression: price * amount }]`",
     ]],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - project:

@@ -21,7 +21,7 @@ impl Declaration for Sample {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::None
     }
 
     fn problems(&self) -> Vec<String> {
@@ -46,6 +46,7 @@ the greater fraction passes on all records of the other. Emits the columns that 
         "`fraction` | a number above 0 and at most 1 | required | the probability",
         "`seed` | a number | `0` | another seed chooses other records",
     ]],
+    checkpoints: "It has no state: whether a record is passed on follows from its values.",
     example: "\
 - datagen: { count: 1000 }
 - sample: { fraction: 0.1, seed: 7 }

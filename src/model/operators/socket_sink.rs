@@ -20,7 +20,7 @@ impl Declaration for SocketSink {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -42,6 +42,9 @@ server's answers and drops them. When all records are written, it closes its sid
 its side, or has sent nothing for 30 s since then. A connection that breaks before that is handled like any broken
 connection.",
     fields: &[ADDRESS],
+    checkpoints: "\
+Lines that are not written yet, and those that a broken connection would repeat, are saved. A line may be
+written twice after a restore.",
     example: "\
 - datagen: { count: 1000 }
 - socket-sink: { address: \"localhost:9000\" }

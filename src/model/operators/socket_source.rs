@@ -23,7 +23,7 @@ impl Declaration for SocketSource {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -73,6 +73,8 @@ never ends, unless `reconnect` is `false`.",
         ADDRESS,
         &["`reconnect` | `true`, `false` | `true` | `false`: the end of the connection is the end of the input, and an error fails the task"],
     ],
+    checkpoints: "\
+No position is saved: what was received after the checkpoint is lost when the job is restored.",
     example: "\
 - socket-source: { address: \"localhost:9000\" }
 - print: {}

@@ -35,6 +35,7 @@ pub(super) const STEPS: &[Step] = &[Step {
     text: "\
 Splits a text into words at every character that is not an ASCII letter or digit. Emits `word: string`.",
     fields: &[&["`column` | a column, `string` | required | the column to split"]],
+    checkpoints: "It has no state.",
     example: "\
 - file-source: { paths: [\"books/*.txt\"] }
 - split-words: { column: line }

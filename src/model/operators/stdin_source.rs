@@ -17,7 +17,7 @@ impl Declaration for StdinSource {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -43,6 +43,8 @@ Reads the TaskManager's standard input line by line: `cat access.log | tanist lo
 `tanist local`; a TaskManager of a cluster that has the null device refuses the job. After a restart the source
 continues at its position. If standard input could not be read to its end, each attempt fails.",
     fields: &[],
+    checkpoints: "\
+No position is saved: what was read after the checkpoint is lost when the job is restored.",
     example: "\
 - stdin-source: {}
 - print: {}

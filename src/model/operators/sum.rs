@@ -42,7 +42,7 @@ impl Declaration for Sum {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::Saved
     }
 
     fn problems(&self) -> Vec<String> {
@@ -90,6 +90,8 @@ pub(super) const STEPS: &[Step] = &[Step {
 Adds up a column by key. It must follow a `key-by`. Emits the key columns and `sum` in the column's type; over windows
 `window_start` and `window_end` stand between them. A sum of integers that does not fit `int64` fails the task.",
     fields: &[COLUMN_OF_NUMBERS, emission::FIELDS],
+    checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
     example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }

@@ -28,7 +28,7 @@ impl Declaration for Watermarks {
     }
 
     fn state(&self) -> StateUse {
-        StateUse::NotSaved("its state is not saved yet")
+        StateUse::Saved
     }
 
     fn problems(&self) -> Vec<String> {
@@ -69,6 +69,7 @@ Sets the column that is the time of a record, for the windows after it. Emits th
         "`out-of-orderness` | a duration | `0 s` | how late a record may arrive after one with a later time",
         "`idle-timeout` | a duration | they always wait | time without a record after which readers no longer wait for this subtask",
     ]],
+    checkpoints: "The event time of the subtask is saved, and emitted again after a restore.",
     example: "\
 - datagen: { rate: 100 }
 - watermarks: { column: seq, out-of-orderness: 2 s, idle-timeout: 1 min }
