@@ -20,6 +20,9 @@ use crate::key::key_hash;
 /// An entry that is to be saved: namespace, key, and what writes its value.
 type Unsaved<'k, V> = (u64, i64, &'k [u8], V);
 
+/// Takes an entry: namespace, key and value. Fails with the reason why it can't read the value.
+type Take<'t> = dyn FnMut(i64, &[u8], &[u8]) -> Result<(), String> + 't;
+
 /// Encodes entries, given in any order as namespace, key and value. `write` appends a value. Fails if a key belongs to
 /// another subtask or is there twice in a namespace.
 pub(super) fn encode<'k, V>(
@@ -63,7 +66,7 @@ pub(super) fn decode(
     bytes: &[u8],
     signature: &str,
     groups: KeyGroups,
-    each: &mut dyn FnMut(i64, &[u8], &[u8]) -> Result<(), String>,
+    each: &mut Take<'_>,
 ) -> Result<(), StateProblem> {
     let damaged = |error: prost::DecodeError| StateProblem::damaged(error.to_string());
     let mut rest = sealed::open(Kind::Segment, bytes)?;
