@@ -18,6 +18,7 @@ fn main() -> Result<(), Error> {
         "tanist/v1/records.proto",
         "tanist/v1/resources.proto",
         "tanist/v1/rpc.proto",
+        "tanist/v1/state.proto",
     ];
     println!("cargo::rerun-if-changed=tanist");
     let descriptors = protox::compile(files, ["."]).map_err(Error::other)?;

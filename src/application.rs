@@ -32,7 +32,8 @@ use tanist_process::ApplicationSetup;
 use tanist_telemetry::ExitCode;
 
 pub use tanist_dataflow::{
-    EndOfInput, Operator, OperatorContext, OperatorError, Output, Source, SourceState,
+    EndOfInput, KeyGroups, Operator, OperatorContext, OperatorError, Output, Restored, Snapshot,
+    Source, SourceState, StateError, StateProblem,
 };
 pub use tanist_leadership::application::{
     ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus, JobOutcome,

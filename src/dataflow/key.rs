@@ -224,11 +224,16 @@ fn take_eight(bytes: &[u8]) -> ([u8; 8], &[u8]) {
 
 /// The key group of an encoded key.
 pub(crate) fn key_group(key: &[u8], max_parallelism: u32) -> u32 {
-    group_of_hash(xxh3_64(key), max_parallelism)
+    group_of_hash(key_hash(key), max_parallelism)
+}
+
+/// The hash of an encoded key, from which its key group follows.
+pub(crate) fn key_hash(key: &[u8]) -> u64 {
+    xxh3_64(key)
 }
 
 /// The key group of a hash. It grows with the hash, so that each group, and each subtask, is one range of hashes.
-fn group_of_hash(hash: u64, max_parallelism: u32) -> u32 {
+pub(crate) fn group_of_hash(hash: u64, max_parallelism: u32) -> u32 {
     let group = ((hash >> 32) * u64::from(max_parallelism.max(1))) >> 32;
     u32::try_from(group).expect("less than the maximum parallelism")
 }

@@ -37,7 +37,7 @@ pub use operator::{
     Away, Built, EndOfInput, External, ExternalStatus, Operator, OperatorContext, OperatorError,
     OperatorFactory, Output, Peers, PrepareCommit, ReleasedFiles, Source, SourceState, Stopped,
 };
-pub use state::{Restored, Snapshot};
+pub use state::{KeyGroups, Restored, Snapshot, StateError, StateProblem};
 pub use task::{
     CheckpointProgress, CheckpointStatus, RunningTask, TaskRuntime, TaskSpec, TaskStatus,
 };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
-use tanist_dataflow::record::{ColumnView, show_record};
-use tanist_dataflow::{KeyColumns, OperatorError};
+use tanist_dataflow::record::{ColumnView, describe, show_record, type_name};
+use tanist_dataflow::{KeyColumns, KeyGroups, OperatorError};
 use tanist_model::operators::{Aggregate, AggregateFunction};
 
 use super::schema::column_of;
@@ -53,6 +53,8 @@ pub(super) struct Accumulator {
     pub(super) keys: KeyColumns,
     functions: Vec<Function>,
     output: SchemaRef,
+    signature: String,
+    key_groups: KeyGroups,
 }
 
 impl Accumulator {
@@ -60,7 +62,9 @@ impl Accumulator {
         input: &Schema,
         spec: &Aggregate,
         output: SchemaRef,
+        key_groups: KeyGroups,
     ) -> Result<Accumulator, OperatorError> {
+        let keys = KeyColumns::resolve(input, &spec.keys)?;
         let functions = spec.aggregations.iter().map(|aggregation| {
             let column = aggregation.column.as_ref();
             let column = column.map(|column| column_of(input, column)).transpose()?;
@@ -70,10 +74,27 @@ impl Accumulator {
             })
         });
         Ok(Accumulator {
-            keys: KeyColumns::resolve(input, &spec.keys)?,
+            signature: signature(input, spec, &keys)?,
+            key_groups,
+            keys,
             functions: functions.collect::<Result<_, OperatorError>>()?,
             output,
         })
+    }
+
+    /// What its state is of: the functions with their columns, and the key columns.
+    pub(super) fn signature(&self) -> &str {
+        &self.signature
+    }
+
+    /// The key groups of its subtask.
+    pub(super) fn key_groups(&self) -> KeyGroups {
+        self.key_groups
+    }
+
+    /// Number of results of a key.
+    pub(super) fn results(&self) -> usize {
+        self.functions.len()
     }
 
     /// Initial state of a key.
@@ -144,6 +165,23 @@ impl Accumulator {
         columns.extend(builders.iter_mut().map(ColumnBuilder::finish));
         Ok(RecordBatch::try_new(Arc::clone(&self.output), columns)?)
     }
+}
+
+fn signature(input: &Schema, spec: &Aggregate, keys: &KeyColumns) -> Result<String, OperatorError> {
+    let mut functions = Vec::new();
+    for aggregation in &spec.aggregations {
+        let name = aggregation.function.name();
+        functions.push(match &aggregation.column {
+            Some(column) => {
+                let (_, field) = column_of(input, column)?;
+                format!("{name}({column}: {})", type_name(field.data_type()))
+            }
+            None => name.to_owned(),
+        });
+    }
+    let functions = functions.join(", ");
+    let keys: Schema = Schema::new(keys.fields().cloned().collect::<Vec<_>>());
+    Ok(format!("{functions} by {}", describe(&keys)))
 }
 
 impl Function {

@@ -11,13 +11,17 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
 use arrow_schema::{DataType, SchemaRef};
-use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS, show_record, type_name};
-use tanist_dataflow::{Built, EndOfInput, KeyColumns, Operator, OperatorError, Output};
+use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS, describe, show_record, type_name};
+use tanist_dataflow::{
+    Built, EndOfInput, KeyColumns, KeyGroups, Operator, OperatorError, Output, Restored, Snapshot,
+};
 use tanist_model::Emit;
 use tanist_model::operators::{Count, Sum};
 
+use super::accumulator::Cell;
 use super::factory::{Runtime, Setup, operator};
 use super::hasher::KeyHashing;
+use super::result_state::{RESULTS, read_cell, write_cell};
 use super::schema::column_of;
 
 impl Runtime for Count {
@@ -59,6 +63,9 @@ trait Number: Copy + Default + Send {
     fn add(self, other: Self) -> Option<Self>;
     fn values(column: &ArrayRef) -> &[Self];
     fn array(values: Vec<Self>) -> ArrayRef;
+    fn to_cell(self) -> Cell;
+    /// Returns `None` if it is the result of another type.
+    fn of_cell(cell: &Cell) -> Option<Self>;
 }
 
 impl Number for i64 {
@@ -71,6 +78,15 @@ impl Number for i64 {
     }
     fn array(values: Vec<i64>) -> ArrayRef {
         Arc::new(Int64Array::from(values))
+    }
+    fn to_cell(self) -> Cell {
+        Cell::Int(self)
+    }
+    fn of_cell(cell: &Cell) -> Option<i64> {
+        match cell {
+            Cell::Int(number) => Some(*number),
+            _ => None,
+        }
     }
 }
 
@@ -85,6 +101,15 @@ impl Number for f64 {
     fn array(values: Vec<f64>) -> ArrayRef {
         Arc::new(Float64Array::from(values))
     }
+    fn to_cell(self) -> Cell {
+        Cell::Float(self)
+    }
+    fn of_cell(cell: &Cell) -> Option<f64> {
+        match cell {
+            Cell::Float(number) => Some(*number),
+            _ => None,
+        }
+    }
 }
 
 type Table<N> = HashMap<Box<[u8]>, N, KeyHashing>;
@@ -95,6 +120,7 @@ struct Aggregate<N> {
     column: Option<usize>,
     emit: Emit,
     output: SchemaRef,
+    key_groups: KeyGroups,
     table: Table<N>,
     /// Results that are not emitted yet after the end of the input.
     results: Option<IntoIter<Box<[u8]>, N>>,
@@ -113,9 +139,19 @@ impl<N: Number> Aggregate<N> {
             // A job graph states it.
             emit: emit.unwrap_or(Emit::Final),
             output: setup.output(),
+            key_groups: setup.key_groups(),
             table: Table::default(),
             results: None,
         })
+    }
+
+    /// What its state is of: the function, the key columns and the result.
+    fn signature(&self) -> String {
+        let function = match self.column {
+            Some(_) => "sum",
+            None => "count",
+        };
+        format!("{function} as {}", describe(&self.output))
     }
 
     /// Adds each record to its key's result and passes the new result to `each`.
@@ -140,6 +176,28 @@ impl<N: Number> Aggregate<N> {
 }
 
 impl<N: Number> Operator for Aggregate<N> {
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let signature = self.signature();
+        let table = &mut self.table;
+        restored.entries(RESULTS, &signature, self.key_groups, |_, key, result| {
+            let result = N::of_cell(&read_cell(result)?);
+            let result = result.ok_or("a result has another type")?;
+            table.insert(key.into(), result);
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let results = self.table.iter();
+        let results = results.map(|(key, result)| (0, &**key, result.to_cell()));
+        let (signature, groups) = (self.signature(), self.key_groups);
+        snapshot.save_entries(RESULTS, &signature, groups, results, |result, bytes| {
+            write_cell(&result, bytes);
+        })?;
+        Ok(())
+    }
+
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
         match self.emit {
             Emit::Final => self.add(&batch, |_| {}),

@@ -5,26 +5,29 @@ use std::collections::HashMap;
 use std::collections::hash_map::IntoIter;
 
 use arrow_array::RecordBatch;
-use arrow_schema::{Schema, SchemaRef};
 use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS};
-use tanist_dataflow::{Built, EndOfInput, Operator, OperatorError, Output};
+use tanist_dataflow::{
+    Built, EndOfInput, Operator, OperatorError, Output, Restored, Snapshot, StateError,
+};
 use tanist_model::operators::{Aggregate, Trigger};
 
 use super::accumulator::{Accumulator, Cells};
 use super::factory::{Runtime, Setup, operator};
 use super::hasher::KeyHashing;
+use super::result_state::{RESULTS, read_cells, write_cells};
 use super::windows::WindowAggregate;
 
 impl Runtime for Aggregate {
     fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
-        let (input, output) = (setup.input()?, setup.output());
+        let input = setup.input()?;
+        let accumulator = Accumulator::new(input, self, setup.output(), setup.key_groups())?;
         match &self.trigger {
             Some(Trigger::Window(windows)) => {
-                operator(WindowAggregate::new(input, self, windows, output)?)
+                operator(WindowAggregate::new(input, windows, accumulator)?)
             }
-            Some(Trigger::Updates) => operator(AggregateAll::new(input, self, true, output)?),
+            Some(Trigger::Updates) => operator(AggregateAll::new(accumulator, true)),
             // A job graph states a trigger.
-            Some(Trigger::Final) | None => operator(AggregateAll::new(input, self, false, output)?),
+            Some(Trigger::Final) | None => operator(AggregateAll::new(accumulator, false)),
         }
     }
 }
@@ -41,18 +44,13 @@ pub(super) struct AggregateAll {
 }
 
 impl AggregateAll {
-    pub(super) fn new(
-        input: &Schema,
-        spec: &Aggregate,
-        updates: bool,
-        output: SchemaRef,
-    ) -> Result<AggregateAll, OperatorError> {
-        Ok(AggregateAll {
-            accumulator: Accumulator::new(input, spec, output)?,
+    pub(super) fn new(accumulator: Accumulator, updates: bool) -> AggregateAll {
+        AggregateAll {
+            accumulator,
             updates,
             table: Table::default(),
             results: None,
-        })
+        }
     }
 }
 
@@ -71,7 +69,60 @@ pub(super) fn cells_of<'t>(
         .expect("it was put in if it was not there")
 }
 
+/// Saves the results of all keys, with their namespaces.
+pub(super) fn save<'t>(
+    tables: impl Iterator<Item = (i64, &'t Table)>,
+    signature: &str,
+    accumulator: &Accumulator,
+    snapshot: &mut Snapshot,
+) -> Result<(), StateError> {
+    let entries = tables.flat_map(|(namespace, table)| {
+        let entries = table.iter();
+        entries.map(move |(key, cells)| (namespace, &**key, &**cells))
+    });
+    let groups = accumulator.key_groups();
+    snapshot.save_entries(RESULTS, signature, groups, entries, write_cells)
+}
+
+/// Puts the saved results of each key into the table of their namespace.
+pub(super) fn load(
+    restored: &Restored<'_>,
+    signature: &str,
+    accumulator: &Accumulator,
+    mut put: impl FnMut(i64, Box<[u8]>, Cells),
+) -> Result<(), StateError> {
+    let groups = accumulator.key_groups();
+    restored.entries(RESULTS, signature, groups, |namespace, key, cells| {
+        put(
+            namespace,
+            key.into(),
+            read_cells(cells, accumulator.results())?,
+        );
+        Ok(())
+    })
+}
+
 impl Operator for AggregateAll {
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let (table, accumulator) = (&mut self.table, &self.accumulator);
+        load(
+            restored,
+            accumulator.signature(),
+            accumulator,
+            |_, key, cells| {
+                table.insert(key, cells);
+            },
+        )?;
+        Ok(())
+    }
+
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let table = std::iter::once((0, &self.table));
+        let accumulator = &self.accumulator;
+        save(table, accumulator.signature(), accumulator, snapshot)?;
+        Ok(())
+    }
+
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
         let views = self.accumulator.views(&batch);
         let mut keys = self.accumulator.keys.keys_of(&batch);

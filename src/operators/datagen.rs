@@ -2,15 +2,18 @@
 //!
 //! Subtask i of n generates the records with sequence numbers i, i + n, i + 2n and so on. A rate applies to all
 //! subtasks together: each follows the clock independently from its first poll on, and catches up at most one
-//! second.
+//! second. A restored subtask follows it from then on, and makes up for nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use arrow_schema::SchemaRef;
-use tanist_dataflow::{Built, OperatorContext, OperatorError, Source, SourceState};
+use tanist_dataflow::{
+    Built, OperatorContext, OperatorError, Restored, Snapshot, Source, SourceState,
+};
 use tanist_model::operators;
+use tanist_proto::v1::DatagenPosition;
 use tokio::time::Instant;
 
 use super::factory::{Runtime, Setup, source};
@@ -72,6 +75,11 @@ impl Datagen {
             anchor: None,
             output: context.output_schema(),
         })
+    }
+
+    /// What its position is of: numbers of other subtasks are others.
+    fn signature(&self) -> String {
+        format!("datagen in steps of {}", self.step)
     }
 
     /// Returns the sequence number before which all records are due.
@@ -141,6 +149,20 @@ fn draw(seed: u64, index: u64) -> u64 {
 }
 
 impl Source for Datagen {
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let position: Option<DatagenPosition> = restored.position_message(&self.signature())?;
+        if let Some(position) = position {
+            self.next = position.next;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let position = DatagenPosition { next: self.next };
+        snapshot.save_position_message(&self.signature(), &position);
+        Ok(())
+    }
+
     fn next(&mut self, now: Instant) -> Result<SourceState, OperatorError> {
         if self.next >= self.end {
             return Ok(SourceState::End);

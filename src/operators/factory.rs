@@ -5,7 +5,8 @@ use std::sync::Arc;
 use arrow_schema::SchemaRef;
 use async_trait::async_trait;
 use tanist_dataflow::{
-    Built, Operator, OperatorContext, OperatorError, OperatorFactory, ReleasedFiles, Source,
+    Built, KeyGroups, Operator, OperatorContext, OperatorError, OperatorFactory, ReleasedFiles,
+    Source,
 };
 use tanist_ha::clock::Moment;
 use tanist_model::{OperatorSpec, with_operator};
@@ -96,6 +97,11 @@ impl Setup<'_> {
     pub(super) fn input(&self) -> Result<&SchemaRef, OperatorError> {
         let input = self.context.input.as_ref();
         input.ok_or_else(|| OperatorError::specification("it needs an input and has none"))
+    }
+
+    /// The key groups of its subtask.
+    pub(super) fn key_groups(&self) -> KeyGroups {
+        KeyGroups::of(self.context)
     }
 
     /// The columns of its output.

@@ -3,9 +3,14 @@
 //! A range of a file owns the lines that *start* in it, so that each line is read exactly once. The coordinator gives
 //! a subtask its ranges, one split after the other (`file_splits.rs`), with the sizes that the files had when they were
 //! cut. What was appended later is not read, and a file that became shorter is an error.
+//!
+//! Its position is the number of its last request, and the ranges of that split which are not read yet. A restored
+//! subtask requests the splits behind that number.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,9 +19,13 @@ use arrow_array::builder::StringBuilder;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
 use tanist_dataflow::record::BATCH_BYTES;
-use tanist_dataflow::{Built, OperatorContext, OperatorError, Source, SourceState};
+use tanist_dataflow::{
+    Built, OperatorContext, OperatorError, Restored, Snapshot, Source, SourceState,
+};
 use tanist_model::files::{Look, unreadable};
 use tanist_model::operators;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::FileSourcePosition;
 use tokio::time::Instant;
 
 use super::factory::{Runtime, Setup, source};
@@ -24,6 +33,8 @@ use super::file_splits::{More, Splits};
 
 const ROWS: usize = 2048;
 const BUFFER: usize = 128 * 1024;
+/// What its position is of.
+const SIGNATURE: &str = "file-source";
 /// A longer line means that the file is not a text file.
 pub(super) const LONGEST_LINE: u64 = 16 * 1024 * 1024;
 
@@ -54,6 +65,28 @@ pub(super) struct FileRange {
     pub(super) size: u64,
 }
 
+impl From<pb::FileRange> for FileRange {
+    fn from(range: pb::FileRange) -> FileRange {
+        FileRange {
+            path: PathBuf::from(OsString::from_vec(range.path)),
+            start: range.start,
+            end: range.end.max(range.start),
+            size: range.size,
+        }
+    }
+}
+
+impl From<FileRange> for pb::FileRange {
+    fn from(range: FileRange) -> pb::FileRange {
+        pb::FileRange {
+            path: range.path.into_os_string().into_vec(),
+            start: range.start,
+            end: range.end,
+            size: range.size,
+        }
+    }
+}
+
 impl FileSource {
     pub(super) fn new(context: &OperatorContext) -> Result<FileSource, OperatorError> {
         Ok(FileSource {
@@ -74,8 +107,30 @@ impl FileSource {
 }
 
 impl Source for FileSource {
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let position: Option<FileSourcePosition> = restored.position_message(SIGNATURE)?;
+        if let Some(position) = position {
+            self.ranges = position.left.into_iter().map(FileRange::from).collect();
+            self.ranges.reverse();
+            self.splits.continue_behind(position.request, self.left());
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let reading = self.reading.as_ref().and_then(LineReader::rest);
+        let ranges = self.ranges.iter().rev().cloned();
+        let left = reading.into_iter().chain(ranges);
+        let position = FileSourcePosition {
+            request: self.splits.taken(),
+            left: left.map(pb::FileRange::from).collect(),
+        };
+        snapshot.save_position_message(SIGNATURE, &position);
+        Ok(())
+    }
+
     fn open(&mut self) -> Result<(), OperatorError> {
-        self.splits.ask_ahead(0);
+        self.splits.ask_ahead(self.left());
         Ok(())
     }
 
@@ -176,6 +231,16 @@ impl LineReader {
     /// Bytes of the range that are not read yet.
     fn left(&self) -> u64 {
         self.end.saturating_sub(self.position)
+    }
+
+    /// The part of the range that is not read yet, from the start of a line; `None` if all is read.
+    fn rest(&self) -> Option<FileRange> {
+        (self.left() > 0).then(|| FileRange {
+            path: self.path.clone(),
+            start: self.position,
+            end: self.end,
+            size: self.size,
+        })
     }
 
     /// Reads to the end of the line. Returns false at the end of the file.

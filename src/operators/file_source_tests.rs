@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tanist_dataflow::testing::coordinator_line;
 use tanist_dataflow::{CoordinatorRequest, Requester};
 use tanist_model::files::matching_files;
-use tanist_proto::v1 as pb;
+use tanist_proto::v1::SubtaskSnapshot;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::sync::mpsc;
 
@@ -132,6 +132,11 @@ struct Coordinated {
 
 impl Coordinated {
     fn start() -> Coordinated {
+        Coordinated::restored(None)
+    }
+
+    /// Starts a source that is restored, if there is a snapshot.
+    fn restored(snapshot: Option<&SubtaskSnapshot>) -> Coordinated {
         let (sender, coordinator_requests) = mpsc::channel(4);
         let context = context(0, 1);
         let requester = Requester {
@@ -149,12 +154,51 @@ impl Coordinated {
             ..context
         };
         let mut source = FileSource::new(&context).expect("it can ask");
+        if let Some(snapshot) = snapshot {
+            let restored = Restored::of("lines", snapshot);
+            source.restore(&restored).expect("its own position");
+        }
         source.open().expect("opens");
         Coordinated {
             source,
             coordinator_requests,
             asked: 0,
         }
+    }
+
+    fn saved(&mut self) -> SubtaskSnapshot {
+        let mut snapshot = Snapshot::default();
+        self.source.snapshot(&mut snapshot).expect("saved");
+        let mut subtask = SubtaskSnapshot::default();
+        snapshot.add_to(&mut subtask, "lines");
+        subtask
+    }
+
+    /// Answers each request with the split of its number, and reads `batches` batches or to the end.
+    fn read(&mut self, splits: &[pb::FileSplit], batches: usize) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut read = 0;
+        while read < batches {
+            if let Ok(request) = self.coordinator_requests.try_recv() {
+                let index = usize::try_from(request.number - 1).expect("small");
+                let answer = match splits.get(index) {
+                    Some(split) => Answer::FileSplit(split.clone()),
+                    None if index == splits.len() => Answer::Exhausted(pb::Ack {}),
+                    None => panic!("no coordinator answers request {}", request.number),
+                };
+                request.reply.send(Ok(answer)).expect("it waits");
+            }
+            match self.next().expect("readable") {
+                SourceState::Batch(batch) => {
+                    let column = batch.column(0).as_string::<i32>();
+                    lines.extend(column.iter().flatten().map(str::to_owned));
+                    read += 1;
+                }
+                SourceState::End => break,
+                SourceState::Wait(_) | SourceState::WaitFor(_) | SourceState::Pending => {}
+            }
+        }
+        lines
     }
 
     /// Returns the request that waits, and checks its number.
@@ -183,6 +227,64 @@ impl Coordinated {
         }
         Ok(lines)
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Splits have several ranges and several batches, and cut lines.
+    #[test]
+    fn a_source_that_is_restored_anywhere_reads_each_line_once(
+        lines in prop::collection::vec(0_usize..9_000, 1..4),
+        ends in prop::collection::vec(0.0..1.0, 0..4),
+        batches in prop::collection::vec(0_usize..5, 1..4),
+    ) {
+        let directory = tempfile::tempdir().expect("directory");
+        let mut splits = Vec::new();
+        let mut expected = Vec::new();
+        for (index, lines) in lines.iter().enumerate() {
+            let content: String = (0..*lines).map(|line| format!("{index}.{line}\n")).collect();
+            let path = write(directory.path(), &format!("{index}.txt"), content.as_bytes());
+            expected.extend(lines_of(content.as_bytes()));
+            let size = content.len() as u64;
+            let mut cuts: Vec<u64> = ends.iter().map(|end| (end * size as f64) as u64).collect();
+            cuts.extend([0, size]);
+            cuts.sort_unstable();
+            // Ranges of two files in one split.
+            let ranges = cuts.windows(2).map(|cut| pb::FileRange {
+                path: path.as_bytes().to_vec(),
+                start: cut[0],
+                end: cut[1],
+                size,
+            });
+            let mut ranges: Vec<pb::FileRange> = ranges.collect();
+            let last = ranges.split_off(1);
+            let first = pb::FileSplit { ranges };
+            splits.extend([first, pb::FileSplit { ranges: last }]);
+        }
+        let mut reader = Coordinated::start();
+        let mut found = Vec::new();
+        for batches in batches {
+            found.extend(reader.read(&splits, batches));
+            let snapshot = reader.saved();
+            reader = Coordinated::restored(Some(&snapshot));
+        }
+        found.extend(reader.read(&splits, usize::MAX));
+        prop_assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_damaged_position_is_an_error() {
+    let mut snapshot = Coordinated::start().saved();
+    *snapshot.positions[0].position.last_mut().expect("bytes") ^= 1;
+    let mut reader = Coordinated::start();
+    let restored = Restored::of("lines", &snapshot);
+    let error = reader.source.restore(&restored).expect_err("damaged");
+    assert!(
+        error.to_string().contains("`position` is damaged"),
+        "{error}"
+    );
 }
 
 fn split(path: &str, start: u64, end: u64, size: u64) -> Result<Answer, String> {

@@ -1,13 +1,9 @@
 //! Gets the splits of a file source from its coordinator, one after the other. The next one is requested before
 //! the current one is read to its end, so that a change of the leader does not delay reading.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
 use std::task::{Context, Poll, Waker};
 
 use tanist_dataflow::{CoordinatorLine, OperatorContext, OperatorError, PendingAnswer};
-use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 
 use super::file_source::FileRange;
@@ -59,6 +55,22 @@ impl Splits {
         })
     }
 
+    /// Number of the last request whose split [`Splits::next`] has returned. It is not that of the request which was
+    /// answered that there are no more: the coordinator answers no request behind that one.
+    pub(super) fn taken(&self) -> u64 {
+        match self.next {
+            Next::Unknown => self.asked,
+            Next::Asked(_) | Next::Answered(_) | Next::Exhausted => self.asked.saturating_sub(1),
+        }
+    }
+
+    /// Continues behind that request, with these bytes of its split left. The coordinator answers later requests as
+    /// before.
+    pub(super) fn continue_behind(&mut self, taken: u64, left: u64) {
+        self.asked = taken;
+        self.present = left;
+    }
+
     /// Requests the next split if the `left` bytes of the current one are few enough.
     pub(super) fn ask_ahead(&mut self, left: u64) {
         if matches!(self.next, Next::Unknown) && left <= AHEAD.min(self.present / 2) {
@@ -78,7 +90,8 @@ impl Splits {
         }
         match std::mem::replace(&mut self.next, Next::Unknown) {
             Next::Answered(Ok(Answer::FileSplit(split))) => {
-                let ranges: Vec<FileRange> = split.ranges.into_iter().map(range).collect();
+                let ranges: Vec<FileRange> =
+                    split.ranges.into_iter().map(FileRange::from).collect();
                 self.present = ranges.iter().map(|range| range.end - range.start).sum();
                 Ok(More::Ranges(ranges))
             }
@@ -103,14 +116,5 @@ impl Splits {
             }
         }
         Poll::Ready(())
-    }
-}
-
-fn range(range: pb::FileRange) -> FileRange {
-    FileRange {
-        path: PathBuf::from(OsString::from_vec(range.path)),
-        start: range.start,
-        end: range.end.max(range.start),
-        size: range.size,
     }
 }

@@ -7,19 +7,27 @@
 //! just before and after a rotation are not lost. Text after a file's last line break waits for its line break,
 //! and counts as a line when the file is gone.
 //!
+//! Its position has each file with the offset behind the last line that was emitted, and the bytes before it. A file
+//! that is not found within the same time after a restore is gone, with what it had beyond its offset.
+//!
 //! A missing file is waited for. A file that exists and can't be read is an error, from the first look on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use arrow_schema::SchemaRef;
-use tanist_dataflow::{Built, OperatorContext, OperatorError, Source, SourceState};
+use tanist_dataflow::{
+    Built, OperatorContext, OperatorError, Restored, Snapshot, Source, SourceState,
+};
 use tanist_model::files::{Look, matching, unreadable};
 use tanist_model::operators;
+use tanist_proto::v1::{FollowedFile, FollowedFiles};
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -34,6 +42,8 @@ const CHUNK: usize = 64 * 1024;
 /// Number of last read bytes that are compared to distinguish a file that has grown from one that was
 /// rewritten.
 const REMEMBERED: usize = 128;
+/// What its position is of.
+const SIGNATURE: &str = "file-source with follow";
 
 impl Runtime for operators::FollowFiles {
     fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
@@ -48,6 +58,10 @@ pub(super) struct FollowFiles {
     discovery_interval: Duration,
     output: SchemaRef,
     files: BTreeMap<FileId, Followed>,
+    /// Restored files that are not found yet.
+    missing: BTreeMap<FileId, FollowedFile>,
+    /// When those that are not found by then count as gone.
+    missing_until: Option<Instant>,
     next_discovery: Option<Instant>,
     /// `First` before the first look is complete: a file that can't be read then was never readable.
     look: Look,
@@ -87,6 +101,8 @@ impl FollowFiles {
             discovery_interval: Duration::from_millis(spec.discovery_interval_ms),
             output: context.output_schema(),
             files: BTreeMap::new(),
+            missing: BTreeMap::new(),
+            missing_until: None,
             next_discovery: None,
             look: Look::at_start_of(context.generation),
             last: None,
@@ -128,7 +144,12 @@ impl FollowFiles {
                 let id = FileId::of(&opened.map_err(|e| OperatorError::io("read", &path, e))?);
                 if self.owns(id) && !self.files.contains_key(&id) {
                     tracing::debug!(?path, "following a file");
-                    self.files.insert(id, Followed::new(path, file, now));
+                    let mut followed = Followed::new(path, file, now);
+                    if let Some(former) = self.take_missing(id, &followed.path) {
+                        let continued = followed.continue_behind(former);
+                        continued.map_err(|e| OperatorError::io("read", &followed.path, e))?;
+                    }
+                    self.files.insert(id, followed);
                 }
                 present.insert(id);
             }
@@ -140,6 +161,37 @@ impl FollowFiles {
             };
         }
         Ok(())
+    }
+
+    /// Takes the restored position of a file. The device of one file may have another number on another host, or after
+    /// a mount; then the name decides.
+    fn take_missing(&mut self, id: FileId, path: &Path) -> Option<FollowedFile> {
+        if let Some(file) = self.missing.remove(&id) {
+            return Some(file);
+        }
+        let name = path.as_os_str().as_bytes();
+        let mut missing = self.missing.iter();
+        let found = missing.find(|(it, file)| it.inode == id.inode && file.path == name);
+        let other = *found?.0;
+        self.missing.remove(&other)
+    }
+
+    /// Forgets restored files that were not found in time.
+    fn drop_missing(&mut self, now: Instant) {
+        if self.missing.is_empty() {
+            return;
+        }
+        if now >= *self.missing_until.get_or_insert(now + GRACE) {
+            for file in std::mem::take(&mut self.missing).into_values() {
+                let path = PathBuf::from(OsString::from_vec(file.path));
+                let offset = file.offset;
+                tracing::warn!(
+                    ?path,
+                    offset,
+                    "a followed file is gone since the checkpoint; what it had behind the offset is not read"
+                );
+            }
+        }
     }
 
     fn owns(&self, id: FileId) -> bool {
@@ -202,6 +254,38 @@ impl Followed {
             gone_since: None,
             grew_at: now,
         }
+    }
+
+    /// Continues behind the offset of a restored position. The next read notices if the file was truncated since.
+    fn continue_behind(&mut self, former: FollowedFile) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(former.offset))?;
+        self.offset = former.offset;
+        self.remembered = former.remembered;
+        let unneeded = self.remembered.len().saturating_sub(REMEMBERED);
+        self.remembered.drain(..unneeded);
+        Ok(())
+    }
+
+    /// Its position: the offset behind the last line that was emitted, with the bytes before it.
+    fn position(&self, id: FileId) -> io::Result<FollowedFile> {
+        let mut position = FollowedFile {
+            device: id.device,
+            inode: id.inode,
+            path: self.path.as_os_str().as_bytes().to_vec(),
+            ..FollowedFile::default()
+        };
+        let rest = self.buffer.rest();
+        if rest == 0 {
+            position.offset = self.offset;
+            position.remembered.clone_from(&self.remembered);
+        } else if !self.was_truncated(&self.file.metadata()?)? {
+            position.offset = self.offset - rest as u64;
+            let length = position.offset.min(REMEMBERED as u64);
+            position.remembered = vec![0; usize::try_from(length).unwrap_or(REMEMBERED)];
+            let from = position.offset - length;
+            self.file.read_exact_at(&mut position.remembered, from)?;
+        }
+        Ok(position)
     }
 
     /// Whether the file is gone and no process writes to it any more. The time counts from when it was gone,
@@ -273,10 +357,30 @@ impl Followed {
 }
 
 impl Source for FollowFiles {
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let position: Option<FollowedFiles> = restored.position_message(SIGNATURE)?;
+        for file in position.into_iter().flat_map(|position| position.files) {
+            let FollowedFile { device, inode, .. } = file;
+            self.missing.insert(FileId { device, inode }, file);
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let mut files: Vec<FollowedFile> = self.missing.values().cloned().collect();
+        for (id, file) in &self.files {
+            let position = file.position(*id);
+            files.push(position.map_err(|e| OperatorError::io("read", &file.path, e))?);
+        }
+        snapshot.save_position_message(SIGNATURE, &FollowedFiles { files });
+        Ok(())
+    }
+
     fn next(&mut self, now: Instant) -> Result<SourceState, OperatorError> {
         if self.next_discovery.is_none_or(|due| now >= due) {
             self.discover(now)?;
             self.look = Look::Later;
+            self.drop_missing(now);
             self.next_discovery = Some(now + self.discovery_interval);
         }
         let mut lines = LineBatch::new();

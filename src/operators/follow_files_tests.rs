@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 
 use arrow_array::cast::AsArray;
+use tanist_proto::v1::SubtaskSnapshot;
 use tempfile::TempDir;
 
 use super::*;
@@ -47,6 +48,23 @@ impl Following {
             }
         }
         lines
+    }
+
+    /// Sources that are restored from what these save.
+    fn restored(&mut self, paths: &[String]) -> Following {
+        let now = self.now;
+        let mut following = Following::new(paths, self.sources.len() as u32);
+        following.now = now;
+        for (former, source) in self.sources.iter_mut().zip(&mut following.sources) {
+            let mut snapshot = Snapshot::default();
+            former.snapshot(&mut snapshot).expect("saved");
+            let mut subtask = SubtaskSnapshot::default();
+            snapshot.add_to(&mut subtask, "logs");
+            source
+                .restore(&Restored::of("logs", &subtask))
+                .expect("its own position");
+        }
+        following
     }
 
     /// Reads the lines that are available after the next look for files.
@@ -206,4 +224,59 @@ fn a_file_that_is_not_there_is_waited_for_and_one_that_can_t_be_there_is_an_erro
     let mut following = Following::new(&[never.to_string_lossy().into_owned()], 1);
     let error = following.sources[0].next(following.now).expect_err("never");
     assert!(error.is_unrecoverable(), "{error}");
+}
+
+#[test]
+fn a_restored_source_continues_behind_the_last_line() {
+    let (directory, file, paths) = directory();
+    // More than a batch, and a line without its end.
+    append(&file, &"x\n".repeat(3_000));
+    append(&file, "half");
+    let mut following = Following::new(&paths, 2);
+    let mut first = 0;
+    for source in &mut following.sources {
+        if let SourceState::Batch(batch) = source.next(following.now).expect("read") {
+            first += batch.num_rows();
+        }
+    }
+    assert!(first < 3_000);
+    let mut restored = following.restored(&paths);
+    assert_eq!(restored.read().len(), 3_000 - first);
+    let mut again = restored.restored(&paths);
+    // A position that no source has taken up is kept.
+    let mut again = again.restored(&paths);
+    let other = directory.path().join("b.log");
+    fs::rename(&file, &other).expect("renamed");
+    append(&other, " line\n");
+    append(&file, "new\n");
+    let mut lines = again.read();
+    lines.sort();
+    assert_eq!(lines, ["half line", "new"]);
+}
+
+#[test]
+fn a_file_that_was_truncated_since_the_checkpoint_is_read_from_its_beginning() {
+    let (_directory, file, paths) = directory();
+    append(&file, "first\nsecond\n");
+    let mut following = Following::new(&paths, 1);
+    assert_eq!(following.read().len(), 2);
+    for text in ["short\n", "as long as it was before, and longer\n"] {
+        fs::write(&file, text).expect("rewritten");
+        assert_eq!(following.restored(&paths).read(), [text.trim_end()]);
+    }
+}
+
+#[test]
+fn a_file_that_is_gone_since_the_checkpoint_is_forgotten_after_a_while() {
+    let (_directory, file, paths) = directory();
+    append(&file, "a\n");
+    let mut following = Following::new(&paths, 1);
+    assert_eq!(following.read(), ["a"]);
+    let mut restored = following.restored(&paths);
+    fs::remove_file(&file).expect("removed");
+    assert!(restored.read().is_empty());
+    assert_eq!(restored.sources[0].missing.len(), 1);
+    restored.now += GRACE;
+    assert!(restored.read().is_empty());
+    assert!(restored.sources[0].missing.is_empty());
 }

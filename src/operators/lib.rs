@@ -50,6 +50,7 @@ mod printer;
 mod projection;
 mod reading;
 mod regex;
+mod result_state;
 mod sample;
 mod schema;
 pub mod sink;

@@ -58,6 +58,11 @@ impl LineBuffer {
         Ok(Some(line))
     }
 
+    /// Number of bytes behind the last line that was returned.
+    pub(super) fn rest(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
     /// Returns the text after the last line break, when no line break will follow; `None` if there is none.
     pub(super) fn take_rest(&mut self) -> Option<Vec<u8>> {
         let rest = self.bytes.split_off(self.start);

@@ -1,13 +1,18 @@
 //! Sinks that keep nothing: one writes each record as a line to standard output, one drops it.
+//!
+//! Lines that standard output has not taken when a snapshot is taken are part of it: they are written again after a
+//! restore.
 
 use std::io;
 use std::task::Context;
 
 use arrow_array::RecordBatch;
 use tanist_dataflow::{
-    Built, EndOfInput, External, ExternalStatus, Operator, OperatorError, Output, record,
+    Built, EndOfInput, External, ExternalStatus, Operator, OperatorError, Output, Restored,
+    Snapshot, record,
 };
 use tanist_model::operators;
+use tanist_proto::v1::RepeatedLines;
 
 use super::factory::{Runtime, Setup, operator};
 use super::printer::{Printer, Printing};
@@ -15,8 +20,14 @@ use super::printer::{Printer, Printing};
 /// Bytes of a task that may wait for the reader of standard output; one more batch may exceed them.
 const MOST_WAITING: usize = 256 * 1024;
 
+/// Name of its state, and what it is the state of.
+const UNWRITTEN: &str = "unwritten-lines";
+const SIGNATURE: &str = "print";
+
 pub(super) struct Print {
     prefix: String,
+    /// What was not written when the snapshot was taken.
+    again: Vec<u8>,
     /// `None` before it is open.
     printing: Option<Printing>,
     has_ended: bool,
@@ -27,9 +38,17 @@ impl Print {
     pub(super) fn new(prefix: &str) -> Print {
         Print {
             prefix: prefix.to_owned(),
+            again: Vec::new(),
             printing: None,
             has_ended: false,
         }
+    }
+
+    fn print_to(&mut self, printing: Printing) {
+        if !self.again.is_empty() {
+            printing.print(std::mem::take(&mut self.again));
+        }
+        self.printing = Some(printing);
     }
 }
 
@@ -49,8 +68,24 @@ fn unwritten(error: io::Error) -> OperatorError {
 }
 
 impl Operator for Print {
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let state: Option<RepeatedLines> = restored.message(UNWRITTEN, SIGNATURE)?;
+        self.again = state.map(|state| state.lines).unwrap_or_default();
+        Ok(())
+    }
+
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let lines = self.printing.as_ref().map(Printing::unwritten);
+        let state = RepeatedLines {
+            lines: lines.unwrap_or_default(),
+        };
+        snapshot.save_message(UNWRITTEN, SIGNATURE, &state);
+        Ok(())
+    }
+
     fn open(&mut self) -> Result<(), OperatorError> {
-        self.printing = Some(Printer::stdout().map_err(unwritten)?.printing());
+        let printing = Printer::stdout().map_err(unwritten)?.printing();
+        self.print_to(printing);
         Ok(())
     }
 
@@ -121,6 +156,7 @@ mod tests {
     use std::time::Duration;
 
     use futures::FutureExt as _;
+    use tanist_proto::v1::SubtaskSnapshot;
 
     use super::*;
     use crate::printer::testing::{Closed, hanging};
@@ -173,6 +209,40 @@ mod tests {
         until(&mut print, ExternalStatus::Done).await;
         let lines: Vec<String> = lines.try_iter().collect();
         assert_eq!(lines, ["> a\n> b\n", "> 7 8\n"]);
+    }
+
+    #[tokio::test]
+    async fn lines_that_were_not_written_are_written_after_a_restore() {
+        let (printer, let_out, lines) = hanging();
+        let mut first = print_to(&printer, "");
+        process(&mut first, texts("word", &["written"]));
+        let_out.send(()).expect("it reads");
+        assert_eq!(lines.recv().expect("it was read"), "written\n");
+        poll_fn(|cx| match first.poll(cx, true, &mut Output::default()) {
+            Ok(_) if first.printing.as_ref().is_some_and(Printing::is_done) => Poll::Ready(()),
+            _ => Poll::Pending,
+        })
+        .await;
+        process(&mut first, texts("word", &["a", "b"]));
+        process(&mut first, texts("word", &["c"]));
+        let mut snapshot = Snapshot::default();
+        first.snapshot(&mut snapshot).expect("saved");
+        let mut subtask = SubtaskSnapshot::default();
+        snapshot.add_to(&mut subtask, "out");
+        drop((first, let_out));
+
+        let (printer, let_out, lines) = hanging();
+        drop(let_out);
+        let mut second = Print::new("");
+        second
+            .restore(&Restored::of("out", &subtask))
+            .expect("its own state");
+        second.print_to(printer.printing());
+        process(&mut second, texts("word", &["d"]));
+        end(&mut second);
+        until(&mut second, ExternalStatus::Done).await;
+        let lines: Vec<String> = lines.try_iter().collect();
+        assert_eq!(lines.concat(), "a\nb\nc\nd\n");
     }
 
     #[tokio::test]

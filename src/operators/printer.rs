@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tanist_telemetry::backlog::Backlog;
 
@@ -19,13 +20,15 @@ pub(super) struct Printer {
 }
 
 struct Piece {
-    lines: Vec<u8>,
+    lines: Bytes,
     of: Arc<Mutex<Progress>>,
 }
 
 /// How much of a task's output is written.
 #[derive(Default)]
 struct Progress {
+    /// The pieces that are not written, in order, and their bytes together.
+    pieces: VecDeque<Bytes>,
     unwritten: usize,
     failed: Option<io::Error>,
     waker: Option<Waker>,
@@ -63,6 +66,7 @@ fn write_all(backlog: &Backlog<VecDeque<Piece>>, mut sink: impl Write) {
         let Piece { lines, of } = backlog.take(VecDeque::pop_front);
         let written = sink.write_all(&lines).and_then(|()| sink.flush());
         let mut progress = of.lock();
+        progress.pieces.pop_front();
         progress.unwritten -= lines.len();
         if let Err(error) = written {
             progress.failed.get_or_insert(error);
@@ -82,11 +86,22 @@ pub(super) struct Printing {
 impl Printing {
     /// Queues lines to be written; never waits.
     pub(super) fn print(&self, lines: Vec<u8>) {
-        self.progress.lock().unwritten += lines.len();
+        let lines = Bytes::from(lines);
+        {
+            let mut progress = self.progress.lock();
+            progress.unwritten += lines.len();
+            progress.pieces.push_back(lines.clone());
+        }
         let of = self.progress.clone();
         let backlog = &self.printer.backlog;
         backlog.lock().push_back(Piece { lines, of });
         backlog.changed();
+    }
+
+    /// Returns the lines that are not written yet, or not known to be.
+    pub(super) fn unwritten(&self) -> Vec<u8> {
+        let progress = self.progress.lock();
+        progress.pieces.iter().flatten().copied().collect()
     }
 
     /// Returns the number of unwritten bytes; the task is woken when it decreases. An error is returned once.

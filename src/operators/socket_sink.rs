@@ -2,7 +2,8 @@
 //!
 //! The operator queues lines, a task of the runtime writes them; a full queue blocks the operator's task. Lines
 //! that a broken connection may have lost are written again to the next one, up to a limit: at least once as
-//! far as TCP can tell, which knows the other side's system and not its program.
+//! far as TCP can tell, which knows the other side's system and not its program. A snapshot has these lines, and those
+//! that wait: they are written again after a restore.
 //!
 //! The server's output is read all the time and discarded. A server that answers each line would otherwise
 //! block on its answers and read no more; and closing a connection with unread data resets it, which loses data
@@ -17,8 +18,11 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tanist_dataflow::{Built, Operator, OperatorError, Output, Peers, PrepareCommit};
+use tanist_dataflow::{
+    Built, Operator, OperatorError, Output, Peers, PrepareCommit, Restored, Snapshot,
+};
 use tanist_model::operators;
+use tanist_proto::v1::RepeatedLines;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -37,6 +41,10 @@ const MOST_REPEATED: usize = 1024 * 1024;
 /// it.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 const CHUNK: usize = 16 * 1024;
+
+/// Name of its state, and what it is the state of.
+const REPEATED: &str = "repeated-lines";
+const SIGNATURE: &str = "socket-sink";
 
 impl Runtime for operators::SocketSink {
     fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
@@ -67,9 +75,18 @@ struct State {
     waiting: VecDeque<Bytes>,
     bytes: usize,
     ended: bool,
+    repeated: Repeated,
 }
 
 impl Queue {
+    fn push(&self, lines: Vec<u8>) {
+        let mut state = self.state.lock();
+        state.bytes += lines.len();
+        state.waiting.push_back(lines.into());
+        drop(state);
+        self.more.notify_one();
+    }
+
     /// Returns the next lines, which stay in the queue; `None` if there will be no more.
     async fn first(&self) -> Option<Bytes> {
         loop {
@@ -85,10 +102,12 @@ impl Queue {
         }
     }
 
+    /// The first lines were written.
     fn remove_first(&self) {
         let mut state = self.state.lock();
         if let Some(lines) = state.waiting.pop_front() {
             state.bytes -= lines.len();
+            state.repeated.add(lines);
         }
         drop(state);
         self.room.notify_one();
@@ -98,10 +117,9 @@ impl Queue {
 /// Runs until everything is written.
 async fn write(address: String, queue: Arc<Queue>, done: oneshot::Sender<()>, peers: Peers) {
     let mut backoff = shortest_backoff();
-    let mut repeated = Repeated::default();
     loop {
         let stream = connect_until_it_works(&address, &mut backoff, &peers).await;
-        match write_to(stream, &queue, &mut repeated).await {
+        match write_to(stream, &queue).await {
             Ok(()) => {
                 // There is no receiver if the task was stopped.
                 let _ = done.send(());
@@ -132,16 +150,16 @@ impl Repeated {
 }
 
 /// Writes until everything is written and the server has read it, as far as it lets us know.
-async fn write_to(stream: TcpStream, queue: &Queue, repeated: &mut Repeated) -> io::Result<()> {
+async fn write_to(stream: TcpStream, queue: &Queue) -> io::Result<()> {
     let (mut reader, mut writer) = stream.into_split();
     let write = async {
-        for lines in &repeated.lines {
+        let repeated = queue.state.lock().repeated.lines.clone();
+        for lines in &repeated {
             writer.write_all(lines).await?;
         }
         while let Some(lines) = queue.first().await {
             writer.write_all(&lines).await?;
             queue.remove_first();
-            repeated.add(lines);
         }
         writer.shutdown().await
     };
@@ -190,6 +208,24 @@ impl SocketSink {
 }
 
 impl Operator for SocketSink {
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let state: Option<RepeatedLines> = restored.message(REPEATED, SIGNATURE)?;
+        let lines = state.map(|state| state.lines).unwrap_or_default();
+        if !lines.is_empty() {
+            self.queue.push(lines);
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let state = self.queue.state.lock();
+        let lines = state.repeated.lines.iter().chain(&state.waiting);
+        let lines: Vec<&[u8]> = lines.map(|lines| &**lines).collect();
+        let lines = lines.concat();
+        snapshot.save_message(REPEATED, SIGNATURE, &RepeatedLines { lines });
+        Ok(())
+    }
+
     fn open(&mut self) -> Result<(), OperatorError> {
         let (done, written) = oneshot::channel();
         let (address, queue) = (self.address.clone(), Arc::clone(&self.queue));
@@ -202,11 +238,7 @@ impl Operator for SocketSink {
     fn process(&mut self, batch: RecordBatch, _output: &mut Output) -> Result<(), OperatorError> {
         let mut lines = Vec::new();
         write_lines(&batch, &mut lines)?;
-        let mut state = self.queue.state.lock();
-        state.bytes += lines.len();
-        state.waiting.push_back(lines.into());
-        drop(state);
-        self.queue.more.notify_one();
+        self.queue.push(lines);
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 //! Socket source and socket sink against real sockets.
 
 use arrow_array::cast::AsArray;
-use tanist_dataflow::{Operator as _, Output};
+use tanist_dataflow::{Operator as _, Output, Restored, Snapshot};
+use tanist_proto::v1::SubtaskSnapshot;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 
@@ -299,4 +300,36 @@ async fn a_sink_that_nobody_reads_has_no_room_and_can_be_dropped() {
     assert!(finishing.await.expect("no panic").is_err());
     until_away(&peers, false).await;
     drop(room);
+}
+
+#[tokio::test]
+async fn a_sink_writes_again_after_a_restore_what_may_be_lost() {
+    let (listener, address) = listener().await;
+    let mut first = SocketSink::new(&address, &Peers::default());
+    first.open().expect("open");
+    let process = |sink: &mut SocketSink, word: &str| {
+        let processed = sink.process(texts("word", &[word]), &mut Output::default());
+        processed.expect("taken");
+    };
+    process(&mut first, "written");
+    let (stream, _) = listener.accept().await.expect("it connects");
+    let mut reader = BufReader::new(stream);
+    assert_eq!(line(&mut reader).await.as_deref(), Some("written"));
+    process(&mut first, "waiting");
+    let mut snapshot = Snapshot::default();
+    first.snapshot(&mut snapshot).expect("saved");
+    let mut subtask = SubtaskSnapshot::default();
+    snapshot.add_to(&mut subtask, "out");
+    drop((first, reader));
+
+    let mut second = SocketSink::new(&address, &Peers::default());
+    let restored = Restored::of("out", &subtask);
+    second.restore(&restored).expect("its own state");
+    second.open().expect("open");
+    process(&mut second, "later");
+    let (stream, _) = listener.accept().await.expect("it connects");
+    let mut reader = BufReader::new(stream);
+    for expected in ["written", "waiting", "later"] {
+        assert_eq!(line(&mut reader).await.as_deref(), Some(expected));
+    }
 }

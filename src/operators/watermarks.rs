@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use arrow_schema::Schema;
-use tanist_dataflow::{Built, Operator, OperatorError, Output, TimeSignal};
+use tanist_dataflow::{Built, Operator, OperatorError, Output, Restored, Snapshot, TimeSignal};
 use tanist_model::operators;
+use tanist_proto::v1::EventTimeState;
 use tokio::time::Instant;
 
 use super::factory::{Runtime, Setup, operator};
@@ -21,6 +22,10 @@ impl Runtime for operators::Watermarks {
     }
 }
 
+/// Name of its state, and what it is the state of.
+const TIME: &str = "time";
+const SIGNATURE: &str = "watermarks";
+
 pub(super) struct Watermarks {
     column: usize,
     out_of_orderness: i64,
@@ -30,6 +35,8 @@ pub(super) struct Watermarks {
     /// Whether there was a record since the last tick.
     seen: bool,
     idle: bool,
+    /// Its event time was restored, and is not yet emitted again.
+    announces: bool,
     /// When it becomes idle unless a record arrives before.
     deadline: Option<Instant>,
 }
@@ -48,13 +55,47 @@ impl Watermarks {
             watermark: None,
             seen: false,
             idle: false,
+            announces: false,
             deadline: None,
         })
+    }
+
+    /// Emits the restored event time, so that no operator behind it waits for it.
+    fn announce(&mut self, output: &mut Output) {
+        if !std::mem::take(&mut self.announces) {
+            return;
+        }
+        if let Some(watermark) = self.watermark {
+            output.signal(TimeSignal::Watermark(watermark));
+        }
+        if self.idle {
+            output.signal(TimeSignal::Idle);
+        }
     }
 }
 
 impl Operator for Watermarks {
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let time: Option<EventTimeState> = restored.message(TIME, SIGNATURE)?;
+        if let Some(time) = time {
+            self.watermark = time.watermark;
+            self.idle = time.idle;
+            self.announces = true;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let time = EventTimeState {
+            watermark: self.watermark,
+            idle: self.idle,
+        };
+        snapshot.save_message(TIME, SIGNATURE, &time);
+        Ok(())
+    }
+
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
+        self.announce(output);
         let latest = event_times(&batch, self.column)?.iter().max().copied();
         output.emit(batch);
         let Some(latest) = latest else {
@@ -82,6 +123,7 @@ impl Operator for Watermarks {
         now: Instant,
         output: &mut Output,
     ) -> Result<Option<Instant>, OperatorError> {
+        self.announce(output);
         let Some(timeout) = self.idle_timeout else {
             return Ok(None);
         };

@@ -8,15 +8,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow_array::{Array as _, ArrayRef, RecordBatch, TimestampMillisecondArray};
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::Schema;
 use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS, ColumnView, show_record};
-use tanist_dataflow::{EndOfInput, Operator, OperatorError, Output, TimeSignal};
-use tanist_model::operators::{Aggregate, Windows};
+use tanist_dataflow::{
+    EndOfInput, Operator, OperatorError, Output, Restored, Snapshot, TimeSignal,
+};
+use tanist_model::operators::Windows;
 use tanist_model::timestamp;
+use tanist_proto::v1::EventTimeState;
+use tokio::time::Instant;
 
 use super::accumulator::{Accumulator, Cell, Cells};
-use super::aggregate_all::{Table, cells_of};
+use super::aggregate_all::{Table, cells_of, load, save};
 use super::schema::column_of;
+
+/// Name of the state with the watermark.
+const TIME: &str = "time";
 
 pub(super) struct WindowAggregate {
     accumulator: Accumulator,
@@ -25,6 +32,10 @@ pub(super) struct WindowAggregate {
     slide: i64,
     lateness: i64,
     watermark: i64,
+    /// Whether its input was said to be idle after that.
+    idle: bool,
+    /// Its event time was restored, and is not yet emitted again.
+    announces: bool,
     /// By start; empty windows are absent.
     windows: BTreeMap<i64, Table>,
 }
@@ -32,9 +43,8 @@ pub(super) struct WindowAggregate {
 impl WindowAggregate {
     pub(super) fn new(
         input: &Schema,
-        spec: &Aggregate,
         window: &Windows,
-        output: SchemaRef,
+        accumulator: Accumulator,
     ) -> Result<WindowAggregate, OperatorError> {
         let millis = |millis: u64| {
             let fits = i64::try_from(millis).ok().and_then(timestamp::in_range);
@@ -47,14 +57,36 @@ impl WindowAggregate {
             ));
         }
         Ok(WindowAggregate {
-            accumulator: Accumulator::new(input, spec, output)?,
+            accumulator,
             time: column_of(input, &window.time)?.0,
             size,
             slide,
             lateness: millis(window.allowed_lateness_ms)?,
             watermark: i64::MIN,
+            idle: false,
+            announces: false,
             windows: BTreeMap::new(),
         })
+    }
+
+    /// What its state is of.
+    fn signature(&self) -> String {
+        let (size, slide) = (self.size, self.slide);
+        let results = self.accumulator.signature();
+        format!("{results}, in windows of {size} ms each {slide} ms")
+    }
+
+    /// Emits the restored event time, so that no operator behind it waits for it.
+    fn announce(&mut self, output: &mut Output) {
+        if !std::mem::take(&mut self.announces) {
+            return;
+        }
+        if self.watermark > i64::MIN {
+            output.signal(TimeSignal::Watermark(self.watermark));
+        }
+        if self.idle {
+            output.signal(TimeSignal::Idle);
+        }
     }
 
     /// Whether the window with this start was emitted.
@@ -163,7 +195,49 @@ pub(super) fn event_times(batch: &RecordBatch, column: usize) -> Result<&[i64], 
 }
 
 impl Operator for WindowAggregate {
+    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let signature = self.signature();
+        let time: Option<EventTimeState> = restored.message(TIME, &signature)?;
+        if let Some(time) = time {
+            self.watermark = time.watermark.unwrap_or(i64::MIN);
+            self.idle = time.idle;
+            self.announces = true;
+        }
+        let windows = &mut self.windows;
+        load(
+            restored,
+            &signature,
+            &self.accumulator,
+            |start, key, cells| {
+                windows.entry(start).or_default().insert(key, cells);
+            },
+        )?;
+        Ok(())
+    }
+
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let signature = self.signature();
+        let time = EventTimeState {
+            watermark: (self.watermark > i64::MIN).then_some(self.watermark),
+            idle: self.idle,
+        };
+        snapshot.save_message(TIME, &signature, &time);
+        let windows = self.windows.iter().map(|(start, table)| (*start, table));
+        save(windows, &signature, &self.accumulator, snapshot)?;
+        Ok(())
+    }
+
+    fn tick(
+        &mut self,
+        _now: Instant,
+        output: &mut Output,
+    ) -> Result<Option<Instant>, OperatorError> {
+        self.announce(output);
+        Ok(None)
+    }
+
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
+        self.announce(output);
         let times = event_times(&batch, self.time)?;
         let views = self.accumulator.views(&batch);
         let keys = self.accumulator.keys.clone();
@@ -197,6 +271,8 @@ impl Operator for WindowAggregate {
     }
 
     fn signal(&mut self, signal: TimeSignal, output: &mut Output) -> Result<(), OperatorError> {
+        self.announce(output);
+        self.idle = signal == TimeSignal::Idle;
         if let TimeSignal::Watermark(watermark) = signal
             && watermark > self.watermark
         {

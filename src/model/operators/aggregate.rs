@@ -9,7 +9,8 @@ use super::aggregation::{self, AggregateFunction, Aggregation};
 use super::emission::{self, Emission, Emit, Trigger, Windows, stated};
 use super::event_time::{EventTime, time_column};
 use super::{
-    Declaration, ExpressionTypes, Input, OperatorSpec, Section, Step, Transformation, check_keys,
+    Declaration, ExpressionTypes, Input, OperatorSpec, Section, StateUse, Step, Transformation,
+    check_keys,
 };
 use crate::job_file::{Fields, Reader};
 use crate::problem::MAX_PROBLEMS;
@@ -62,6 +63,10 @@ impl Declaration for Aggregate {
             [only] if only.name == only.function.name() => only.function.name(),
             _ => "aggregate",
         }
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::Saved
     }
 
     fn problems(&self) -> Vec<String> {
@@ -215,7 +220,9 @@ pub(super) const STEPS: &[Step] = &[
 The least value of a column by key. It must follow a `key-by`. Emits the key columns and `min` in the column's type;
 over windows `window_start` and `window_end` stand between them.",
         fields: &[COLUMN_IN_ORDER, emission::FIELDS],
-        example: "\
+        checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
+    example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }
 - min: { column: value }
@@ -230,7 +237,9 @@ over windows `window_start` and `window_end` stand between them.",
 The greatest value of a column by key; NaN counts as greater than all other numbers. It must follow a `key-by`. Emits
 the key columns and `max` in the column's type; over windows `window_start` and `window_end` stand between them.",
         fields: &[COLUMN_IN_ORDER, emission::FIELDS],
-        example: "\
+        checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
+    example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }
 - max: { column: value }
@@ -245,7 +254,9 @@ the key columns and `max` in the column's type; over windows `window_start` and 
 The mean of a column by key. It must follow a `key-by`. Emits the key columns and `average: float64`; over windows
 `window_start` and `window_end` stand between them.",
         fields: &[COLUMN_OF_NUMBERS, emission::FIELDS],
-        example: "\
+        checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
+    example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }
 - average: { column: value }
@@ -263,7 +274,9 @@ Computes several results by key. It must follow a `key-by`. Emits the key column
             emission::FIELDS,
             &["`NAME` | `count`, or `{ FUNCTION: COLUMN }` with `sum`, `min`, `max`, `average` | required | a result of this name, at least one; `count: {}` is a count of that name"],
         ],
-        example: "\
+        checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
+    example: "\
 - datagen: { count: 1000 }
 - map: { columns: { time: seq * 10 } }
 - watermarks: { column: time }

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::aggregate::{complete_keys, missing_keys};
 use super::emission::{self, Emission, Emit, Windows, stated};
 use super::{
-    Aggregation, Declaration, ExpressionTypes, Input, OperatorSpec, Section, Step, Transformation,
-    check_keys,
+    Aggregation, Declaration, ExpressionTypes, Input, OperatorSpec, Section, StateUse, Step,
+    Transformation, check_keys,
 };
 use crate::job_file::{Fields, Reader};
 use crate::{Column, ColumnType, Schema};
@@ -25,6 +25,10 @@ pub struct Count {
 impl Declaration for Count {
     fn kind(&self) -> &'static str {
         "count"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::Saved
     }
 
     fn problems(&self) -> Vec<String> {
@@ -85,6 +89,8 @@ pub(super) const STEPS: &[Step] = &[Step {
 Counts records by key. It must follow a `key-by`. Emits the key columns and `count: int64`; over windows
 `window_start` and `window_end` stand between them.",
     fields: &[emission::FIELDS],
+    checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
     example: "\
 - file-source: { paths: [\"books/*.txt\"] }
 - split-words: { column: line }

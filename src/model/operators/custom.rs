@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Declaration, ExpressionTypes, Role, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{self, Fields, Key, Node, Reader};
 use crate::{Column, ColumnType, Schema};
 
@@ -44,6 +44,9 @@ pub struct CustomSpec {
     /// Whether a source never ends by itself.
     #[serde(default)]
     pub unbounded: bool,
+    /// Whether its `snapshot` saves its state, or it has none. Otherwise no checkpoint of its region is taken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub saves_state: bool,
     /// Its configuration.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub config: Value,
@@ -74,6 +77,7 @@ impl CustomSpec {
             role,
             output: output.iter().map(column).collect(),
             unbounded: false,
+            saves_state: false,
             config: Value::Null,
         }
     }
@@ -89,6 +93,13 @@ impl CustomSpec {
     #[must_use]
     pub fn never_ending(mut self) -> CustomSpec {
         self.unbounded = true;
+        self
+    }
+
+    /// States that its `snapshot` saves its state, or that it has none.
+    #[must_use]
+    pub fn saving_state(mut self) -> CustomSpec {
+        self.saves_state = true;
         self
     }
 
@@ -125,6 +136,15 @@ impl CustomSpec {
 impl Declaration for CustomSpec {
     fn kind(&self) -> &'static str {
         "custom"
+    }
+
+    fn state(&self) -> StateUse {
+        match self.saves_state {
+            true => StateUse::Saved,
+            false => {
+                StateUse::NotSaved("the custom operator does not state that it saves its state")
+            }
+        }
     }
 
     fn role(&self) -> Role {
@@ -177,8 +197,10 @@ Runs an operator that the application's own binary has registered, see
         "`role` | `source`, `operator`, `sink` | `operator` | whether it has no input, both, or no output",
         "`output` | a map from names to `string`, `int64`, `float64`, `bool` | none | the columns that it emits; required unless it is a sink",
         "`unbounded` | `true`, `false` | `false` | for a source: whether it never ends by itself",
+        "`saves-state` | `true`, `false` | `false` | whether its `snapshot` saves its state, or it has none",
         "`config` | any value | none | its configuration, as JSON",
     ]],
+    checkpoints: "The region of the operator is checkpointed only with `saves-state: true`.",
     example: "\
 - datagen: { count: 1000 }
 - custom:
@@ -197,12 +219,14 @@ fn read(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Transformation> 
     });
     let output = fields.optional("output", reader, columns);
     let unbounded = fields.optional_value("unbounded", reader, Reader::bool);
+    let saves_state = fields.optional_value("saves-state", reader, Reader::bool);
     let config = fields.optional("config", reader, |_, _, node| Some(json(node)));
     let spec = CustomSpec {
         name: name?,
         role: role.unwrap_or(CustomRole::Operator),
         output: output.unwrap_or_default(),
         unbounded: unbounded.unwrap_or(false),
+        saves_state: saves_state.unwrap_or(false),
         config: config.unwrap_or_default(),
     };
     Some(spec.into())

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, ExpressionTypes, Role, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 use crate::{ColumnType, Schema};
 
@@ -25,6 +25,10 @@ pub struct Datagen {
 impl Declaration for Datagen {
     fn kind(&self) -> &'static str {
         "datagen"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -71,6 +75,7 @@ Generates records. Bounded if `count` is given. Emits `seq: int64, key: int64, v
         "`seed` | a number | `0` | the same seed generates the same records",
         "`keys` | a number, at least 1 | `100` | `key` is a random number from 0 to `keys` - 1",
     ]],
+    checkpoints: "The next number is saved. A restored subtask follows its `rate` from then on.",
     example: "\
 - datagen: { rate: 1000, count: 60000, keys: 10 }
 - print: {}

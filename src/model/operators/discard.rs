@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, Role, Section, Step};
+use super::{Declaration, Role, Section, StateUse, Step};
 
 /// Counts and drops records.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -12,6 +12,10 @@ pub struct Discard {}
 impl Declaration for Discard {
     fn kind(&self) -> &'static str {
         "discard"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn role(&self) -> Role {
@@ -25,6 +29,7 @@ pub(super) const STEPS: &[Step] = &[Step {
     text: "\
 Drops records. The metrics of its vertex count them.",
     fields: &[],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - discard: {}

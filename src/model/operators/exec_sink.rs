@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::exec::{self, read_program};
-use super::{Declaration, ExpressionTypes, Role, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
 use crate::Schema;
 use crate::exec::ExecSpec;
 use crate::job_file::{Fields, Reader};
@@ -31,6 +31,10 @@ impl Declaration for ExecSink {
         "exec-sink"
     }
 
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved(exec::PROGRAM)
+    }
+
     fn role(&self) -> Role {
         Role::Sink
     }
@@ -56,6 +60,7 @@ pub(super) const STEPS: &[Step] = &[Step {
 Runs a program in each subtask. The program receives the records; its standard output goes to the log. See
 [Programs](programs.md).",
     fields: &[exec::FIELDS],
+    checkpoints: "None is taken of its region: what a program has in memory is unknown.",
     example: "\
 - file-source: { paths: [\"books/*.txt\"] }
 - exec-sink: { command: [./upload, --quiet] }

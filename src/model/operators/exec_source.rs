@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::exec::{self, read_columns, read_program};
-use super::{Declaration, ExpressionTypes, Role, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
 use crate::Schema;
 use crate::exec::ExecSpec;
 use crate::job_file::{Fields, Reader};
@@ -28,6 +28,10 @@ impl ExecSource {
 impl Declaration for ExecSource {
     fn kind(&self) -> &'static str {
         "exec-source"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved(exec::PROGRAM)
     }
 
     fn role(&self) -> Role {
@@ -62,6 +66,7 @@ Runs a program in each subtask. The records are read from its standard output. S
             "`bounded` | `true`, `false` | `true` | `false`: the program never ends by itself, so no step can wait for its end",
         ],
     ],
+    checkpoints: "None is taken of its region: what a program has in memory is unknown.",
     example: "\
 - exec-source:
     command: [seq, \"1000\"]

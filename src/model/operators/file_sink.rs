@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, PathUse, Role, Section, Step, Transformation};
+use super::{Declaration, PathUse, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 
 /// Writes records as lines (columns separated by a space) into part files of a directory. The parts become visible
@@ -24,6 +24,10 @@ impl FileSink {
 impl Declaration for FileSink {
     fn kind(&self) -> &'static str {
         "file-sink"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -55,6 +59,9 @@ is not a line and fails the task, here and in `socket-sink`: a `format-json` ste
 
 No two sinks of a job may share a directory. If the path of the directory is a file, the job fails at once.",
     fields: &[&["`path` | a path | required | the directory; it is created if it does not exist. TaskManagers and JobManagers must reach it under this path"]],
+    checkpoints: "\
+The pending file is made durable, and saved by name and length. A restored subtask copies it, so each
+record is in the output once. All TaskManagers that may run the step must reach the directory.",
     example: "\
 - file-source: { paths: [\"books/*.txt\"] }
 - file-sink: { path: out }

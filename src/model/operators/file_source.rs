@@ -6,7 +6,8 @@ use tanist_ha::clock::millis;
 
 use super::columns::line;
 use super::{
-    Declaration, ExpressionTypes, FollowFiles, PathUse, Role, Section, Step, Transformation,
+    Declaration, ExpressionTypes, FollowFiles, PathUse, Role, Section, StateUse, Step,
+    Transformation,
 };
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
@@ -33,6 +34,10 @@ impl FileSource {
 impl Declaration for FileSource {
     fn kind(&self) -> &'static str {
         "file-source"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -104,6 +109,10 @@ Files are kept open, so the limit of open files bounds their number.",
         "`follow` | `true`, `false` | `false` | whether it continues when files grow and appear",
         "`discovery-interval` | a duration, 10 ms to 1 d | `1 s` | with `follow` only: interval at which it looks for new and deleted files",
     ]],
+    checkpoints: "\
+The request number, and the rest of the split that is being read, are saved. With `follow`, each file is
+saved by device and inode, with its offset behind the last line; a file that is not found after a restore is read no
+further.",
     example: "\
 - file-source:
     paths: [\"books/*.txt\"]

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Declaration, ExpressionTypes, Input, Section, Step, Transformation, Where, plain_column,
-    value_in_type,
+    Declaration, ExpressionTypes, Input, Section, StateUse, Step, Transformation, Where,
+    plain_column, value_in_type,
 };
 use crate::job_file::{Fields, Reader};
 use crate::{ColumnType, Schema};
@@ -78,6 +78,10 @@ impl Declaration for Filter {
         "filter"
     }
 
+    fn state(&self) -> StateUse {
+        StateUse::None
+    }
+
     fn complete(&mut self, input: &Input<'_>) -> Result<(), String> {
         let column_type = input.schema.column_type(&self.column);
         if let Some(value) = column_type.and_then(|wanted| value_in_type(&self.value, wanted)) {
@@ -142,6 +146,7 @@ reads.",
         "`op` | `eq`, `ne`, `lt`, `le`, `gt`, `ge`, `contains`, `starts-with` | required without `where` | the comparison; the last two only for strings, for booleans only the first two",
         "`value` | a value | required without `where` | the value to compare with; it is parsed in the column's type",
     ]],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - filter: { column: value, op: ge, value: 500 }

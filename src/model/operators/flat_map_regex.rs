@@ -4,7 +4,7 @@ use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::reading::{self, DeclaredColumn, OnError, Reading};
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation, text_column};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation, text_column};
 use crate::job_file::{Fields, Reader};
 use crate::problem::instead;
 use crate::{ColumnType, Schema};
@@ -73,6 +73,10 @@ impl Declaration for FlatMapRegex {
         "flat-map-regex"
     }
 
+    fn state(&self) -> StateUse {
+        StateUse::None
+    }
+
     fn problems(&self) -> Vec<String> {
         let regex = match self.regex() {
             Ok(regex) => regex,
@@ -131,6 +135,7 @@ missing if the group did not take part in the match. The record then has the def
         ],
         reading::FIELDS,
     ],
+    checkpoints: "It has no state.",
     example: "\
 - file-source: { paths: [\"logs/*.log\"] }
 - flat-map-regex:

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::columns::line;
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 
@@ -18,6 +18,10 @@ pub struct FormatCsv {
 impl Declaration for FormatCsv {
     fn kind(&self) -> &'static str {
         "format-csv"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn problems(&self) -> Vec<String> {
@@ -52,6 +56,7 @@ Writes a record as a CSV line. Emits `line: string`, which `parse-csv` reads bac
 text is kept between quotes, so sinks of lines refuse such a record. Before a `file-sink` it defines the format of the
 files.",
     fields: &[SEPARATOR],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - format-csv: { separator: tab }

@@ -22,6 +22,7 @@ pub(super) const STEPS: &[Step] = &[Step {
 Sends records with equal values in `columns` to the same subtask of the step that reads it. It is not an operator, so
 it has no parallelism, partition, chaining or slot sharing group. Emits the columns that it reads.",
     fields: &[&["`columns` | a column, or a list of them | required | the columns by which records are distributed"]],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }

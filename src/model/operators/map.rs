@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, EventTime, ExpressionTypes, Section, Step, Transformation, computed};
+use super::{
+    Declaration, EventTime, ExpressionTypes, Section, StateUse, Step, Transformation, computed,
+};
 use crate::job_file::{Fields, Reader};
 use crate::{NamedExpression, Schema};
 
@@ -17,6 +19,10 @@ pub struct Map {
 impl Declaration for Map {
     fn kind(&self) -> &'static str {
         "map"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn problems(&self) -> Vec<String> {
@@ -50,6 +56,7 @@ pub(super) const STEPS: &[Step] = &[Step {
 Computes columns and keeps the others. A computed column replaces the column of the same name, or comes after all
 others.",
     fields: &[&["`columns` | a map from names to [expressions](expressions.md) | required | the computed columns: `{ total: price * amount }`. Expressions see the input's columns, not each other's"]],
+    checkpoints: "It has no state.",
     example: "\
 - datagen: { count: 1000 }
 - map:

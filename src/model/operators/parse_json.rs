@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::reading::{self, Reading};
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation, text_column};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation, text_column};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 
@@ -20,6 +20,10 @@ pub struct ParseJson {
 impl Declaration for ParseJson {
     fn kind(&self) -> &'static str {
         "parse-json"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn problems(&self) -> Vec<String> {
@@ -51,6 +55,7 @@ field, or it is `null`. The record then has the default, or no value if the type
 parsed. A byte order mark at the beginning is not part of a record. A `string` column takes any JSON value as it is
 written: numbers with all their digits, arrays and objects in their order. Escapes in texts are resolved.",
     fields: &[reading::COLUMN, reading::COLUMNS, reading::FIELDS],
+    checkpoints: "It has no state.",
     example: "\
 - file-source: { paths: [\"logs/*.json\"] }
 - parse-json:

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, Role, Section, Step, Transformation};
+use super::{Declaration, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 
 /// Writes each record as a line to the TaskManager's standard output.
@@ -19,6 +19,10 @@ impl Declaration for Print {
         "print"
     }
 
+    fn state(&self) -> StateUse {
+        StateUse::Saved
+    }
+
     fn role(&self) -> Role {
         Role::Sink
     }
@@ -32,6 +36,8 @@ Writes records as lines to the TaskManager's standard output. If no process read
 jobs do not. If the reader was closed (`| head -1`), the job fails at once. A task ends when all its output is written.
 The remaining output of a cancelled task is not written.",
     fields: &[&["`prefix` | a text | none | text before each line"]],
+    checkpoints: "\
+Lines that are not written yet are saved. A line may be written twice after a restore.",
     example: "\
 - datagen: { count: 1000 }
 - print: { prefix: \"record: \" }

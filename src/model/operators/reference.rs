@@ -48,6 +48,7 @@ fn describe(text: &mut String, step: &Step) {
     for field in step.fields.iter().copied().flatten() {
         writeln!(text, "| {field} |").expect("writing to a string succeeds");
     }
+    write!(text, "\nCheckpoints: {}\n", step.checkpoints).expect("writing to a string succeeds");
     write!(text, "\n```yaml\n{}```\n", step.example).expect("writing to a string succeeds");
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, Section, Step, Transformation};
+use super::{Declaration, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 
 /// Passes on a fraction of the records, chosen by a hash of their values, so that a restart chooses the same.
@@ -18,6 +18,10 @@ pub struct Sample {
 impl Declaration for Sample {
     fn kind(&self) -> &'static str {
         "sample"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn problems(&self) -> Vec<String> {
@@ -42,6 +46,7 @@ the greater fraction passes on all records of the other. Emits the columns that 
         "`fraction` | a number above 0 and at most 1 | required | the probability",
         "`seed` | a number | `0` | another seed chooses other records",
     ]],
+    checkpoints: "It has no state: whether a record is passed on follows from its values.",
     example: "\
 - datagen: { count: 1000 }
 - sample: { fraction: 0.1, seed: 7 }

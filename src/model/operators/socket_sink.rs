@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::socket_source::{ADDRESS, address_problem};
-use super::{Declaration, Role, Section, Step, Transformation};
+use super::{Declaration, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 
 /// Connects to a TCP server and writes records as lines, with columns separated by a space.
@@ -17,6 +17,10 @@ pub struct SocketSink {
 impl Declaration for SocketSink {
     fn kind(&self) -> &'static str {
         "socket-sink"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -38,6 +42,9 @@ server's answers and drops them. When all records are written, it closes its sid
 its side, or has sent nothing for 30 s since then. A connection that breaks before that is handled like any broken
 connection.",
     fields: &[ADDRESS],
+    checkpoints: "\
+Lines that are not written yet, and those that a broken connection would repeat, are saved. A line may be
+written twice after a restore.",
     example: "\
 - datagen: { count: 1000 }
 - socket-sink: { address: \"localhost:9000\" }

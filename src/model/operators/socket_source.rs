@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::columns::line;
-use super::{Declaration, ExpressionTypes, Role, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 
@@ -20,6 +20,10 @@ pub struct SocketSource {
 impl Declaration for SocketSource {
     fn kind(&self) -> &'static str {
         "socket-source"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -69,6 +73,8 @@ never ends, unless `reconnect` is `false`.",
         ADDRESS,
         &["`reconnect` | `true`, `false` | `true` | `false`: the end of the connection is the end of the input, and an error fails the task"],
     ],
+    checkpoints: "\
+No position is saved: what was received after the checkpoint is lost when the job is restored.",
     example: "\
 - socket-source: { address: \"localhost:9000\" }
 - print: {}

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation, text_column};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation, text_column};
 use crate::job_file::{Fields, Reader};
 use crate::{ColumnType, Schema};
 
@@ -19,6 +19,10 @@ impl Declaration for SplitWords {
         "split-words"
     }
 
+    fn state(&self) -> StateUse {
+        StateUse::None
+    }
+
     fn output(&self, input: &Schema, _types: &dyn ExpressionTypes) -> Result<Schema, Vec<String>> {
         text_column(input, &self.column)?;
         Ok(Schema::of([("word", ColumnType::String)]))
@@ -31,6 +35,7 @@ pub(super) const STEPS: &[Step] = &[Step {
     text: "\
 Splits a text into words at every character that is not an ASCII letter or digit. Emits `word: string`.",
     fields: &[&["`column` | a column, `string` | required | the column to split"]],
+    checkpoints: "It has no state.",
     example: "\
 - file-source: { paths: [\"books/*.txt\"] }
 - split-words: { column: line }

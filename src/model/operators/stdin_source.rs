@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::columns::line;
-use super::{Declaration, ExpressionTypes, Role, Section, Step};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step};
 use crate::Schema;
 
 /// Reads the TaskManager's standard input line by line. Emits `line: string`. Bounded; one subtask.
@@ -14,6 +14,10 @@ pub struct StdinSource {}
 impl Declaration for StdinSource {
     fn kind(&self) -> &'static str {
         "stdin-source"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::Saved
     }
 
     fn role(&self) -> Role {
@@ -39,6 +43,8 @@ Reads the TaskManager's standard input line by line: `cat access.log | tanist lo
 `tanist local`; a TaskManager of a cluster that has the null device refuses the job. After a restart the source
 continues at its position. If standard input could not be read to its end, each attempt fails.",
     fields: &[],
+    checkpoints: "\
+No position is saved: what was read after the checkpoint is lost when the job is restored.",
     example: "\
 - stdin-source: {}
 - print: {}

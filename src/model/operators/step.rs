@@ -74,6 +74,8 @@ pub struct Step {
     /// values with their units, its default or `required`, and its meaning. The fields of a map have the map's name and
     /// a point before theirs; `NAME` stands for any name.
     pub fields: &'static [&'static [&'static str]],
+    /// What checkpoints save of it, in Markdown.
+    pub checkpoints: &'static str,
     /// Steps of a complete job that show it, in YAML.
     pub example: &'static str,
     /// Reads its fields; `None` if a required one is missing or can't be read, which is reported.

@@ -7,7 +7,7 @@ use super::count::by_key;
 use super::emission::{self, Emission, Emit, Windows, stated};
 use super::{
     AggregateFunction, Aggregation, Declaration, ExpressionTypes, Input, OperatorSpec, Section,
-    Step, Transformation, plain_column, wrong_type,
+    StateUse, Step, Transformation, plain_column, wrong_type,
 };
 use crate::job_file::{Fields, Reader};
 use crate::{Column, ColumnType, Schema};
@@ -39,6 +39,10 @@ impl Sum {
 impl Declaration for Sum {
     fn kind(&self) -> &'static str {
         "sum"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::Saved
     }
 
     fn problems(&self) -> Vec<String> {
@@ -86,6 +90,8 @@ pub(super) const STEPS: &[Step] = &[Step {
 Adds up a column by key. It must follow a `key-by`. Emits the key columns and `sum` in the column's type; over windows
 `window_start` and `window_end` stand between them. A sum of integers that does not fit `int64` fails the task.",
     fields: &[COLUMN_OF_NUMBERS, emission::FIELDS],
+    checkpoints: "\
+The results of all keys are saved. Over windows, so are the open windows and the event time.",
     example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tanist_ha::clock::millis;
 
 use super::event_time::{EventTime, time_column};
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 use crate::timestamp::FARTHEST;
@@ -25,6 +25,10 @@ pub struct Watermarks {
 impl Declaration for Watermarks {
     fn kind(&self) -> &'static str {
         "watermarks"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::Saved
     }
 
     fn problems(&self) -> Vec<String> {
@@ -65,6 +69,7 @@ Sets the column that is the time of a record, for the windows after it. Emits th
         "`out-of-orderness` | a duration | `0 s` | how late a record may arrive after one with a later time",
         "`idle-timeout` | a duration | they always wait | time without a record after which readers no longer wait for this subtask",
     ]],
+    checkpoints: "The event time of the subtask is saved, and emitted again after a restore.",
     example: "\
 - datagen: { rate: 100 }
 - watermarks: { column: seq, out-of-orderness: 2 s, idle-timeout: 1 min }

@@ -5,6 +5,9 @@
 //! that all of the job's tasks finished: a part is renamed into its place once and never over another file.
 //! [`cleanup`] removes what no commit took, of any generation. All functions block.
 //!
+//! A pending file that a snapshot names belongs to the job: its task does not remove it, and a restored task copies it.
+//! [`cleanup`] removes it.
+//!
 //! No two attempts share a file name, not even in two runs of a job under one id. So a process that removes the
 //! files of one attempt removes no others, however late.
 //!

@@ -1,5 +1,6 @@
 //! Whole tasks with built-in operators: TaskManagers in one process, graphs built by hand, and their deployment.
 
+mod checkpoints;
 mod event_time;
 #[cfg(feature = "sql")]
 mod sql;
@@ -217,6 +218,7 @@ impl GraphBuilder {
                 name: format!("operator {index}.{}", operators.len()),
                 spec: serde_json::to_string(spec).expect("serializes"),
                 output: columns.collect(),
+                uid: String::new(),
             });
         }
         if let Some((source, partitioning, keys)) = input {
@@ -303,6 +305,7 @@ pub(super) fn spec(
             allocation_id: String::new(),
             inputs: inputs.collect(),
             region: 0,
+            restore: None,
         },
         cluster_incarnation: cluster(),
         epoch: EPOCH,

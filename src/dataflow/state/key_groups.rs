@@ -1,0 +1,116 @@
+//! The key groups of a subtask: a contiguous range, so that its keys are one range of hashes.
+
+use crate::key::{group_of_hash, key_hash};
+use crate::operator::OperatorContext;
+
+/// A range of key groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyGroups {
+    first: u32,
+    end: u32,
+    /// Number of all key groups.
+    max_parallelism: u32,
+}
+
+impl KeyGroups {
+    /// The key groups of the operator's subtask.
+    pub fn of(context: &OperatorContext) -> KeyGroups {
+        let vertex = context.vertex.to_string();
+        let mut vertices = context.graph.vertices.iter();
+        let vertex = vertices.find(|it| it.id == vertex);
+        let max_parallelism = vertex.map_or(0, |vertex| vertex.max_parallelism);
+        KeyGroups::of_subtask(context.subtask, context.parallelism, max_parallelism)
+    }
+
+    /// The key groups of a subtask. There are at least as many as subtasks.
+    pub(super) fn of_subtask(subtask: u32, parallelism: u32, max_parallelism: u32) -> KeyGroups {
+        let parallelism = parallelism.max(1);
+        let max_parallelism = max_parallelism.max(parallelism);
+        // The first group of a subtask is the lowest that `subtask_of_group` maps to it.
+        let first = |subtask: u32| {
+            let first = u64::from(subtask) * u64::from(max_parallelism);
+            let first = first.div_ceil(u64::from(parallelism));
+            u32::try_from(first).map_or(max_parallelism, |first| first.min(max_parallelism))
+        };
+        KeyGroups {
+            first: first(subtask),
+            end: first(subtask.saturating_add(1)),
+            max_parallelism,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn test(first: u32, end: u32, max_parallelism: u32) -> KeyGroups {
+        KeyGroups {
+            first,
+            end,
+            max_parallelism,
+        }
+    }
+
+    /// Whether they include that of a key.
+    pub fn contain(&self, key: &[u8]) -> bool {
+        self.contain_hash(key_hash(key))
+    }
+
+    pub(super) fn contain_hash(&self, hash: u64) -> bool {
+        let group = group_of_hash(hash, self.max_parallelism);
+        (self.first..self.end).contains(&group)
+    }
+
+    /// The groups of both.
+    pub(super) fn within(self, (first, end): (u32, u32)) -> KeyGroups {
+        KeyGroups {
+            first: self.first.max(first),
+            end: self.end.min(end),
+            ..self
+        }
+    }
+
+    /// Whether each of them is in exactly one of these ranges, which are within them.
+    pub(super) fn are_covered_by(&self, mut ranges: Vec<(u32, u32)>) -> bool {
+        ranges.retain(|(first, end)| first < end);
+        ranges.sort_unstable();
+        let mut covered = self.first;
+        for (first, end) in ranges {
+            if first != covered {
+                return false;
+            }
+            covered = end;
+        }
+        covered == self.end.max(self.first)
+    }
+
+    /// The first one, and the first one that is not included.
+    pub(super) fn range(&self) -> (u32, u32) {
+        (self.first, self.end)
+    }
+
+    pub(super) fn max_parallelism(&self) -> u32 {
+        self.max_parallelism
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::key::subtask_of_group;
+
+    proptest! {
+        #[test]
+        fn each_group_is_that_of_the_subtask_which_gets_its_records(
+            parallelism in 1_u32..50, beyond in 0_u32..200,
+        ) {
+            let max = parallelism + beyond;
+            for group in 0..max {
+                let owner = subtask_of_group(group, parallelism, max);
+                for subtask in 0..parallelism {
+                    let (first, end) = KeyGroups::of_subtask(subtask, parallelism, max).range();
+                    prop_assert_eq!((first..end).contains(&group), subtask == owner);
+                }
+            }
+        }
+    }
+}
