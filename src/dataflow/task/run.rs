@@ -289,12 +289,13 @@ impl Run {
     ) -> Result<(), TaskError> {
         loop {
             make_room(chain, outputs).await?;
-            match gate.poll()? {
+            match gate.poll(|_| false)? {
                 Input::Batch(batch) => {
                     self.counters.count_in(&batch);
                     process(Element::Batch(batch), chain, outputs).await?;
                 }
                 Input::Time(signal) => process(Element::Time(signal), chain, outputs).await?,
+                Input::Barrier(..) | Input::ChannelEnded(_) => {}
                 Input::Idle => rest(gate.readable(), chain, outputs, Until::Emission).await?,
                 Input::Ended => return Ok(()),
             }

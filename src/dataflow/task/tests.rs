@@ -121,6 +121,7 @@ fn chained() -> TaskSpec {
         name: name.to_owned(),
         spec: spec.to_json(),
         output,
+        uid: String::new(),
     };
     let source = OperatorSpec::Datagen(operators::Datagen {
         rate: None,
