@@ -151,8 +151,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Has the source and all operators continue from a snapshot of this subtask. Blocks.
-    pub(super) fn restore(&mut self, subtask: &SubtaskSnapshot) -> Result<(), TaskError> {
+    fn restore(&mut self, subtask: &SubtaskSnapshot) -> Result<(), TaskError> {
         if let Some((place, source)) = &mut self.source {
             let restored = source.restore(&Restored::of(&place.uid, subtask));
             restored.map_err(|error| place.error(error))?;
@@ -164,8 +163,12 @@ impl Chain {
         Ok(())
     }
 
-    /// Opens all operators, the last one first, so that no operator emits to one that is not open. Blocks.
-    pub(super) fn open(mut self) -> Result<Chain, TaskError> {
+    /// Opens all operators, the last one first, so that no operator emits to one that is not open. If there is a
+    /// snapshot of this subtask, all of them have taken their state from it before. Blocks.
+    pub(super) fn open(mut self, snapshot: Option<&SubtaskSnapshot>) -> Result<Chain, TaskError> {
+        if let Some(snapshot) = snapshot {
+            self.restore(snapshot)?;
+        }
         for link in self.links.iter_mut().rev() {
             link.operator
                 .open()

@@ -13,6 +13,7 @@ mod externals;
 mod outputs;
 mod pace;
 mod plan;
+mod restore;
 mod run;
 mod status;
 #[cfg(test)]

@@ -22,6 +22,7 @@ use super::externals::{self, Until};
 use super::outputs::Outputs;
 use super::pace::Pace;
 use super::plan::{Plan, PlanError};
+use super::restore::Beginning;
 use super::status::{Counters, TaskStatus};
 use crate::coordination::CoordinatorRequest;
 use crate::end_guard::EndGuard;
@@ -62,14 +63,15 @@ impl Run {
         )
     }
 
-    pub(super) async fn run(self) -> Result<Vec<Committable>, TaskError> {
+    pub(super) async fn run(mut self) -> Result<Vec<Committable>, TaskError> {
+        let beginning = Beginning::take(&mut self.spec.deployment);
         let run = Arc::new(self);
         let planning = Arc::clone(&run);
         // The types of SQL expressions take long.
         let mut plan = task::spawn_blocking(move || planning.plan()).await??;
         // Registered first: consumers of a task that can't even open get the reason.
         let mut outputs = Outputs::register(&run.exchange, &mut plan, &run.counters)?;
-        match run.run_with(plan, &mut outputs).await {
+        match run.run_with(plan, beginning, &mut outputs).await {
             Ok(committables) => outputs.finish().await.map(|()| committables),
             Err(error) => {
                 outputs.fail(&error.to_string());
@@ -91,15 +93,31 @@ impl Run {
     async fn run_with(
         &self,
         mut plan: Plan,
+        beginning: Result<Beginning, PlanError>,
         outputs: &mut Outputs,
     ) -> Result<Vec<Committable>, TaskError> {
         self.status.send_replace(TaskStatus::Initializing);
+        let snapshot = match beginning? {
+            Beginning::Start => None,
+            Beginning::Snapshot(snapshot) => Some(snapshot),
+            Beginning::Ended => {
+                self.checkpoints.begin(plan.inputs.is_empty());
+                self.checkpoints.end_input();
+                self.status.send_replace(TaskStatus::Running);
+                return Ok(Vec::new());
+            }
+        };
         let uses_artifacts = plan.uses_artifacts(&*self.operators);
         let chain = Chain::build(&mut plan, &*self.operators)?;
         if uses_artifacts {
             self.fetch_artifacts(plan.job).await?;
         }
-        let mut chain = task::spawn_blocking(move || chain.open()).await??;
+        let is_restored = snapshot.is_some();
+        let opening = task::spawn_blocking(move || chain.open(snapshot.as_deref()));
+        let mut chain = opening.await??;
+        if is_restored {
+            failpoint("restore.opened").await;
+        }
         let source = chain.take_source();
         self.checkpoints.begin(source.is_some());
         self.status.send_replace(TaskStatus::Running);
