@@ -4,8 +4,8 @@
 //! extents of each target. The file has no name, so it disappears with the process, and dropping the last
 //! handle frees its space.
 //!
-//! Event-time signals and barriers are not kept: a consumer of a complete output gets the end right after the last record,
-//! and the end closes all windows.
+//! Event-time signals and barriers are not kept: a consumer of a complete output gets the end right after the last
+//! record, and the end closes all windows.
 
 use std::fs::File;
 use std::io;

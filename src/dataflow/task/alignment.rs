@@ -1,8 +1,8 @@
 //! Which channels of a task are blocked for a checkpoint, and when its cut is complete.
 //!
 //! Pure. A channel that has delivered the barrier is blocked until all that are live have; one that has ended counts.
-//! Invariants: `settled` never falls, and no number at or below it is taken up; a channel is blocked only while its task
-//! waits for the barriers of one number, which is above `settled`.
+//! Invariants: `settled` never falls, and no number at or below it is taken up; a channel is blocked only while its
+//! task waits for the barriers of one number, which is above `settled`.
 
 use tanist_proto::v1::CheckpointBarrier;
 

@@ -3,6 +3,7 @@
 
 mod checkpoints;
 mod region;
+mod scripted;
 
 use std::thread::{self, ThreadId};
 

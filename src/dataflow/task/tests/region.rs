@@ -1,204 +1,15 @@
-//! A region for tests of checkpoints: two subtasks of a source, fed by the test, and one task that collects their
-//! records, on the real exchange.
+//! A region for tests of checkpoints: two subtasks of a source that is chained with an operator, and one task that
+//! collects their records, on the real exchange.
 
 use std::collections::BTreeSet;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use arrow_array::cast::AsArray as _;
-use arrow_array::types::Int64Type;
 use tanist_proto::v1::{
     InputChannel, InputGate, JobEdge, Partitioning, SubtaskSnapshot, TaskRestore,
 };
-use tokio::sync::Notify;
 
+use super::scripted::{Collector, Counter, FEED_UID, Feed, Waiting};
 use super::*;
-use crate::state::{Restored, Snapshot};
-
-/// Names of the operators' state in snapshots.
-pub(super) const FEED_UID: &str = "the feed";
-pub(super) const COLLECTED: &str = "collected";
-
-/// How a source waits for more.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) enum Waiting {
-    #[default]
-    Notified,
-    ForAnHour,
-    Pending,
-}
-
-#[derive(Debug, Default)]
-struct Fed {
-    waiting: Waiting,
-    /// Number of records that it may emit.
-    allowed: i64,
-    /// Records in a batch; 0: one.
-    rows: i64,
-    is_over: bool,
-    is_open: bool,
-    emitted: i64,
-}
-
-/// A source of the numbers from `first` on. The test says up to where.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Feed {
-    first: i64,
-    fed: Arc<Mutex<Fed>>,
-    more: Arc<Notify>,
-}
-
-impl Feed {
-    pub(super) fn waiting(first: i64, waiting: Waiting) -> Feed {
-        let feed = Feed {
-            first,
-            ..Feed::default()
-        };
-        feed.fed.lock().waiting = waiting;
-        feed
-    }
-
-    /// Lets it emit this number of further records.
-    pub(super) fn feed(&self, records: i64) {
-        self.fed.lock().allowed += records;
-        self.more.notify_one();
-    }
-
-    /// Has it emit this number of records in a batch.
-    pub(super) fn in_batches_of(&self, rows: i64) {
-        self.fed.lock().rows = rows;
-    }
-
-    /// Lets it end once it has emitted what it may.
-    pub(super) fn end(&self) {
-        self.fed.lock().is_over = true;
-        self.more.notify_one();
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.fed.lock().is_open
-    }
-
-    /// The first records of this source.
-    pub(super) fn records(&self, count: i64) -> impl Iterator<Item = i64> {
-        self.first..self.first + count
-    }
-}
-
-impl Source for Feed {
-    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        let position = restored.position().expect("it was saved");
-        let position = i64::from_le_bytes(position.try_into().expect("a number"));
-        let mut fed = self.fed.lock();
-        assert!(!fed.is_open, "it is restored before it is opened");
-        fed.emitted = position;
-        fed.allowed += position;
-        Ok(())
-    }
-
-    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
-        snapshot.save_position(self.fed.lock().emitted.to_le_bytes().to_vec());
-        Ok(())
-    }
-
-    fn open(&mut self) -> Result<(), OperatorError> {
-        self.fed.lock().is_open = true;
-        Ok(())
-    }
-
-    fn next(&mut self, now: Instant) -> Result<SourceState, OperatorError> {
-        let mut fed = self.fed.lock();
-        if fed.emitted < fed.allowed {
-            let first = self.first + fed.emitted;
-            let rows = fed.rows.max(1).min(fed.allowed - fed.emitted);
-            fed.emitted += rows;
-            let numbers: Vec<i64> = (first..first + rows).collect();
-            return Ok(SourceState::Batch(batch([("n", ints(&numbers))])));
-        }
-        Ok(match fed.waiting {
-            _ if fed.is_over => SourceState::End,
-            Waiting::Notified => SourceState::WaitFor(Arc::clone(&self.more)),
-            Waiting::ForAnHour => SourceState::Wait(now + Duration::from_secs(3600)),
-            Waiting::Pending => SourceState::Pending,
-        })
-    }
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<()> {
-        Poll::Pending
-    }
-}
-
-#[derive(Debug, Default)]
-struct Collected {
-    records: Vec<i64>,
-    can_not_save: bool,
-}
-
-/// Collects all records.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Collector(Arc<Mutex<Collected>>);
-
-impl Collector {
-    pub(super) fn fail_to_save(&self, can_not_save: bool) {
-        self.0.lock().can_not_save = can_not_save;
-    }
-
-    pub(super) async fn has(&self, records: usize) {
-        let what = format!("{records} records");
-        wait_until(&what, || self.0.lock().records.len() >= records).await;
-    }
-
-    /// All records, each of which came once.
-    pub(super) fn records(&self) -> BTreeSet<i64> {
-        let records = &self.0.lock().records;
-        let set: BTreeSet<i64> = records.iter().copied().collect();
-        assert_eq!(set.len(), records.len(), "a record came twice");
-        set
-    }
-}
-
-impl Operator for Collector {
-    fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        self.0.lock().records = decode(restored.state(COLLECTED).expect("it was saved"));
-        Ok(())
-    }
-
-    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
-        let collected = self.0.lock();
-        if collected.can_not_save {
-            return Err(OperatorError::unavailable("the disk is full"));
-        }
-        let content = collected.records.iter().flat_map(|it| it.to_le_bytes());
-        snapshot.save(COLLECTED, content.collect());
-        Ok(())
-    }
-
-    fn process(&mut self, batch: RecordBatch, _: &mut Output) -> Result<(), OperatorError> {
-        let numbers = batch.column(0).as_primitive::<Int64Type>();
-        self.0.lock().records.extend(numbers.values());
-        Ok(())
-    }
-}
-
-fn decode(content: &[u8]) -> Vec<i64> {
-    let (numbers, []) = content.as_chunks::<8>() else {
-        panic!("{} bytes", content.len());
-    };
-    numbers.iter().copied().map(i64::from_le_bytes).collect()
-}
-
-/// The position that a source saved.
-pub(super) fn position_in(snapshot: &SubtaskSnapshot) -> i64 {
-    let position = Restored::of(FEED_UID, snapshot).position();
-    let position = position.expect("it was saved").try_into();
-    i64::from_le_bytes(position.expect("a number"))
-}
-
-/// The records that the collector saved.
-pub(super) fn records_in(snapshot: &SubtaskSnapshot) -> BTreeSet<i64> {
-    let content = Restored::of("collect", snapshot).state(COLLECTED);
-    decode(content.expect("it was saved")).into_iter().collect()
-}
 
 /// Builds the operators of a region.
 #[derive(Debug, Clone)]
@@ -214,13 +25,15 @@ impl OperatorFactory for Operators {
         spec: &OperatorSpec,
         _: Option<&SchemaRef>,
     ) -> Result<Option<SchemaRef>, OperatorError> {
-        Ok(spec.is_source().then(|| number(0).schema()))
+        Ok((!spec.is_sink()).then(|| number(0).schema()))
     }
 
     fn build(&self, spec: &OperatorSpec, at: &OperatorContext) -> Result<Built, OperatorError> {
-        Ok(match spec.is_source() {
-            true => Built::Source(Box::new(self.feeds[at.subtask as usize].clone())),
-            false => Built::Operator(Box::new(self.collector.clone())),
+        let feed = || self.feeds[at.subtask as usize].clone();
+        Ok(match (spec.is_source(), spec.is_sink()) {
+            (true, _) => Built::Source(Box::new(feed())),
+            (false, true) => Built::Operator(Box::new(self.collector.clone())),
+            (false, false) => Built::Operator(Box::new(Counter::default())),
         })
     }
 
@@ -402,13 +215,23 @@ pub(super) async fn blocked(task: &RunningTask, number: u64) {
     reached(task, is_blocked).await;
 }
 
-/// A graph of two sources and a sink behind a global edge.
+/// A graph of two subtasks of a source and a sink behind a global edge.
 fn region_graph() -> TaskSpec {
     let chained = chained();
     let mut source = chained.graph.vertices[0].clone();
     let mut sink = source.clone();
     source.operators.truncate(1);
     source.operators[0].uid = FEED_UID.to_owned();
+    let count = operators::Count {
+        keys: Vec::new(),
+        emit: Some(operators::Emit::Updates),
+    };
+    source.operators.push(GraphOperator {
+        name: "count".to_owned(),
+        spec: OperatorSpec::from(count).to_json(),
+        ..source.operators[0].clone()
+    });
+    source.operators[1].uid = String::new();
     source.parallelism = 2;
     sink.operators.remove(0);
     sink.operators[0].name = "collect".to_owned();
