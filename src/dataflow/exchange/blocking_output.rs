@@ -4,8 +4,8 @@
 //! extents of each target. The file has no name, so it disappears with the process, and dropping the last
 //! handle frees its space.
 //!
-//! Event-time signals are not kept: a consumer of a complete output gets the end right after the last record,
-//! and the end closes all windows.
+//! Event-time signals and barriers are not kept: a consumer of a complete output gets the end right after the last
+//! record, and the end closes all windows.
 
 use std::fs::File;
 use std::io;
@@ -202,6 +202,7 @@ pub(super) mod tests {
             match channel.pop() {
                 Popped::Batch(batch) => batches.push(batch),
                 Popped::Time(signal) => panic!("{signal:?} was kept"),
+                Popped::Barrier(barrier) => panic!("{barrier:?} was kept"),
                 Popped::Empty => tokio::task::yield_now().await,
                 Popped::Finished => break,
                 Popped::Failed(cause) => panic!("{cause}"),

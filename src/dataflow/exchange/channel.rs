@@ -1,6 +1,7 @@
 //! A bounded queue of batches between one producer and one consumer; it provides backpressure. Event-time
 //! signals are queued between the batches. They take no place and need no credit, since of consecutive signals
-//! only the last watermark is kept, and idle after it.
+//! only the last watermark is kept, and idle after it. Barriers of checkpoints take no place and need no credit
+//! either; each is kept, and separates the signals before it from those after it.
 //!
 //! Between tasks of one TaskManager one queue is the whole channel. Over the network there is one at each end:
 //! the server sends from the producer's queue while it has credit from the consumer, and the free places of the
@@ -11,11 +12,12 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use parking_lot::Mutex;
+use tanist_proto::v1::CheckpointBarrier;
 use tokio::sync::{Notify, Semaphore};
 
 use super::budget::NetworkBudget;
 use crate::record::size_of;
-use crate::time::{Element, TimeSignal};
+use crate::time::TimeSignal;
 
 /// Maximum number of batches in a queue.
 pub(super) const PLACES: usize = 8;
@@ -32,12 +34,21 @@ pub(crate) struct Closed(pub(crate) String);
 pub(super) enum Popped {
     Batch(RecordBatch),
     Time(TimeSignal),
+    Barrier(CheckpointBarrier),
     /// Nothing yet; the reader will be notified.
     Empty,
     /// The end: all batches were taken.
     Finished,
     /// The end, with batches missing, for this reason.
     Failed(String),
+}
+
+/// What waits in a queue.
+#[derive(Debug)]
+enum Queued {
+    Batch(RecordBatch),
+    Time(TimeSignal),
+    Barrier(CheckpointBarrier),
 }
 
 #[derive(Debug, Clone)]
@@ -48,7 +59,7 @@ enum End {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Element>,
+    queue: VecDeque<Queued>,
     /// Number of batches in the queue.
     batches: usize,
     bytes: usize,
@@ -136,20 +147,37 @@ impl Channel {
         true
     }
 
-    /// Adds an event-time signal. It replaces the last watermark if no batch was added since.
+    /// Adds an event-time signal. It replaces the last watermark if no batch or barrier was added since.
     pub(super) fn signal(&self, signal: TimeSignal) {
         let mut state = self.state.lock();
         if state.end.is_some() {
             return;
         }
         let mut signals = Vec::new();
-        while let Some(Element::Time(said)) = state.queue.back().cloned() {
+        while let Some(Queued::Time(said)) = state.queue.back() {
+            signals.insert(0, *said);
             state.queue.pop_back();
-            signals.insert(0, said);
         }
         signal.add_to(&mut signals);
-        state.queue.extend(signals.into_iter().map(Element::Time));
+        state.queue.extend(signals.into_iter().map(Queued::Time));
         state.wake();
+    }
+
+    /// Adds a barrier behind all that was added before.
+    pub(super) fn barrier(&self, barrier: CheckpointBarrier) {
+        let mut state = self.state.lock();
+        if state.end.is_none() {
+            state.queue.push_back(Queued::Barrier(barrier));
+            state.wake();
+        }
+    }
+
+    /// Why batches will be missing, if some will.
+    pub(super) fn failure(&self) -> Option<String> {
+        match &self.state.lock().end {
+            Some(End::Failed(cause)) => Some(cause.clone()),
+            Some(End::Finished) | None => None,
+        }
     }
 
     /// Waits until there is enough credit for a message, and grants it.
@@ -204,8 +232,9 @@ impl Channel {
     pub(super) fn pop(&self) -> Popped {
         let mut state = self.state.lock();
         let batch = match state.queue.pop_front() {
-            Some(Element::Batch(batch)) => batch,
-            Some(Element::Time(signal)) => return Popped::Time(signal),
+            Some(Queued::Batch(batch)) => batch,
+            Some(Queued::Time(signal)) => return Popped::Time(signal),
+            Some(Queued::Barrier(barrier)) => return Popped::Barrier(barrier),
             None => {
                 return match &state.end {
                     None => Popped::Empty,
@@ -226,7 +255,7 @@ impl Channel {
 impl Channel {
     /// Takes the next element; a batch uses one credit. `None`: a batch is queued and there is no credit.
     pub(super) fn pop_with(&self, credit: &Semaphore) -> Option<Popped> {
-        let wants_credit = matches!(self.state.lock().queue.front(), Some(Element::Batch(_)));
+        let wants_credit = matches!(self.state.lock().queue.front(), Some(Queued::Batch(_)));
         if !wants_credit {
             return Some(self.pop());
         }
@@ -241,7 +270,7 @@ impl State {
         self.bytes += size;
         self.budget.take(size);
         self.batches += 1;
-        self.queue.push_back(Element::Batch(batch));
+        self.queue.push_back(Queued::Batch(batch));
         self.wake();
     }
 
@@ -388,6 +417,38 @@ mod tests {
         assert!(matches!(last, Popped::Time(TimeSignal::Watermark(100))));
         assert!(matches!(channel.pop(), Popped::Time(TimeSignal::Idle)));
         assert!(matches!(channel.pop(), Popped::Empty));
+    }
+
+    #[test]
+    fn barriers_take_no_place_need_no_credit_and_separate_what_is_before_them_from_what_follows() {
+        let channel = Channel::default();
+        let barrier = |number| CheckpointBarrier {
+            number,
+            ..CheckpointBarrier::default()
+        };
+        assert_eq!(fill(&channel, &texts("w", &["a"])), PLACES);
+        channel.signal(TimeSignal::Watermark(1));
+        channel.barrier(barrier(1));
+        channel.barrier(barrier(2));
+        channel.signal(TimeSignal::Watermark(2));
+        for _ in 0..PLACES {
+            assert!(matches!(channel.pop(), Popped::Batch(_)));
+        }
+        let credit = Semaphore::new(0);
+        let next = || {
+            format!(
+                "{:?}",
+                channel.pop_with(&credit).expect("no credit is needed")
+            )
+        };
+        assert_eq!(next(), "Time(Watermark(1))");
+        for number in [1, 2] {
+            assert_eq!(next(), format!("{:?}", Popped::Barrier(barrier(number))));
+        }
+        assert_eq!(next(), "Time(Watermark(2))");
+        channel.finish();
+        channel.barrier(barrier(3));
+        assert_eq!(next(), "Finished");
     }
 
     #[test]

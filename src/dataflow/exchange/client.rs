@@ -126,6 +126,7 @@ impl Request {
         channel: &Channel,
     ) -> Result<(), String> {
         let mut decoder = Decoder::default();
+        let mut last_barrier = 0;
         loop {
             let frame = read_frame(reader, LARGEST_BODY)
                 .await
@@ -153,6 +154,19 @@ impl Request {
                 FrameType::Time => {
                     let signal = frame::decode_time(&frame.body);
                     channel.signal(signal.map_err(|error| self.connection_lost(&error))?);
+                }
+                FrameType::Barrier => {
+                    let barrier = frame::decode_barrier(&frame.body);
+                    let barrier = barrier.map_err(|error| self.connection_lost(&error))?;
+                    // A task takes up no number twice, and none below one that it took up.
+                    if barrier.number <= last_barrier {
+                        let (address, number) = (&self.address, barrier.number);
+                        return Err(format!(
+                            "{address} sent the barrier of {number} after that of {last_barrier}"
+                        ));
+                    }
+                    last_barrier = barrier.number;
+                    channel.barrier(barrier);
                 }
                 FrameType::End => return Ok(()),
                 FrameType::Failed => return Err(String::from_utf8_lossy(&frame.body).into_owned()),

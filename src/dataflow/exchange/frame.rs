@@ -10,6 +10,7 @@ use arrow_buffer::Buffer;
 use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, Schema};
+use tanist_proto::v1::CheckpointBarrier;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::time::TimeSignal;
@@ -42,12 +43,16 @@ pub(super) enum FrameType {
     Failed = 7,
     /// Producer: event time, a watermark (i64) or an empty body for idle. Needs no credit.
     Time = 8,
+    /// Producer: the barrier of a checkpoint, its three numbers (u64 each). Needs no credit.
+    Barrier = 9,
 }
 
 impl FrameType {
     fn of(byte: u8) -> io::Result<FrameType> {
-        use FrameType::{Answer, Batch, Credit, End, Failed, Hello, Schema, Time};
-        let types = [Hello, Credit, Answer, Schema, Batch, End, Failed, Time];
+        use FrameType::{Answer, Barrier, Batch, Credit, End, Failed, Hello, Schema, Time};
+        let types = [
+            Hello, Credit, Answer, Schema, Batch, End, Failed, Time, Barrier,
+        ];
         let found = types.into_iter().find(|frame| *frame as u8 == byte);
         found.ok_or_else(|| invalid(format!("frame of unknown type {byte}")))
     }
@@ -124,6 +129,38 @@ pub(super) fn decode_time(body: &[u8]) -> io::Result<TimeSignal> {
         Err(_) if body.is_empty() => Ok(TimeSignal::Idle),
         Err(_) => Err(invalid(format!("a time of {} bytes", body.len()))),
     }
+}
+
+/// Encodes the body of a [`FrameType::Barrier`].
+pub(super) fn encode_barrier(barrier: CheckpointBarrier) -> Vec<u8> {
+    let CheckpointBarrier {
+        number,
+        newest,
+        floor,
+    } = barrier;
+    [number, newest, floor].map(u64::to_le_bytes).concat()
+}
+
+/// Decodes the body of a [`FrameType::Barrier`]. Numbers are given out from 1 on, and what a barrier says about
+/// earlier ones can't be above its own.
+pub(super) fn decode_barrier(body: &[u8]) -> io::Result<CheckpointBarrier> {
+    let (words, []) = body.as_chunks::<8>() else {
+        return Err(invalid(format!("a barrier of {} bytes", body.len())));
+    };
+    let &[number, newest, floor] = words else {
+        return Err(invalid(format!("a barrier of {} bytes", body.len())));
+    };
+    let [number, newest, floor] = [number, newest, floor].map(u64::from_le_bytes);
+    if newest >= number || floor > number {
+        return Err(invalid(format!(
+            "a barrier of checkpoint {number} with snapshot {newest} and floor {floor}"
+        )));
+    }
+    Ok(CheckpointBarrier {
+        number,
+        newest,
+        floor,
+    })
 }
 
 pub(super) fn invalid(message: String) -> io::Error {
@@ -245,6 +282,31 @@ mod tests {
             assert_eq!(decode_time(&encode_time(signal)).expect("a time"), signal);
         }
         assert!(decode_time(&[1, 2]).is_err());
+    }
+
+    #[test]
+    fn barriers_round_trip_and_impossible_ones_are_refused() {
+        let barrier = |number, newest, floor| CheckpointBarrier {
+            number,
+            newest,
+            floor,
+        };
+        for valid in [barrier(1, 0, 0), barrier(1, 0, 1), barrier(u64::MAX, 7, 3)] {
+            let decoded = decode_barrier(&encode_barrier(valid));
+            assert_eq!(decoded.expect("a barrier"), valid);
+        }
+        for invalid in [barrier(0, 0, 0), barrier(3, 3, 0), barrier(3, 2, 4)] {
+            assert!(decode_barrier(&encode_barrier(invalid)).is_err());
+        }
+        let body = encode_barrier(barrier(3, 2, 1));
+        for cut in [
+            &body[..16],
+            &body[..23],
+            &[],
+            &[&body[..], &[0; 8]].concat(),
+        ] {
+            assert!(decode_barrier(cut).is_err());
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The input of a task: all channels of all its edges, read in turn.
+//!
+//! The caller says which channels are blocked for a checkpoint, and is told of barriers and of the ends of single
+//! channels. Nothing is taken from a blocked channel, but its failure is found.
 
 use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
-use tanist_proto::v1::ExecutionId;
+use tanist_proto::v1::{CheckpointBarrier, ExecutionId};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -29,6 +32,10 @@ pub(crate) enum Input {
     Batch(RecordBatch),
     /// Event time over all channels has reached this.
     Time(TimeSignal),
+    /// A channel has delivered the barrier of a checkpoint.
+    Barrier(usize, CheckpointBarrier),
+    /// A channel has ended.
+    ChannelEnded(usize),
     /// Nothing at the moment.
     Idle,
     /// All producers have ended.
@@ -37,6 +44,8 @@ pub(crate) enum Input {
 
 /// An input channel, and where its consumption is recorded.
 pub(super) struct Source {
+    /// Number of the channel among all that the gate had at first.
+    pub(super) number: usize,
     pub(super) producer: String,
     /// Empty until the producer was found.
     pub(super) channel: Arc<OnceLock<Arc<Channel>>>,
@@ -60,6 +69,8 @@ pub(crate) struct InputGate {
     sources: Vec<Source>,
     next: usize,
     alignment: Alignment,
+    /// A channel has ended, which may move event time on.
+    has_lost_channel: bool,
     readable: Arc<Notify>,
     /// Tasks that find local producers and fill remote channels.
     _openers: JoinSet<()>,
@@ -75,13 +86,24 @@ impl InputGate {
             sources,
             next: 0,
             alignment: Alignment::default(),
+            has_lost_channel: false,
             readable,
             _openers: openers,
         }
     }
 
-    /// Returns the next batch of any channel, in turn.
-    pub(crate) fn poll(&mut self) -> Result<Input, InputError> {
+    /// Number of channels that have not ended. Before the first has, they are numbered from 0.
+    pub(crate) fn channels(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Returns what comes next of any channel, in turn.
+    pub(crate) fn poll(&mut self, is_blocked: impl Fn(usize) -> bool) -> Result<Input, InputError> {
+        if std::mem::take(&mut self.has_lost_channel)
+            && let Some(signal) = self.align()
+        {
+            return Ok(Input::Time(signal));
+        }
         if let Some(signal) = self.alignment.pending() {
             return Ok(Input::Time(signal));
         }
@@ -89,11 +111,14 @@ impl InputGate {
         while looked_at < self.sources.len() {
             let index = self.next % self.sources.len();
             let source = &mut self.sources[index];
-            match source
-                .channel
-                .get()
-                .map_or(Popped::Empty, |channel| channel.pop())
-            {
+            let popped = match source.channel.get() {
+                None => Popped::Empty,
+                Some(channel) if is_blocked(source.number) => {
+                    channel.failure().map_or(Popped::Empty, Popped::Failed)
+                }
+                Some(channel) => channel.pop(),
+            };
+            match popped {
                 Popped::Batch(batch) => {
                     self.next = index + 1;
                     return Ok(Input::Batch(batch));
@@ -108,21 +133,30 @@ impl InputGate {
                         return Ok(Input::Time(signal));
                     }
                 }
+                Popped::Barrier(barrier) => {
+                    let number = source.number;
+                    self.next = index + 1;
+                    return Ok(Input::Barrier(number, barrier));
+                }
                 Popped::Empty => {
                     self.next = index + 1;
                     looked_at += 1;
                 }
                 Popped::Finished => {
-                    let Source { local, channel, .. } = self.sources.swap_remove(index);
+                    let Source {
+                        number,
+                        local,
+                        channel,
+                        ..
+                    } = self.sources.swap_remove(index);
                     if let (Some(local), Some(channel)) = (local, channel.get()) {
                         local
                             .partitions
                             .consumed(local.partition, local.target, channel);
                     }
                     // A channel that has ended no longer holds event time back.
-                    if let Some(signal) = self.align() {
-                        return Ok(Input::Time(signal));
-                    }
+                    self.has_lost_channel = true;
+                    return Ok(Input::ChannelEnded(number));
                 }
                 Popped::Failed(cause) => {
                     return Err(InputError {

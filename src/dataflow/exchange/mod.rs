@@ -244,7 +244,7 @@ impl Exchange {
     ) -> InputGate {
         let readable = Arc::new(Notify::new());
         let mut openers = JoinSet::new();
-        let sources = requests.into_iter().map(|request| {
+        let sources = requests.into_iter().enumerate().map(|(number, request)| {
             let producer = request.producer.clone();
             let channel = Arc::new(OnceLock::new());
             let here = (
@@ -291,6 +291,7 @@ impl Exchange {
                 }
             }
             gate::Source {
+                number,
                 producer,
                 channel,
                 local,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::v1::CheckpointBarrier;
 use tokio::sync::watch;
 
 use super::blocking_output::Kept;
@@ -324,6 +325,13 @@ impl PartitionWriter {
         self.channels
             .iter()
             .for_each(|channel| channel.signal(signal));
+    }
+
+    /// Sends a barrier to all channels, behind what was pushed before.
+    pub(crate) fn barrier(&self, barrier: CheckpointBarrier) {
+        self.channels
+            .iter()
+            .for_each(|channel| channel.barrier(barrier));
     }
 
     /// Whether all consumers are attached.

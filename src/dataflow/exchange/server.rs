@@ -250,6 +250,10 @@ async fn send(
                 Some(Popped::Time(signal)) => {
                     write_frame(writer, FrameType::Time, &frame::encode_time(signal)).await?;
                 }
+                Some(Popped::Barrier(barrier)) => {
+                    let body = frame::encode_barrier(barrier);
+                    write_frame(writer, FrameType::Barrier, &body).await?;
+                }
                 Some(Popped::Finished) => return write_frame(writer, FrameType::End, &[]).await,
                 Some(Popped::Failed(cause)) => {
                     return write_frame(writer, FrameType::Failed, cause.as_bytes()).await;

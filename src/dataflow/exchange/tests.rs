@@ -1,13 +1,16 @@
 //! The exchange over real sockets: which consumers are served, which are refused, and what a lost connection
 //! causes.
 
+mod barriers;
+
 use std::time::Duration;
 
-use tanist_proto::v1::TaskManagerLocation;
+use tanist_proto::v1::{CheckpointBarrier, TaskManagerLocation};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::testing::{TaskManager, batch, cluster, ints, wait_until};
+use crate::time::TimeSignal;
 
 fn partition() -> PartitionId {
     PartitionId {
@@ -61,14 +64,14 @@ async fn read(gate: &mut InputGate) -> Result<Vec<i64>, InputError> {
     let mut numbers = Vec::new();
     let reading = async {
         loop {
-            match gate.poll()? {
+            match gate.poll(|_| false)? {
                 Input::Batch(batch) => {
                     let mut line = Vec::new();
                     crate::record::write_lines(&batch, "", &mut line);
                     let line = String::from_utf8_lossy(&line);
                     numbers.extend(line.lines().filter_map(|line| line.parse::<i64>().ok()));
                 }
-                Input::Time(_) => {}
+                Input::Time(_) | Input::Barrier(..) | Input::ChannelEnded(_) => {}
                 Input::Idle => gate.readable().await,
                 Input::Ended => return Ok(numbers),
             }
@@ -209,7 +212,7 @@ async fn a_second_consumer_another_job_incarnation_and_another_task_manager_are_
 
     let mut first = open(&managers[0], request(location, attempt(1)), 1);
     wait_until("the first consumer is there", || {
-        matches!(first.poll(), Ok(Input::Idle)) && first.opened()
+        matches!(first.poll(|_| false), Ok(Input::Idle)) && first.opened()
     })
     .await;
     for consumer in &managers {
@@ -298,7 +301,7 @@ async fn a_failed_or_stopped_producer_breaks_its_consumers_off_with_its_reason()
         let writer = register(&managers[0], attempt(1));
         let mut gate = open(consumer, request(&managers[0].location, attempt(1)), 1);
         wait_until("the channel is open", || {
-            writer.is_read() && matches!(gate.poll(), Ok(Input::Idle))
+            writer.is_read() && matches!(gate.poll(|_| false), Ok(Input::Idle))
         })
         .await;
         drop(writer);
@@ -346,7 +349,7 @@ async fn a_connection_that_is_cut_breaks_the_consumer_off_naming_the_producer() 
     let mut gate = open(&consumer, request(&location, attempt(1)), 1);
     writer.push(0, numbers(1)).await.expect("there is a place");
     wait_until("the batch arrives", || {
-        matches!(gate.poll(), Ok(Input::Batch(_)))
+        matches!(gate.poll(|_| false), Ok(Input::Batch(_)))
     })
     .await;
     relaying.abort();
@@ -380,7 +383,7 @@ async fn a_connection_of_which_the_consumer_does_not_know_that_it_is_lost_ends_t
     let mut gate = open(&consumer, request(&location, attempt(1)), 1);
     writer.push(0, numbers(1)).await.expect("there is a place");
     wait_until("the batch arrives", || {
-        matches!(gate.poll(), Ok(Input::Batch(_)))
+        matches!(gate.poll(|_| false), Ok(Input::Batch(_)))
     })
     .await;
     cut.send(()).expect("the relay lives");
@@ -395,7 +398,10 @@ async fn a_connection_of_which_the_consumer_does_not_know_that_it_is_lost_ends_t
     let pushing = tokio::time::timeout(Duration::from_secs(60), pushing);
     let cause = pushing.await.expect("it does not wait forever");
     assert!(cause.contains("connection to its consumer at"), "{cause}");
-    assert!(matches!(gate.poll(), Ok(Input::Idle)), "it knows nothing");
+    assert!(
+        matches!(gate.poll(|_| false), Ok(Input::Idle)),
+        "it knows nothing"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,23 +3,25 @@
 use std::sync::Arc;
 use std::task::Context;
 
-use tanist_proto::v1::Committable;
+use tanist_proto::v1::{Committable, SubtaskSnapshot};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::error::TaskError;
 use super::pace::Pace;
 use super::plan::{Plan, PlannedOperator};
-use super::run::TaskError;
 use crate::operator::{
     Built, EndOfInput, ExternalStatus, Operator, OperatorError, OperatorFactory, Output,
     PrepareCommit, Source,
 };
+use crate::state::{Restored, Snapshot};
 use crate::time::Element;
 
-/// Names the operator and subtask in an error.
+/// Names the operator and subtask in an error, and the operator in a snapshot.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     operator: String,
+    uid: String,
     number: u32,
     parallelism: u32,
 }
@@ -30,6 +32,7 @@ impl Place {
             operator,
             number,
             parallelism,
+            uid: _,
         } = self.clone();
         TaskError::Operator {
             operator,
@@ -82,11 +85,13 @@ impl Chain {
         for planned in plan.operators.drain(..) {
             let PlannedOperator {
                 name,
+                uid,
                 spec,
                 context,
             } = planned;
             let place = Place {
                 operator: name,
+                uid,
                 number,
                 parallelism,
             };
@@ -111,6 +116,7 @@ impl Chain {
         let link = |operator| Link {
             place: Place {
                 operator: "tested".to_owned(),
+                uid: "tested".to_owned(),
                 number: 1,
                 parallelism: 1,
             },
@@ -124,8 +130,45 @@ impl Chain {
         }
     }
 
-    /// Opens all operators, the last one first, so that no operator emits to one that is not open. Blocks.
-    pub(super) fn open(mut self) -> Result<Chain, TaskError> {
+    /// Saves the state of the source, if there is one, and then of the operators, in the order of the chain.
+    pub(super) fn snapshot(
+        &mut self,
+        source: Option<(&Place, &mut Box<dyn Source>)>,
+        subtask: &mut SubtaskSnapshot,
+    ) -> Result<(), TaskError> {
+        if let Some((place, source)) = source {
+            let mut snapshot = Snapshot::default();
+            let saved = source.snapshot(&mut snapshot);
+            saved.map_err(|error| place.error(error))?;
+            snapshot.add_to(subtask, &place.uid);
+        }
+        for Link { place, operator } in &mut self.links {
+            let mut snapshot = Snapshot::default();
+            let saved = operator.snapshot(&mut snapshot);
+            saved.map_err(|error| place.error(error))?;
+            snapshot.add_to(subtask, &place.uid);
+        }
+        Ok(())
+    }
+
+    fn restore(&mut self, subtask: &SubtaskSnapshot) -> Result<(), TaskError> {
+        if let Some((place, source)) = &mut self.source {
+            let restored = source.restore(&Restored::of(&place.uid, subtask));
+            restored.map_err(|error| place.error(error))?;
+        }
+        for Link { place, operator } in &mut self.links {
+            let restored = operator.restore(&Restored::of(&place.uid, subtask));
+            restored.map_err(|error| place.error(error))?;
+        }
+        Ok(())
+    }
+
+    /// Opens all operators, the last one first, so that no operator emits to one that is not open. If there is a
+    /// snapshot of this subtask, all of them have taken their state from it before. Blocks.
+    pub(super) fn open(mut self, snapshot: Option<&SubtaskSnapshot>) -> Result<Chain, TaskError> {
+        if let Some(snapshot) = snapshot {
+            self.restore(snapshot)?;
+        }
         for link in self.links.iter_mut().rev() {
             link.operator
                 .open()

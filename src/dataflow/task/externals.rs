@@ -8,7 +8,7 @@ use std::future::{pending, poll_fn};
 use std::task::{Context, Poll};
 
 use super::chain::Chain;
-use super::run::TaskError;
+use super::error::TaskError;
 use crate::operator::{ExternalStatus, Output};
 
 /// What the task waits for.

@@ -4,12 +4,16 @@
 //! and publishes its status in a `watch` that keeps the last value. It ends by itself or when it is cancelled;
 //! the JobMaster restarts it. A task can't end the process: an operator's panic fails only its task.
 
+mod alignment;
 mod chain;
 mod checkpoint;
+mod checkpoint_control;
+mod error;
 mod externals;
 mod outputs;
 mod pace;
 mod plan;
+mod restore;
 mod run;
 mod status;
 #[cfg(test)]
@@ -34,7 +38,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub use checkpoint::{CheckpointProgress, CheckpointStatus};
 pub use status::TaskStatus;
 
-use self::run::TaskError;
+use self::checkpoint_control::CheckpointControl;
+use self::error::TaskError;
 use self::status::Counters;
 use crate::coordination::CoordinatorRequest;
 use crate::end_guard::{EndGuard, EndWaiter};
@@ -127,6 +132,9 @@ impl TaskRuntime {
         let cancel = CancellationToken::new();
         let stop = CancellationToken::new();
         let (end_guard, end_waiter) = EndGuard::new();
+        let restored = spec.deployment.restore.as_ref();
+        let restored = restored.map_or(0, |restore| restore.number);
+        let checkpoints = Arc::new(CheckpointControl::above(restored));
         let coordinator_requests = self.coordinator_requests.lock();
         let task = run::Run {
             spec,
@@ -137,22 +145,22 @@ impl TaskRuntime {
             counters: Arc::clone(&counters),
             status: sender.clone(),
             stop: stop.clone(),
+            checkpoints: Arc::clone(&checkpoints),
         };
         drop(coordinator_requests);
         let name = task.name();
-        self.runtime.spawn(supervise(
-            name,
-            task.run(),
-            sender,
-            cancel.clone(),
-            end_waiter,
-        ));
+        let running = supervise(name, task.run(), sender, cancel.clone(), end_waiter);
+        let ending = Arc::clone(&checkpoints);
+        self.runtime.spawn(async move {
+            running.await;
+            ending.close();
+        });
         RunningTask {
             status,
             counters,
             cancel: cancel.drop_guard(),
             stop,
-            checkpoints: watch::channel(CheckpointStatus::default()).1,
+            checkpoints,
         }
     }
 }
@@ -164,7 +172,7 @@ pub struct RunningTask {
     counters: Arc<Counters>,
     cancel: DropGuard,
     stop: CancellationToken,
-    checkpoints: watch::Receiver<CheckpointStatus>,
+    checkpoints: Arc<CheckpointControl>,
 }
 
 impl RunningTask {
@@ -182,22 +190,22 @@ impl RunningTask {
 
     /// Begins a checkpoint at the task's source: it injects the barrier between two batches. Idempotent.
     pub fn trigger(&self, barrier: CheckpointBarrier) -> Answer {
-        Answer::Refused(format!("checkpoint {} is not taken", barrier.number))
+        self.checkpoints.trigger(barrier)
     }
 
     /// Tells the task that a checkpoint is aborted: it no longer waits for its barriers, and takes it up no more.
     pub fn abort_checkpoint(&self, number: u64) {
-        let _ = number;
+        self.checkpoints.abort(number);
     }
 
     /// Makes the task decline the checkpoint for which it blocks inputs, if there is one.
     pub fn decline_blocked(&self, reason: &str) {
-        let _ = reason;
+        self.checkpoints.decline_blocked(reason);
     }
 
     /// What the task has done for checkpoints. The last value stays, also after its end.
     pub fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
-        self.checkpoints.clone()
+        self.checkpoints.status()
     }
 
     /// Counters of the task up to now.

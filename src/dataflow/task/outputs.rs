@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use futures::future::try_join_all;
+use tanist_proto::v1::CheckpointBarrier;
 use tokio::time::Instant;
 
+use super::error::TaskError;
 use super::plan::{Plan, PlannedOutput};
-use super::run::TaskError;
 use super::status::Counters;
 use crate::exchange::{
     Closed, CompleteOutput, Exchange, KeepingWriter, KeptError, PartitionWriter,
@@ -58,6 +59,14 @@ impl Writer {
     fn signal(&self, signal: TimeSignal) {
         match self {
             Writer::Pipelined(writer) => writer.signal(signal),
+            Writer::Blocking(_) => {}
+        }
+    }
+
+    /// Sends a barrier. A complete output gets none: its consumers are of another region.
+    fn barrier(&self, barrier: CheckpointBarrier) {
+        match self {
+            Writer::Pipelined(writer) => writer.barrier(barrier),
             Writer::Blocking(_) => {}
         }
     }
@@ -157,6 +166,13 @@ impl Outputs {
         }
         self.flushed_at = Instant::now();
         Ok(())
+    }
+
+    /// Sends a barrier behind all that was flushed. The caller has flushed.
+    pub(super) fn barrier(&self, barrier: CheckpointBarrier) {
+        self.edges
+            .iter()
+            .for_each(|edge| edge.writer.barrier(barrier));
     }
 
     async fn push_ready(&mut self) -> Result<(), TaskError> {

@@ -63,6 +63,8 @@ fn mismatch(message: impl Into<String>) -> PlanError {
 /// An operator of the chain and its context.
 pub(super) struct PlannedOperator {
     pub(super) name: String,
+    /// Names its state in snapshots.
+    pub(super) uid: String,
     pub(super) spec: OperatorSpec,
     pub(super) context: OperatorContext,
 }
@@ -226,8 +228,13 @@ fn plan_operators(
             ..first.clone()
         };
         input = output;
+        let uid = match operator.uid.is_empty() {
+            true => name.clone(),
+            false => operator.uid.clone(),
+        };
         planned.push(PlannedOperator {
             name,
+            uid,
             spec,
             context,
         });

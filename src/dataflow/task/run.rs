@@ -1,117 +1,34 @@
 //! The loop of a task. Cancelling drops the future: there is an await point at least once a batch.
+//!
+//! Checkpoints are taken up between two elements. `CheckpointControl` owns what is to be taken up; the loop asks it.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
 
-use arrow_schema::ArrowError;
 use futures::FutureExt as _;
+use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
-use tanist_proto::v1::Committable;
+use tanist_proto::v1::{CheckpointBarrier, Committable, SubtaskSnapshot};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{self, JoinError};
+use tokio::task;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::TaskSpec;
 use super::chain::{Chain, Place};
+use super::checkpoint_control::CheckpointControl;
+use super::error::TaskError;
 use super::externals::{self, Until};
 use super::outputs::Outputs;
 use super::pace::Pace;
 use super::plan::{Plan, PlanError};
+use super::restore::Beginning;
 use super::status::{Counters, TaskStatus};
-use super::{TaskSpec, panic_message};
 use crate::coordination::CoordinatorRequest;
 use crate::end_guard::EndGuard;
-use crate::exchange::{Exchange, Input, InputError, InputGate};
-use crate::operator::{
-    EndOfInput, OperatorError, OperatorFactory, Output, Source, SourceState, Stopped,
-};
+use crate::exchange::{Exchange, Input, InputGate};
+use crate::operator::{EndOfInput, OperatorFactory, Output, Source, SourceState, Stopped};
 use crate::time::Element;
-
-/// Why a task failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum TaskError {
-    /// The deployment can't be run.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// An operator failed.
-    #[error("operator {operator:?} ({number}/{parallelism}): {source}")]
-    Operator {
-        /// The operator's name in the job file.
-        operator: String,
-        /// The subtask, counted from one.
-        number: u32,
-        /// Number of subtasks.
-        parallelism: u32,
-        /// Error of the operator.
-        source: Box<OperatorError>,
-    },
-    /// A producer ended before it had sent everything.
-    #[error(transparent)]
-    Input(#[from] InputError),
-    /// The result partition was closed from outside.
-    #[error("its result partition was closed: {0}")]
-    Output(String),
-    /// Its output could not be kept.
-    #[error("can't keep its output: {0}")]
-    Keep(String),
-    /// A batch could not be distributed to the targets.
-    #[error("can't partition a batch: {0}")]
-    Partition(#[from] ArrowError),
-    /// An artifact of the job is not available.
-    #[error("{0}")]
-    Artifact(String),
-    /// Blocking work panicked or the runtime ends.
-    #[error("{0}")]
-    Aborted(String),
-}
-
-impl From<JoinError> for TaskError {
-    fn from(error: JoinError) -> TaskError {
-        TaskError::Aborted(match error.try_into_panic() {
-            Ok(panic) => format!("panicked: {}", panic_message(&*panic)),
-            Err(error) => format!("its runtime ends: {error}"),
-        })
-    }
-}
-
-impl TaskError {
-    /// Whether every further attempt would end the same way. Errors that depend on the version of this program
-    /// are not such: another TaskManager may succeed.
-    fn is_unrecoverable(&self) -> bool {
-        match self {
-            TaskError::Operator { source, .. } => source.is_unrecoverable(),
-            TaskError::Plan(PlanError::Operator { source, .. }) => source.is_unrecoverable(),
-            TaskError::Plan(PlanError::Key(_)) => true,
-            TaskError::Plan(
-                PlanError::Id(_)
-                | PlanError::Column(_)
-                | PlanError::Specification { .. }
-                | PlanError::Mismatch(_),
-            )
-            | TaskError::Input(_)
-            | TaskError::Output(_)
-            | TaskError::Keep(_)
-            | TaskError::Partition(_)
-            | TaskError::Artifact(_)
-            | TaskError::Aborted(_) => false,
-        }
-    }
-
-    /// The final status of the task.
-    pub(super) fn into_status(self) -> TaskStatus {
-        let cause = self.to_string();
-        let unrecoverable = self.is_unrecoverable();
-        let unreadable = match self {
-            TaskError::Input(InputError { kept, .. }) => kept,
-            _ => None,
-        };
-        TaskStatus::Failed {
-            cause,
-            unreadable,
-            unrecoverable,
-        }
-    }
-}
 
 /// A running task.
 pub(super) struct Run {
@@ -125,6 +42,7 @@ pub(super) struct Run {
     pub(super) status: watch::Sender<TaskStatus>,
     /// Cancelled when the source has to end.
     pub(super) stop: CancellationToken,
+    pub(super) checkpoints: Arc<CheckpointControl>,
 }
 
 impl Run {
@@ -145,14 +63,15 @@ impl Run {
         )
     }
 
-    pub(super) async fn run(self) -> Result<Vec<Committable>, TaskError> {
+    pub(super) async fn run(mut self) -> Result<Vec<Committable>, TaskError> {
+        let beginning = Beginning::take(&mut self.spec.deployment);
         let run = Arc::new(self);
         let planning = Arc::clone(&run);
         // The types of SQL expressions take long.
         let mut plan = task::spawn_blocking(move || planning.plan()).await??;
         // Registered first: consumers of a task that can't even open get the reason.
         let mut outputs = Outputs::register(&run.exchange, &mut plan, &run.counters)?;
-        match run.run_with(plan, &mut outputs).await {
+        match run.run_with(plan, beginning, &mut outputs).await {
             Ok(committables) => outputs.finish().await.map(|()| committables),
             Err(error) => {
                 outputs.fail(&error.to_string());
@@ -174,24 +93,44 @@ impl Run {
     async fn run_with(
         &self,
         mut plan: Plan,
+        beginning: Result<Beginning, PlanError>,
         outputs: &mut Outputs,
     ) -> Result<Vec<Committable>, TaskError> {
         self.status.send_replace(TaskStatus::Initializing);
+        let snapshot = match beginning? {
+            Beginning::Start => None,
+            Beginning::Snapshot(snapshot) => Some(snapshot),
+            Beginning::Ended => {
+                self.checkpoints.begin(plan.inputs.is_empty());
+                self.checkpoints.end_input();
+                self.status.send_replace(TaskStatus::Running);
+                return Ok(Vec::new());
+            }
+        };
         let uses_artifacts = plan.uses_artifacts(&*self.operators);
         let chain = Chain::build(&mut plan, &*self.operators)?;
         if uses_artifacts {
             self.fetch_artifacts(plan.job).await?;
         }
-        let mut chain = task::spawn_blocking(move || chain.open()).await??;
+        let is_restored = snapshot.is_some();
+        let opening = task::spawn_blocking(move || chain.open(snapshot.as_deref()));
+        let mut chain = opening.await??;
+        if is_restored {
+            failpoint("restore.opened").await;
+        }
+        let source = chain.take_source();
+        self.checkpoints.begin(source.is_some());
         self.status.send_replace(TaskStatus::Running);
-        match chain.take_source() {
+        match source {
             Some((place, source)) => self.poll(&place, source, &mut chain, outputs).await?,
             None => {
                 let term = (self.spec.cluster_incarnation.clone(), self.spec.epoch);
                 let gate = self.exchange.open(plan.inputs, &term);
+                self.checkpoints.open(gate.channels());
                 self.read(gate, &mut chain, outputs).await?;
             }
         }
+        self.checkpoints.end_input();
         for index in 0..chain.len() {
             loop {
                 make_room(&mut chain, outputs).await?;
@@ -240,6 +179,11 @@ impl Run {
         let (mut is_stopped, mut pace) = (false, Pace::default());
         loop {
             make_room(chain, outputs).await?;
+            if let Some(barrier) = self.checkpoints.take_trigger() {
+                let saving = Some((place, &mut source));
+                self.take_up(barrier, saving, chain, outputs).await?;
+                failpoint("checkpoint.injected").await;
+            }
             if !is_stopped && self.stop.is_cancelled() {
                 is_stopped = true;
                 if source.stop() == Stopped::AtOnce {
@@ -253,6 +197,7 @@ impl Run {
                 }
                 self.stop.cancelled().await;
             };
+            let interruption = either(stop, self.checkpoints.changed());
             match pace
                 .step(|| source.next(Instant::now()))
                 .map_err(|error| place.error(error))?
@@ -261,15 +206,15 @@ impl Run {
                     process(Element::Batch(batch), chain, outputs).await?;
                 }
                 SourceState::Wait(until) => {
-                    let moment = either(tokio::time::sleep_until(until), stop);
+                    let moment = either(tokio::time::sleep_until(until), interruption);
                     rest(moment, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::WaitFor(more) => {
-                    let more = either(more.notified(), stop);
+                    let more = either(more.notified(), interruption);
                     rest(more, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::Pending => {
-                    let ready = either(poll_fn(|cx| source.poll_ready(cx)), stop);
+                    let ready = either(poll_fn(|cx| source.poll_ready(cx)), interruption);
                     rest(ready, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::End => {
@@ -289,16 +234,63 @@ impl Run {
     ) -> Result<(), TaskError> {
         loop {
             make_room(chain, outputs).await?;
-            match gate.poll()? {
+            let input = self
+                .checkpoints
+                .reading(|is_blocked| gate.poll(is_blocked))?;
+            let barrier = match input {
                 Input::Batch(batch) => {
                     self.counters.count_in(&batch);
                     process(Element::Batch(batch), chain, outputs).await?;
+                    None
                 }
-                Input::Time(signal) => process(Element::Time(signal), chain, outputs).await?,
-                Input::Idle => rest(gate.readable(), chain, outputs, Until::Emission).await?,
+                Input::Time(signal) => {
+                    process(Element::Time(signal), chain, outputs).await?;
+                    None
+                }
+                Input::Barrier(channel, barrier) => self.checkpoints.arrive(channel, barrier),
+                Input::ChannelEnded(channel) => self.checkpoints.end_channel(channel),
+                Input::Idle => {
+                    let readable = either(gate.readable(), self.checkpoints.changed());
+                    rest(readable, chain, outputs, Until::Emission).await?;
+                    None
+                }
                 Input::Ended => return Ok(()),
+            };
+            if let Some(barrier) = barrier {
+                self.take_up(barrier, None, chain, outputs).await?;
             }
         }
+    }
+
+    /// Takes a checkpoint up: saves the source and the operators, which have room, and sends the barrier on behind all
+    /// that they emitted before. If one can't be saved, the task declines the checkpoint and goes on.
+    async fn take_up(
+        &self,
+        barrier: CheckpointBarrier,
+        source: Option<(&Place, &mut Box<dyn Source>)>,
+        chain: &mut Chain,
+        outputs: &mut Outputs,
+    ) -> Result<(), TaskError> {
+        let number = barrier.number;
+        let mut snapshot = SubtaskSnapshot {
+            vertex_id: self.spec.deployment.vertex_id.clone(),
+            subtask: self.spec.deployment.subtask,
+            ..SubtaskSnapshot::default()
+        };
+        let saved = Pace::default().step(|| chain.snapshot(source, &mut snapshot));
+        if let Err(error) = saved {
+            let task = self.name();
+            tracing::warn!(task, checkpoint = number, %error, "a task can't save its state");
+            self.checkpoints.decline(number, error.to_string());
+            return Ok(());
+        }
+        failpoint("checkpoint.frozen").await;
+        outputs.flush().await?;
+        if self.checkpoints.is_wanted(number) {
+            outputs.barrier(barrier);
+            self.checkpoints.save(number, snapshot);
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,10 @@
 //! The order in which a task uses its factory and its operators, and the status with which it ends. Tasks of real
 //! operators are tested in the crate of those.
 
+mod checkpoints;
+mod region;
+mod scripted;
+
 use std::thread::{self, ThreadId};
 
 use arrow_array::RecordBatch;
@@ -8,14 +12,14 @@ use arrow_schema::SchemaRef;
 use async_trait::async_trait;
 use tanist_model::{OperatorSpec, operators};
 use tanist_proto::id::JobVertexId;
-use tanist_proto::v1::{Column, ColumnType, JobVertex, Operator as GraphOperator};
+use tanist_proto::v1::{Ack, Column, ColumnType, JobVertex, Operator as GraphOperator};
 use tokio::time::Instant;
 
 use super::*;
 use crate::operator::{
     Built, Operator, OperatorContext, OperatorError, Output, ReleasedFiles, Source, SourceState,
 };
-use crate::testing::{TaskManager, batch, cluster, ints};
+use crate::testing::{TaskManager, batch, cluster, ints, wait_until};
 
 /// What happened, in order.
 type Calls = Arc<Mutex<Vec<String>>>;

@@ -1,0 +1,368 @@
+//! The part of a task in checkpoints: shared by the task's loop, which takes numbers up, and by the TaskExecutor,
+//! which triggers, aborts and declines them.
+//!
+//! Invariants: a number is taken up at most once, in rising order, and none once the input has ended. What the
+//! TaskExecutor says holds at once, also while the loop waits for room or credit; the loop asks before it acts.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tanist_proto::v1::trigger_answer::Answer;
+use tanist_proto::v1::{Ack, CheckpointBarrier, SubtaskSnapshot};
+use tokio::sync::{Notify, watch};
+
+use super::alignment::{Arrival, BarrierAlignment};
+use super::checkpoint::{CheckpointProgress, CheckpointStatus};
+
+/// What a task does for checkpoints; see the module.
+#[derive(Debug)]
+pub(super) struct CheckpointControl {
+    state: Mutex<State>,
+    status: watch::Sender<CheckpointStatus>,
+    /// The loop may have something to do.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    alignment: BarrierAlignment,
+    /// A number that the source still has to take up.
+    triggered: Option<CheckpointBarrier>,
+    /// The number that was taken up and is neither saved nor over.
+    saving: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Opening,
+    Running { has_source: bool },
+    InputEnded { has_source: bool },
+    Over,
+}
+
+fn refused(reason: impl Into<String>) -> Answer {
+    Answer::Refused(reason.into())
+}
+
+impl CheckpointControl {
+    /// For a task that is restored from this number; 0: from none.
+    pub(super) fn above(restored: u64) -> CheckpointControl {
+        let status = CheckpointStatus {
+            highest: restored,
+            ..CheckpointStatus::default()
+        };
+        CheckpointControl {
+            state: Mutex::new(State {
+                phase: Phase::Opening,
+                alignment: BarrierAlignment::above(restored),
+                triggered: None,
+                saving: None,
+            }),
+            status: watch::channel(status).0,
+            changed: Notify::new(),
+        }
+    }
+
+    /// What the task has done. The last value stays.
+    pub(super) fn status(&self) -> watch::Receiver<CheckpointStatus> {
+        self.status.subscribe()
+    }
+
+    /// Waits until the TaskExecutor may have said something.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    fn publish(&self, highest: u64, progress: CheckpointProgress) {
+        self.status.send_modify(|status| {
+            status.highest = highest;
+            status.progress = progress;
+        });
+    }
+}
+
+/// For the TaskExecutor.
+impl CheckpointControl {
+    /// Has the source take up a number.
+    pub(super) fn trigger(&self, barrier: CheckpointBarrier) -> Answer {
+        let mut state = self.state.lock();
+        match state.phase {
+            Phase::Opening => return refused("it does not run yet"),
+            Phase::Over => return refused("it has ended"),
+            Phase::Running { has_source: false } | Phase::InputEnded { has_source: false } => {
+                return refused("it has no source");
+            }
+            Phase::InputEnded { has_source: true } => return Answer::SourceEnded(Ack {}),
+            Phase::Running { has_source: true } => {}
+        }
+        let number = barrier.number;
+        if state.is_under_way(number) || self.has_saved(number) {
+            return Answer::Injected(Ack {});
+        }
+        let triggered = state.triggered.map_or(0, |triggered| triggered.number);
+        let highest = state.alignment.highest().max(triggered);
+        if number <= highest {
+            return refused(format!("it knows checkpoint {highest}"));
+        }
+        if let Some(lower) = state.triggered.replace(barrier) {
+            state.alignment.settle(lower.number);
+        }
+        self.changed.notify_one();
+        Answer::Injected(Ack {})
+    }
+
+    /// A number is aborted, and all below are over.
+    pub(super) fn abort(&self, number: u64) {
+        let mut state = self.state.lock();
+        let is_over = number <= state.alignment.settled();
+        let was_under_way = state.is_under_way(number);
+        state.triggered.take_if(|it| it.number <= number);
+        state.saving.take_if(|it| *it <= number);
+        state.alignment.settle(number);
+        let is_highest = state.alignment.highest() == number;
+        if is_highest && (was_under_way || !is_over) {
+            self.publish(number, CheckpointProgress::Aborted);
+        }
+        self.changed.notify_one();
+    }
+
+    /// Declines the number for which channels are blocked, if there is one.
+    pub(super) fn decline_blocked(&self, reason: &str) {
+        let mut state = self.state.lock();
+        if let Some(number) = state.alignment.blocked_for() {
+            state.alignment.settle(number);
+            self.publish(number, CheckpointProgress::Declined(reason.to_owned()));
+            self.changed.notify_one();
+        }
+    }
+
+    fn has_saved(&self, number: u64) -> bool {
+        let status = self.status.borrow();
+        let is_saved = matches!(status.progress, CheckpointProgress::Saved(_));
+        is_saved && status.highest == number
+    }
+}
+
+/// For the loop.
+impl CheckpointControl {
+    /// The task runs from here on: triggers are accepted if it has a source.
+    pub(super) fn begin(&self, has_source: bool) {
+        self.state.lock().phase = Phase::Running { has_source };
+    }
+
+    /// The task reads this number of channels.
+    pub(super) fn open(&self, channels: usize) {
+        self.state.lock().alignment.open(channels);
+    }
+
+    /// Takes input while no channel is blocked or released.
+    pub(super) fn reading<T>(&self, read: impl FnOnce(&dyn Fn(usize) -> bool) -> T) -> T {
+        let state = self.state.lock();
+        read(&|channel| state.alignment.is_blocked(channel))
+    }
+
+    /// Returns the number that the source has to take up.
+    pub(super) fn take_trigger(&self) -> Option<CheckpointBarrier> {
+        let mut state = self.state.lock();
+        let barrier = state.triggered.take()?;
+        state.alignment.settle(barrier.number);
+        state.saving = Some(barrier.number);
+        Some(barrier)
+    }
+
+    /// A channel has delivered a barrier. Returns it if the task has to take it up.
+    pub(super) fn arrive(
+        &self,
+        channel: usize,
+        barrier: CheckpointBarrier,
+    ) -> Option<CheckpointBarrier> {
+        let mut state = self.state.lock();
+        match state.alignment.arrive(channel, barrier) {
+            Arrival::Ignored => None,
+            Arrival::Blocked => {
+                self.publish(barrier.number, CheckpointProgress::Blocked);
+                None
+            }
+            Arrival::Complete => {
+                state.saving = Some(barrier.number);
+                Some(barrier)
+            }
+        }
+    }
+
+    /// A channel has ended. Returns the barrier that the task has to take up because of that.
+    pub(super) fn end_channel(&self, channel: usize) -> Option<CheckpointBarrier> {
+        let mut state = self.state.lock();
+        let barrier = state.alignment.end(channel)?;
+        state.saving = Some(barrier.number);
+        Some(barrier)
+    }
+
+    /// Whether a number that was taken up is not aborted.
+    pub(super) fn is_wanted(&self, number: u64) -> bool {
+        self.state.lock().saving == Some(number)
+    }
+
+    /// The state for a number is saved and its barrier sent.
+    pub(super) fn save(&self, number: u64, snapshot: SubtaskSnapshot) {
+        self.settle(number, CheckpointProgress::Saved(Arc::new(snapshot)));
+    }
+
+    /// The state for a number can't be saved.
+    pub(super) fn decline(&self, number: u64, reason: String) {
+        self.settle(number, CheckpointProgress::Declined(reason));
+    }
+
+    fn settle(&self, number: u64, progress: CheckpointProgress) {
+        let mut state = self.state.lock();
+        if state.saving.take_if(|saving| *saving == number).is_some() {
+            self.publish(number, progress);
+        }
+    }
+
+    /// The input has ended: no number is taken up from here on. One that was triggered is dropped; the end of the
+    /// outputs counts in its place.
+    pub(super) fn end_input(&self) {
+        let mut state = self.state.lock();
+        if let Phase::Running { has_source } = state.phase {
+            state.phase = Phase::InputEnded { has_source };
+        }
+        state.triggered = None;
+        self.status.send_modify(|status| status.input_ended = true);
+    }
+
+    /// The task has ended, by itself or not.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.triggered = None;
+        match state.phase {
+            Phase::Opening | Phase::Running { .. } | Phase::Over => state.phase = Phase::Over,
+            Phase::InputEnded { .. } => {}
+        }
+    }
+}
+
+impl State {
+    /// Whether the source has to take a number up, or does so.
+    fn is_under_way(&self, number: u64) -> bool {
+        let triggered = self.triggered.map(|barrier| barrier.number);
+        [triggered, self.saving].contains(&Some(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn barrier(number: u64) -> CheckpointBarrier {
+        CheckpointBarrier {
+            number,
+            ..CheckpointBarrier::default()
+        }
+    }
+
+    fn source() -> CheckpointControl {
+        let control = CheckpointControl::above(4);
+        control.begin(true);
+        control
+    }
+
+    fn is_refused(answer: &Answer) -> bool {
+        matches!(answer, Answer::Refused(_))
+    }
+
+    fn progress(control: &CheckpointControl) -> (u64, CheckpointProgress) {
+        let status = control.status.borrow();
+        (status.highest, status.progress.clone())
+    }
+
+    #[test]
+    fn a_trigger_is_accepted_while_the_source_runs_and_as_often_as_it_comes() {
+        let injected = Answer::Injected(Ack {});
+        let control = CheckpointControl::above(4);
+        assert!(is_refused(&control.trigger(barrier(5))));
+        control.begin(true);
+        assert!(is_refused(&control.trigger(barrier(4))), "restored from it");
+        for _ in 0..2 {
+            assert_eq!(control.trigger(barrier(5)), injected);
+        }
+        assert_eq!(control.take_trigger(), Some(barrier(5)));
+        assert_eq!(control.trigger(barrier(5)), injected);
+        control.save(5, SubtaskSnapshot::default());
+        assert_eq!(control.trigger(barrier(5)), injected);
+        assert_eq!(control.take_trigger(), None);
+        assert_eq!(control.trigger(barrier(7)), injected);
+        assert!(is_refused(&control.trigger(barrier(6))));
+        control.end_input();
+        assert_eq!(control.take_trigger(), None);
+        assert_eq!(control.trigger(barrier(8)), Answer::SourceEnded(Ack {}));
+        assert!(control.status.borrow().input_ended);
+        assert_eq!(progress(&control).0, 5);
+    }
+
+    #[test]
+    fn a_task_without_a_source_and_one_that_failed_refuse() {
+        let control = CheckpointControl::above(0);
+        control.begin(false);
+        assert!(is_refused(&control.trigger(barrier(1))));
+        let control = source();
+        control.close();
+        assert!(is_refused(&control.trigger(barrier(5))));
+    }
+
+    #[test]
+    fn what_is_aborted_is_not_taken_up_and_not_saved() {
+        let control = source();
+        control.trigger(barrier(5));
+        control.abort(5);
+        assert_eq!(control.take_trigger(), None);
+        assert_eq!(progress(&control), (5, CheckpointProgress::Aborted));
+        assert!(is_refused(&control.trigger(barrier(5))));
+
+        control.trigger(barrier(6));
+        control.take_trigger();
+        assert!(control.is_wanted(6));
+        control.abort(6);
+        assert!(!control.is_wanted(6));
+        control.save(6, SubtaskSnapshot::default());
+        assert_eq!(progress(&control), (6, CheckpointProgress::Aborted));
+
+        control.trigger(barrier(7));
+        control.take_trigger();
+        control.save(7, SubtaskSnapshot::default());
+        control.abort(7);
+        control.abort(6);
+        let saved = CheckpointProgress::Saved(Arc::default());
+        assert_eq!(progress(&control), (7, saved), "it is kept");
+    }
+
+    #[test]
+    fn only_a_number_for_which_channels_are_blocked_is_declined() {
+        let control = CheckpointControl::above(0);
+        control.begin(false);
+        control.open(2);
+        control.decline_blocked("no JobMaster");
+        assert_eq!(progress(&control), (0, CheckpointProgress::Unheard));
+        assert_eq!(control.arrive(0, barrier(1)), None);
+        assert_eq!(progress(&control), (1, CheckpointProgress::Blocked));
+        assert!(control.reading(|is_blocked| is_blocked(0)));
+        control.decline_blocked("no JobMaster");
+        let declined = CheckpointProgress::Declined("no JobMaster".to_owned());
+        assert_eq!(progress(&control), (1, declined));
+        assert!(!control.reading(|is_blocked| is_blocked(0)));
+        assert_eq!(control.arrive(1, barrier(1)), None);
+    }
+
+    #[test]
+    fn an_abort_of_a_lower_number_leaves_the_channels_of_a_higher_one_blocked() {
+        let control = CheckpointControl::above(0);
+        control.open(2);
+        control.arrive(0, barrier(3));
+        control.abort(2);
+        assert_eq!(progress(&control), (3, CheckpointProgress::Blocked));
+        control.abort(3);
+        assert_eq!(progress(&control), (3, CheckpointProgress::Aborted));
+        assert!(!control.reading(|is_blocked| is_blocked(0)));
+    }
+}
