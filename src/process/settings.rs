@@ -131,8 +131,20 @@ pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options 
         job_manager_failover_timeout: options.taskmanager.failover_timeout,
         task_cancellation_timeout: options.jobs.task_cancellation_timeout.unwrap_or(NEVER),
         task_cancellation_interval: options.jobs.task_cancellation_interval.unwrap_or(NEVER),
+        checkpoints: checkpoint_place(options),
         ..defaults
     }
+}
+
+/// Where TaskManagers keep the objects of checkpoints: only where all hosts find them, and none is lost with a host.
+fn checkpoint_place(options: &ClusterOptions) -> Option<task_executor::CheckpointPlace> {
+    let storage = options.ha.storage.as_ref();
+    let blobs = storage.map(|storage| storage.blob_options());
+    // The leader marks the storage of blobs before it uses it.
+    let is_marked = true;
+    blobs
+        .filter(|blobs| blobs.shared)
+        .map(|blobs| task_executor::CheckpointPlace { blobs, is_marked })
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod attempts;
 mod batch_registration;
+mod checkpoints;
 mod confirmations;
 mod coordinator_replies;
 mod effects;
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use self::batch_registration::{BatchOutcome, metrics_of};
+use self::checkpoints::{CheckpointWork, Restored, Storages};
 use self::confirmations::Unconfirmed;
 use self::coordinator_replies::CoordinatorReplies;
 use self::effects::Registering;
@@ -34,7 +36,7 @@ use self::graph_fetches::GraphFetches;
 use super::core::{
     DisconnectMessages, Event, GraphKey, LeaderlessTimer, Status, Target, TaskExecutorCore, TaskKey,
 };
-use super::launcher::{CoordinatorRequest, RunningTask, TaskStatus};
+use super::launcher::{CheckpointStatus, CoordinatorRequest, RunningTask, TaskStatus};
 use super::{Fatal, Options, Presence, TaskExecutorServices, log};
 
 /// Capacity of the mailbox, in messages.
@@ -64,6 +66,7 @@ pub(super) enum Message {
     /// A leader has seen a registration of this number.
     RegistrationSeen(u64),
     Task(TaskKey, TaskStatus),
+    Checkpoint(TaskKey, CheckpointStatus),
     Stop(String, oneshot::Sender<()>),
 }
 
@@ -74,6 +77,7 @@ enum Called {
     AtJobMasters(Vec<BatchOutcome>),
     Confirmed(Box<Unconfirmed>, Result<StoredJobs, NoAnswer>),
     Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
+    Restored(TaskKey, Box<Restored>),
     /// Nothing is to be done.
     Done,
 }
@@ -131,6 +135,8 @@ pub(super) struct Actor {
     fetches: GraphFetches,
     fetcher: BlobFetcher,
     replies: CoordinatorReplies,
+    storages: Arc<Storages>,
+    work: CheckpointWork,
 }
 
 impl Actor {
@@ -143,6 +149,8 @@ impl Actor {
     ) -> Actor {
         let fetcher = BlobFetcher::new(services.connector.clone(), options.rpc_timeout);
         Actor {
+            storages: Arc::new(Storages::new(options.checkpoints.clone())),
+            work: CheckpointWork::default(),
             fetches: GraphFetches::default(),
             fetcher,
             options,
@@ -272,6 +280,10 @@ impl Actor {
                 };
                 self.core.handle(now, changed);
             }
+            Message::Checkpoint(task, status) => {
+                let changed = Event::CheckpointChanged { task, status };
+                self.core.handle(now, changed);
+            }
             Message::Stop(cause, done) => return Some((cause, done)),
         }
         None
@@ -294,15 +306,18 @@ impl Actor {
                 self.answer(reply, answer);
             }
             Request::TriggerCheckpoint(request, reply) => {
-                let refused = pb::TriggerAnswer {
-                    answer: Some(pb::trigger_answer::Answer::Refused(
-                        "no checkpoints".to_owned(),
-                    )),
+                let running = &self.running;
+                let trigger = |task: &TaskKey, barrier| {
+                    let task = running.get(task)?;
+                    Some(task.trigger(barrier))
                 };
-                let answers = request.sources.iter().map(|_| refused.clone()).collect();
-                self.answer(reply, Ok(pb::TriggerCheckpointResponse { answers }));
+                let answer = core.trigger_checkpoint(now, &request, &trigger);
+                self.answer(reply, answer);
             }
-            Request::AbortCheckpoint(_, reply) => self.answer(reply, Ok(pb::Ack {})),
+            Request::AbortCheckpoint(request, reply) => {
+                let answer = core.abort_checkpoint(now, &request);
+                self.answer(reply, answer);
+            }
             Request::AcknowledgeExecutions(request, reply) => {
                 let answer = core.acknowledge_executions(now, &request);
                 self.answer(reply, answer);
@@ -356,6 +371,7 @@ impl Actor {
             Ok(Called::AtJobMasters(outcomes)) => self.registered_in_batch(now, outcomes),
             Ok(Called::Confirmed(waiting, answer)) => self.confirmed(now, *waiting, answer),
             Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
+            Ok(Called::Restored(task, restored)) => self.restored(task, *restored),
             Ok(Called::Done) => {}
             Err(error) if error.is_cancelled() => {}
             Err(error) => tracing::error!(%error, "a call ended without result"),

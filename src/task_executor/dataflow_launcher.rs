@@ -4,9 +4,10 @@ use tanist_dataflow::{self as dataflow, CoordinatorRequest, TaskRuntime, TaskSpe
 use tanist_ha::clock::Moment;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::trigger_answer::Answer;
 use tokio::sync::{mpsc, watch};
 
-use super::launcher::{RunningTask, TaskLauncher, TaskStart};
+use super::launcher::{CheckpointStatus, RunningTask, TaskLauncher, TaskStart};
 
 impl TaskLauncher for TaskRuntime {
     fn start(&self, task: TaskStart) -> Box<dyn RunningTask> {
@@ -64,6 +65,22 @@ impl RunningTask for dataflow::RunningTask {
 
     fn status(&self) -> watch::Receiver<TaskStatus> {
         dataflow::RunningTask::status(self)
+    }
+
+    fn trigger(&self, barrier: pb::CheckpointBarrier) -> Answer {
+        dataflow::RunningTask::trigger(self, barrier)
+    }
+
+    fn abort_checkpoint(&self, number: u64) {
+        dataflow::RunningTask::abort_checkpoint(self, number);
+    }
+
+    fn decline_blocked(&self, reason: &str) {
+        dataflow::RunningTask::decline_blocked(self, reason);
+    }
+
+    fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
+        dataflow::RunningTask::checkpoints(self)
     }
 }
 

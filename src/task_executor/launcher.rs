@@ -8,9 +8,10 @@ use tanist_ha::clock::Moment;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::trigger_answer::Answer;
 use tokio::sync::{mpsc, watch};
 
-pub use tanist_dataflow::{CoordinatorRequest, TaskStatus};
+pub use tanist_dataflow::{CheckpointStatus, CoordinatorRequest, TaskStatus};
 
 /// A task to start.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,4 +65,12 @@ pub trait RunningTask: Send + fmt::Debug {
     fn metrics(&self) -> pb::TaskMetrics;
     /// Watches its status.
     fn status(&self) -> watch::Receiver<TaskStatus>;
+    /// Begins a checkpoint at its source. Idempotent.
+    fn trigger(&self, barrier: pb::CheckpointBarrier) -> Answer;
+    /// Tells it that a checkpoint is aborted. Idempotent.
+    fn abort_checkpoint(&self, number: u64);
+    /// Makes it decline the checkpoint for which it blocks inputs, if there is one.
+    fn decline_blocked(&self, reason: &str);
+    /// Watches what it has done for checkpoints. The last value before its end is published before the end.
+    fn checkpoints(&self) -> watch::Receiver<CheckpointStatus>;
 }

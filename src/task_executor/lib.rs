@@ -53,8 +53,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::handle::TaskExecutorHandle;
 pub use self::isolation_guard::IsolationGuard;
-pub use self::launcher::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
-pub use self::options::Options;
+pub use self::launcher::{CheckpointStatus, RunningTask, TaskLauncher, TaskStart, TaskStatus};
+pub use self::options::{CheckpointPlace, Options};
 
 /// Description of a TaskExecutor in its registration.
 #[derive(Debug, Clone, PartialEq)]

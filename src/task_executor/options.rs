@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tanist_gateway::registration::RegistrationOptions;
+use tanist_ha::blob::BlobOptions;
 
 /// Intervals and limits. The defaults are Flink's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,18 @@ pub struct Options {
     pub task_cancellation_interval: Duration,
     /// Timeout for tasks to end when the TaskExecutor stops, and for its disconnect messages.
     pub stop_timeout: Duration,
+    /// `execution.checkpointing.dir`, or `high-availability.storageDir`: where objects of checkpoints are. `None`:
+    /// nowhere.
+    pub checkpoints: Option<CheckpointPlace>,
+}
+
+/// Where objects of checkpoints are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointPlace {
+    /// The place.
+    pub blobs: BlobOptions,
+    /// Whether leaders mark it, so that an empty mount point is told from it.
+    pub is_marked: bool,
 }
 
 impl Default for Options {
@@ -43,6 +56,7 @@ impl Default for Options {
             task_cancellation_timeout: Duration::from_secs(180),
             task_cancellation_interval: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(5),
+            checkpoints: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rand::Rng as _;
 use tanist_gateway::{GatewayError, GatewayResult, NoAnswer};
 use tanist_proto::id::JobId;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -107,24 +107,45 @@ impl Actor {
             }
             Effect::ReadGenerations(jobs) => self.read_generations(jobs),
             Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
-            Effect::Start(task, start) => self.start(task, *start),
-            Effect::Cancel(task) => {
+            Effect::ReportCheckpoints { to, call, request } => {
+                let JobMasterAddress { job, address, run } = to;
+                let gateway = self.services.connector.job_master(&address, job);
+                let reporting = async move { gateway.report_checkpoints(request).await };
+                self.call(address, reporting, move |answer| {
+                    Event::CheckpointsReported {
+                        job,
+                        run,
+                        call,
+                        answer,
+                    }
+                });
+            }
+            Effect::WriteSnapshot {
+                task,
+                number,
+                cluster,
+                snapshot,
+            } => self.write_snapshot(task, number, cluster, snapshot),
+            Effect::DropSnapshot(task) => self.drop_snapshot(&task),
+            Effect::AbortCheckpoint(task, number) => self.abort_checkpoint(&task, number),
+            Effect::DeclineBlocked(task) => {
                 if let Some(running) = self.running.get(&task) {
-                    running.cancel();
+                    running.decline_blocked("its TaskManager has had no JobMaster for 1 s");
                 }
             }
-            Effect::Stop(task) => {
-                if let Some(running) = self.running.get(&task) {
-                    running.stop();
-                }
-            }
+            Effect::Start(task, start) => self.start_or_restore(task, *start),
+            Effect::Cancel(task) => self.cancel(task),
+            Effect::Stop(task) => self.stop_source(&task),
             Effect::ReleaseTask(TaskKey { job, execution: of }) => {
                 self.services
                     .launcher
                     .release_task(job, of.vertex, of.subtask, of.generation);
             }
             Effect::ReleaseFiles(job) => self.services.launcher.release_files(job),
-            Effect::Release(job) => self.services.launcher.release_job(job, ALL_GENERATIONS),
+            Effect::Release(job) => {
+                self.drop_snapshots_of(job);
+                self.services.launcher.release_job(job, ALL_GENERATIONS);
+            }
             Effect::Fatal(cause) => {
                 match &cause {
                     Fatal::Drained => tracing::info!("drained: the task executor ends"),
@@ -201,19 +222,47 @@ impl Actor {
         });
     }
 
-    fn start(&mut self, task: TaskKey, start: TaskStart) {
+    /// Starts a task, and follows its status and what it does for checkpoints until it ends.
+    pub(super) fn start(&mut self, task: TaskKey, start: TaskStart) {
         let running = self.services.launcher.start(start);
         let mut status = running.status();
+        let mut checkpoints = running.checkpoints();
         self.running.insert(task, running);
         let mailbox = self.channels.mailbox.clone();
         self.calls.spawn(async move {
+            let (mut has_changed, mut has_saved, mut is_followed) = (true, true, true);
             loop {
-                let present = status.borrow_and_update().clone();
+                // The status is taken first and told last: the end of a task comes after all that it has saved.
+                let present = take(&mut status, &mut has_changed);
                 let is_final = present.is_terminal();
-                if mailbox.send(Message::Task(task, present)).await.is_err() || is_final {
+                let saved = take(&mut checkpoints, &mut has_saved);
+                let mut news = Vec::new();
+                if std::mem::take(&mut has_saved) {
+                    news.push(Message::Checkpoint(task, saved));
+                }
+                if std::mem::take(&mut has_changed) {
+                    news.push(Message::Task(task, present));
+                }
+                for message in news {
+                    if mailbox.send(message).await.is_err() {
+                        return Called::Done;
+                    }
+                }
+                if is_final {
                     return Called::Done;
                 }
-                if status.changed().await.is_err() && !status.borrow().is_terminal() {
+                let has_result = tokio::select! {
+                    changed = status.changed() => {
+                        has_changed = true;
+                        changed.is_ok() || status.borrow().is_terminal()
+                    }
+                    changed = checkpoints.changed(), if is_followed => {
+                        is_followed = changed.is_ok();
+                        has_saved = is_followed;
+                        true
+                    }
+                };
+                if !has_result {
                     let cause = "the task ended without a result".to_owned();
                     let failed = Message::Task(task, TaskStatus::failed(cause));
                     let _it_ended = mailbox.send(failed).await;
@@ -222,4 +271,11 @@ impl Actor {
             }
         });
     }
+}
+
+/// The present value of a watch. Sets `is_news` if it was not seen before.
+fn take<T: Clone>(watched: &mut watch::Receiver<T>, is_news: &mut bool) -> T {
+    let present = watched.borrow_and_update();
+    *is_news |= present.has_changed();
+    present.clone()
 }

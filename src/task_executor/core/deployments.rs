@@ -19,7 +19,7 @@ use super::TaskExecutorCore;
 use super::effect::{Effect, TaskKey};
 use super::executions::{CancellationTimeouts, ExecutionKey};
 use super::isolation::{Confirmation, IsolatedJobs};
-use super::job::Job;
+use super::job::{Beginning, Job};
 use super::jobs::Jobs;
 use super::lifecycle::Lifecycle;
 use super::log_line::LogLine;
@@ -134,14 +134,19 @@ impl Deployments<'_> {
         if let Some(confirmation) = deployment.confirmation {
             check_isolated(known, &key, confirmation)?;
         }
-        known.admit(key, allocation, deployment.timeouts, self.output)?;
+        let sender = &deployment.sender;
+        let cluster = ClusterIncarnation::new(sender.cluster_incarnation.as_str());
+        let begins = Beginning {
+            cluster: cluster.clone(),
+            restored_from: task.restore.as_ref().map_or(0, |it| it.number),
+        };
+        known.admit(key, allocation, begins, deployment.timeouts, self.output)?;
         // A JobMaster that deploys into a slot has accepted it, even if its answer to the offer was lost.
         self.slots.activate(allocation);
-        let sender = &deployment.sender;
         let start = TaskStart {
             job,
             job_incarnation: known.incarnation(),
-            cluster_incarnation: ClusterIncarnation::new(sender.cluster_incarnation.as_str()),
+            cluster_incarnation: cluster,
             epoch: Epoch::new(sender.epoch),
             graph: graph.clone(),
             external_resources: share_of(graph, key.vertex, &self.slots.indices(allocation)),

@@ -1,6 +1,9 @@
 //! Effects: what the core of a TaskExecutor has its actor do. Decides nothing.
 
+use std::sync::Arc;
+
 use tanist_ha::clock::Moment;
+use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
@@ -79,6 +82,29 @@ pub enum Effect {
         request_id: u64,
         request: pb::AskCoordinatorRequest,
     },
+    /// Report to a JobMaster what executions have done for checkpoints.
+    ReportCheckpoints {
+        /// The JobMaster.
+        to: JobMasterAddress,
+        /// Number of the call, to be named with the result.
+        call: u64,
+        request: pb::ReportCheckpointsRequest,
+    },
+    /// Write the large pieces of what a task has saved as an object, in place of what is being written for it.
+    WriteSnapshot {
+        task: TaskKey,
+        /// The checkpoint, to be named with the result.
+        number: u64,
+        /// The cluster whose object it is.
+        cluster: ClusterIncarnation,
+        snapshot: Arc<pb::SubtaskSnapshot>,
+    },
+    /// End what is being written for a task.
+    DropSnapshot(TaskKey),
+    /// Tell a task that a checkpoint is aborted.
+    AbortCheckpoint(TaskKey, u64),
+    /// Have a task decline the checkpoint that it blocks inputs for.
+    DeclineBlocked(TaskKey),
     /// Answer an operator's request, or end it without answer.
     AnswerCoordinatorRequest {
         /// Number of the request.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tanist_dataflow::Requester;
+use tanist_dataflow::{CheckpointStatus, Requester};
 use tanist_gateway::registration::Registered;
 use tanist_gateway::{GatewayResult, NoAnswer, StoredJobs};
 use tanist_ha::retrieval::LeaderView;
@@ -81,6 +81,27 @@ pub enum Event {
         status: TaskStatus,
         /// Its last counters.
         metrics: Option<pb::TaskMetrics>,
+    },
+    /// What a task has done for checkpoints changed.
+    CheckpointChanged {
+        task: TaskKey,
+        status: CheckpointStatus,
+    },
+    /// What a task has saved was written, or why not.
+    SnapshotWritten {
+        task: TaskKey,
+        number: u64,
+        /// It names the object.
+        written: Result<pb::SubtaskSnapshot, String>,
+    },
+    /// Answer to a report of checkpoints.
+    CheckpointsReported {
+        job: JobId,
+        /// Run of the connection.
+        run: u64,
+        /// Number of the call.
+        call: u64,
+        answer: GatewayResult<pb::ReportCheckpointsResponse>,
     },
     /// A deadline was reached.
     DeadlineReached,

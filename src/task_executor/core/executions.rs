@@ -45,7 +45,7 @@ impl ExecutionKey {
     }
 
     /// Whether the other one is of the same subtask and not younger.
-    fn covers(&self, other: &ExecutionKey) -> bool {
+    pub fn covers(&self, other: &ExecutionKey) -> bool {
         (other.vertex, other.subtask) == (self.vertex, self.subtask)
             && other.generation <= self.generation
     }
@@ -83,6 +83,8 @@ struct Execution {
     canceling: Option<Canceling>,
     /// When it entered each state.
     entered: Vec<(pb::ExecutionState, Uptime)>,
+    /// After its end: the highest checkpoint that it knew.
+    highest_checkpoint: u64,
 }
 
 /// See the module.
@@ -152,6 +154,7 @@ impl Executions {
             metrics: None,
             canceling: None,
             entered: vec![(pb::ExecutionState::Deploying, now)],
+            highest_checkpoint: 0,
         };
         self.executions.insert(key, execution);
         *self.running_in.entry(allocation).or_default() += 1;
@@ -212,6 +215,19 @@ impl Executions {
     /// Marks all executions as cancelled. Returns those to cancel.
     pub fn cancel_all(&mut self, timeouts: CancellationTimeouts) -> Vec<ExecutionKey> {
         self.cancel_where(timeouts, |_, _| true)
+    }
+
+    /// Sets the highest checkpoint that an execution knew. To be called before its end is recorded.
+    pub fn set_highest_checkpoint(&mut self, key: &ExecutionKey, number: u64) {
+        if let Some(execution) = self.executions.get_mut(key) {
+            execution.highest_checkpoint = number;
+        }
+    }
+
+    /// Whether an execution runs.
+    pub fn runs(&self, key: &ExecutionKey) -> bool {
+        let execution = self.executions.get(key);
+        execution.is_some_and(|execution| !execution.status.is_terminal())
     }
 
     /// Updates the status of an execution. Returns whether it changed.
@@ -470,6 +486,6 @@ fn message(
         unreadable,
         unrecoverable,
         ages: Vec::new(),
-        highest_checkpoint: 0,
+        highest_checkpoint: execution.highest_checkpoint,
     }
 }

@@ -7,12 +7,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_dataflow::Requester;
+use tanist_dataflow::{CheckpointStatus, Requester};
 use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::{Uptime, millis};
+use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::{AllocationId, Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 
+use super::checkpoints::{Absence, Checkpoints, Step};
 use super::connection::{Connection, Registration, SilenceTimeouts};
 use super::effect::{Effect, TaskKey};
 use super::executions::{CancellationTimeouts, ExecutionKey, Executions, Metrics};
@@ -25,6 +27,24 @@ use super::slot_table::SlotTable;
 use crate::Fatal;
 use crate::launcher::TaskStatus;
 
+/// What an execution begins with.
+#[derive(Debug)]
+pub struct Beginning {
+    /// The cluster of its deployment.
+    pub cluster: ClusterIncarnation,
+    /// The checkpoint that it is restored from; 0: it begins from the start.
+    pub restored_from: u64,
+}
+
+/// Whether the source of an execution can begin a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceState {
+    /// Its task says so.
+    Runs,
+    /// It has finished.
+    Ended,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Job {
@@ -35,6 +55,9 @@ pub struct Job {
     connection: Connection,
     outbox: Outbox,
     executions: Executions,
+    checkpoints: Checkpoints,
+    /// The absence of its JobMaster.
+    absence: Absence,
     /// The pipelined regions of its deployed tasks.
     regions: Regions,
     /// Its graph, if deployments only name it and it was fetched.
@@ -56,6 +79,8 @@ impl Job {
             connection: Connection::idle(run),
             outbox: Outbox::new(),
             executions: Executions::default(),
+            checkpoints: Checkpoints::default(),
+            absence: Absence::default(),
             regions: Regions::default(),
             graph: None,
             has_files: false,
@@ -102,6 +127,10 @@ impl Job {
             self.connection.lost_at(),
             self.executions.next_deadline(),
             retry_at.filter(|_| is_sending),
+            self.checkpoints.retry_at().filter(|_| is_sending),
+            self.absence
+                .deadline()
+                .filter(|_| self.checkpoints.has_blocked()),
         ];
         times.into_iter().flatten().min()
     }
@@ -109,12 +138,14 @@ impl Job {
     /// Begins to connect to another JobMaster, or again to the same one. Returns the run of attempts.
     pub fn connect(&mut self, address: &str) -> u64 {
         self.outbox.reset(&mut self.executions);
+        self.checkpoints.reset();
         self.connection.begin(address)
     }
 
     /// Ends the connection.
     pub fn disconnect(&mut self) {
         self.outbox.reset(&mut self.executions);
+        self.checkpoints.reset();
         self.connection.end();
     }
 
@@ -134,8 +165,8 @@ impl Job {
             executions: self.executions.full_report(metrics, now),
             slots: slots.offers(self.id),
             outputs: self.executions.outputs(),
-            checkpoints: Vec::new(),
-            takes_checkpoints: false,
+            checkpoints: self.checkpoints.full_report(),
+            takes_checkpoints: true,
         }
     }
 
@@ -186,7 +217,7 @@ impl Job {
             executions: self.executions.report(metrics),
             outputs: self.executions.outputs(),
             allocation_ids: held.collect(),
-            checkpoints: Vec::new(),
+            checkpoints: self.checkpoints.reports(),
         }
     }
 
@@ -225,6 +256,7 @@ impl Job {
         };
         let executions = &mut self.executions;
         self.outbox.send(now, route, executions, slots, output);
+        self.checkpoints.send(now, route, output);
     }
 
     /// Offers a slot to the JobMaster.
@@ -332,11 +364,17 @@ impl Job {
         &mut self,
         execution: ExecutionKey,
         allocation: AllocationId,
+        begins: Beginning,
         timeouts: CancellationTimeouts,
         output: &mut Output,
     ) -> Result<(), String> {
         let now = timeouts.from;
         self.executions.admit(execution, allocation, now)?;
+        let Beginning {
+            cluster,
+            restored_from,
+        } = begins;
+        self.checkpoints.admit(execution, cluster, restored_from);
         let older = execution.previous();
         let superseded = self.executions.cancel_up_to(older, timeouts);
         output.cancel(self.id, superseded);
@@ -356,11 +394,96 @@ impl Job {
         let is_final = status.is_terminal();
         if is_final {
             self.outbox.drop_requests_of(&execution, output);
+            let is_finished = matches!(status, TaskStatus::Finished { .. });
+            let highest = self.checkpoints.end(&execution, is_finished);
+            self.executions.set_highest_checkpoint(&execution, highest);
         }
         let has_changed = self.executions.update(&execution, status, metrics, now);
         if has_changed && is_final && self.executions.is_cancelled(&execution) {
             output.effect(Effect::ReleaseTask(self.task(execution)));
         }
+    }
+
+    /// Handles a change of what a task has done for checkpoints. `has_storage`: objects can be written.
+    pub fn checkpoint_changed(
+        &mut self,
+        execution: ExecutionKey,
+        status: CheckpointStatus,
+        has_storage: bool,
+        output: &mut Output,
+    ) {
+        let step = self.checkpoints.update(&execution, status, has_storage);
+        self.take_step(execution, step, output);
+    }
+
+    /// Handles the end of writing what a task has saved.
+    pub fn snapshot_written(
+        &mut self,
+        execution: &ExecutionKey,
+        number: u64,
+        written: Result<pb::SubtaskSnapshot, String>,
+    ) {
+        self.checkpoints.written(execution, number, written);
+    }
+
+    /// Tells an execution that a checkpoint is aborted.
+    pub fn abort_checkpoint(&mut self, execution: ExecutionKey, number: u64, output: &mut Output) {
+        let step = self.checkpoints.abort(&execution, number);
+        self.take_step(execution, step, output);
+        if self.executions.runs(&execution) {
+            let task = self.task(execution);
+            output.effect(Effect::AbortCheckpoint(task, number));
+        }
+    }
+
+    fn take_step(&self, execution: ExecutionKey, step: Step, output: &mut Output) {
+        let task = self.task(execution);
+        match step {
+            Step::Nothing => {}
+            Step::Drop => output.effect(Effect::DropSnapshot(task)),
+            Step::Write {
+                number,
+                cluster,
+                snapshot,
+            } => output.effect(Effect::WriteSnapshot {
+                task,
+                number,
+                cluster,
+                snapshot,
+            }),
+        }
+    }
+
+    /// Whether an execution runs, or its source has ended, or why neither is so.
+    pub fn source(&self, execution: &ExecutionKey) -> Result<SourceState, String> {
+        if self.executions.runs(execution) {
+            Ok(SourceState::Runs)
+        } else if self.checkpoints.has_finished(execution) {
+            Ok(SourceState::Ended)
+        } else {
+            Err("it does not run on this TaskManager".to_owned())
+        }
+    }
+
+    /// Ends a call with reports of checkpoints. With `retry_at` it failed, and they are sent again then.
+    pub fn finish_checkpoint_report(&mut self, call: u64, retry_at: Option<Uptime>) {
+        self.checkpoints.finish_report(call, retry_at);
+    }
+
+    /// Has tasks decline what they block inputs for, once there has been no JobMaster for a while.
+    pub fn review_absence(&mut self, now: Uptime, is_led: bool, output: &mut Output) {
+        let is_silent = self.connection.doubted_at().is_none_or(|at| at <= now);
+        if self.absence.review(now, is_led && !is_silent) {
+            for execution in self.checkpoints.take_blocked() {
+                output.effect(Effect::DeclineBlocked(self.task(execution)));
+            }
+        }
+    }
+
+    /// What its executions have done for checkpoints.
+    #[cfg(test)]
+    pub fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
     }
 
     /// Forgets an execution whose terminal state is in the job's record.
@@ -376,6 +499,7 @@ impl Job {
         output: &mut Output,
     ) {
         let cancelled = self.executions.cancel_up_to(up_to, timeouts);
+        self.checkpoints.forget_up_to(up_to);
         // The output of a running task is released after its end: without its output it would seem to have failed.
         if !self.executions.is_running_up_to(up_to) {
             output.effect(Effect::ReleaseTask(self.task(up_to)));

@@ -11,6 +11,7 @@
 //! | [`leader_tracker`] | the followed leader, the accepted term, the numbers of registrations |
 //! | [`connection`] | one registration, at the ResourceManager or a JobMaster |
 //! | [`jobs`], [`job`] | the jobs: executions, connection, messages to the JobMaster ([`outbox`]) |
+//! | [`checkpoints`] | what the executions of a job have done for checkpoints |
 //! | [`slot_table`] | slots, their holders and reserved resources |
 //! | [`isolation`] | until when the tasks of isolated jobs may run |
 //! | [`generation_check`] | reads of the stored generations |
@@ -24,6 +25,7 @@
 //! `job-manager-failover-timeout`, and a read of the store that began after that also failed.
 
 mod budget;
+mod checkpoints;
 mod connection;
 mod connections;
 mod deployments;
@@ -59,6 +61,7 @@ use tanist_ha::clock::{Moment, Uptime};
 use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 
+pub use self::checkpoints::Pieces;
 use self::connection::Connection;
 pub use self::effect::{Effect, JobMasterAddress, Target, TaskKey};
 pub use self::event::Event;
@@ -207,6 +210,36 @@ impl TaskExecutorCore {
                 status,
                 metrics,
             } => self.task_changed(now, task, status, metrics),
+            Event::CheckpointChanged { task, status } => {
+                let has_storage = self.options.checkpoints.is_some();
+                if let Some(known) = self.jobs.get_mut(task.job) {
+                    let output = &mut self.output;
+                    known.checkpoint_changed(task.execution, status, has_storage, output);
+                }
+            }
+            Event::SnapshotWritten {
+                task,
+                number,
+                written,
+            } => {
+                if let Some(known) = self.jobs.get_mut(task.job) {
+                    known.snapshot_written(&task.execution, number, written);
+                }
+            }
+            Event::CheckpointsReported {
+                job,
+                run,
+                call,
+                answer,
+            } => {
+                let failure = answer.err();
+                let retry_at = now + self.options.retry_delay;
+                if let Some(known) = self.jobs.in_run(job, run) {
+                    let retry_at = failure.is_some().then_some(retry_at);
+                    known.finish_checkpoint_report(call, retry_at);
+                    self.call_ended(job, failure);
+                }
+            }
             Event::DeadlineReached => self.deadline_reached(now),
             Event::Stopped => {
                 self.lifecycle.stop();
@@ -244,6 +277,7 @@ impl TaskExecutorCore {
         let is_unused =
             self.kept_outputs(unread) == 0 && self.slots.is_free() && self.jobs.are_acknowledged();
         self.lifecycle.leave_if_drained(is_unused, &mut self.output);
+        self.review_absences(now);
         // Last: messages report what the event and the steps above have changed.
         self.send_messages(now);
         Status {
@@ -291,6 +325,14 @@ impl TaskExecutorCore {
         let doubted = doubted.map(|job| (job.id(), job.connection().run()));
         let check = &mut self.generation_check;
         check.review(now, at, doubted, &mut self.output);
+    }
+
+    /// Has tasks decline what they block inputs for, if they have been without JobMaster for a while.
+    fn review_absences(&mut self, now: Uptime) {
+        let is_led = self.leader.is_named();
+        for job in self.jobs.iter_mut() {
+            job.review_absence(now, is_led, &mut self.output);
+        }
     }
 
     fn send_messages(&mut self, now: Uptime) {

@@ -5,13 +5,15 @@ use tanist_gateway::{GatewayResult, NoAnswer, StoredJobs};
 use tanist_ha::clock::{Moment, Uptime};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::trigger_answer::Answer;
 
 use super::TaskExecutorCore;
 use super::deployments::Deployment;
-use super::effect::Target;
+use super::effect::{Target, TaskKey};
 use super::executions::Metrics;
 use super::graphs::GraphKey;
 use super::isolation::Confirmation;
+use super::job::SourceState;
 use super::leader_tracker::Leader;
 use super::log_line::LogLine;
 use super::messages::{execution_key, invalid, parse};
@@ -180,6 +182,51 @@ impl TaskExecutorCore {
         for task in &request.tasks {
             let up_to = execution_key(&task.vertex_id, task.subtask, task.up_to_generation)?;
             known.cancel_up_to(up_to, timeouts, &mut self.output);
+        }
+        Ok(pb::Ack {})
+    }
+
+    /// Begins a checkpoint at sources. `trigger` has a running task begin it; `None`: it is not started yet.
+    pub fn trigger_checkpoint(
+        &mut self,
+        now: Uptime,
+        request: &pb::TriggerCheckpointRequest,
+        trigger: &dyn Fn(&TaskKey, pb::CheckpointBarrier) -> Option<Answer>,
+    ) -> GatewayResult<pb::TriggerCheckpointResponse> {
+        let (sender, scope) = (request.sender.as_ref(), request.job.as_ref());
+        let job = self.connections().admit_job_master(now, sender, scope)?;
+        let barrier = request.barrier;
+        let barrier = barrier.ok_or_else(|| invalid("the message names no checkpoint"))?;
+        let known = self.jobs.requested(job)?;
+        let mut answers = Vec::new();
+        for id in &request.sources {
+            let execution = execution_key(&id.vertex_id, id.subtask, id.generation)?;
+            let answer = match known.source(&execution) {
+                Ok(SourceState::Ended) => Answer::SourceEnded(pb::Ack {}),
+                Ok(SourceState::Runs) => {
+                    let triggered = trigger(&TaskKey { job, execution }, barrier);
+                    triggered.unwrap_or_else(|| Answer::Refused("it is being restored".to_owned()))
+                }
+                Err(reason) => Answer::Refused(reason),
+            };
+            let answer = Some(answer);
+            answers.push(pb::TriggerAnswer { answer });
+        }
+        Ok(pb::TriggerCheckpointResponse { answers })
+    }
+
+    /// Tells tasks that a checkpoint is aborted.
+    pub fn abort_checkpoint(
+        &mut self,
+        now: Uptime,
+        request: &pb::AbortCheckpointRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let (sender, scope) = (request.sender.as_ref(), request.job.as_ref());
+        let job = self.connections().admit_job_master(now, sender, scope)?;
+        let known = self.jobs.requested(job)?;
+        for id in &request.executions {
+            let execution = execution_key(&id.vertex_id, id.subtask, id.generation)?;
+            known.abort_checkpoint(execution, request.number, &mut self.output);
         }
         Ok(pb::Ack {})
     }

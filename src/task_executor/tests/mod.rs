@@ -2,6 +2,7 @@
 
 mod actor_tests;
 mod cancellation_timeout_tests;
+mod checkpoint_tests;
 mod draining_tests;
 mod generation_check_tests;
 mod graphs_tests;

@@ -16,6 +16,7 @@ pub enum Heard {
     Slots(pb::NotifySlotsAvailableRequest),
     Offer(pb::OfferSlotsRequest),
     Update(pb::UpdateTaskExecutionStatesRequest),
+    Checkpoints(pb::ReportCheckpointsRequest),
     DisconnectedResourceManager(pb::DisconnectTaskExecutorRequest),
     DisconnectedJobMaster(pb::DisconnectTaskManagerRequest),
 }
@@ -150,8 +151,9 @@ impl JobMasterGateway for Script {
 
     async fn report_checkpoints(
         &self,
-        _: pb::ReportCheckpointsRequest,
+        request: pb::ReportCheckpointsRequest,
     ) -> GatewayResult<pb::ReportCheckpointsResponse> {
+        self.hear(Heard::Checkpoints(request)).await;
         Ok(pb::ReportCheckpointsResponse {})
     }
 

@@ -233,6 +233,7 @@ impl Leader {
             allocation_id: allocation.to_owned(),
             inputs: Vec::new(),
             region: 0,
+            restore: None,
         };
         pb::SubmitTasksRequest {
             sender: self.job_master_sender(),

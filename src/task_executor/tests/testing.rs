@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use tanist_dataflow::{CheckpointProgress, CheckpointStatus};
 use tanist_gateway::{LocalConnector, NoAnswer, StoredGenerations, StoredJobs};
 use tanist_ha::clock::Clock;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
@@ -13,6 +14,7 @@ use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::trigger_answer::Answer;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -44,11 +46,13 @@ pub fn graph() -> pb::JobGraph {
         name: "numbers".to_owned(),
         spec: r#"{"type":"datagen","count":10,"seed":1,"keys":3}"#.to_owned(),
         output: columns.to_vec(),
+        uid: String::new(),
     };
     let discard = pb::Operator {
         name: "drop".to_owned(),
         spec: r#"{"type":"discard"}"#.to_owned(),
         output: Vec::new(),
+        uid: String::new(),
     };
     let vertex = pb::JobVertex {
         id: VERTEX.to_owned(),
@@ -78,6 +82,9 @@ pub fn scope() -> Option<pb::JobScope> {
 pub struct Started {
     pub start: TaskStart,
     pub status: watch::Sender<TaskStatus>,
+    pub checkpoints: watch::Sender<CheckpointStatus>,
+    /// What the task is told about checkpoints.
+    pub told: Arc<Mutex<Vec<String>>>,
 }
 
 /// Hands started tasks to the test. A cancelled task is canceled at once, unless the test does that itself.
@@ -98,6 +105,8 @@ pub struct ScriptedLauncher {
 #[derive(Debug)]
 struct ScriptedTask {
     status: watch::Sender<TaskStatus>,
+    checkpoints: watch::Sender<CheckpointStatus>,
+    told: Arc<Mutex<Vec<String>>>,
     is_slow_to_cancel: bool,
     cancellations: Arc<AtomicU32>,
 }
@@ -105,15 +114,21 @@ struct ScriptedTask {
 impl TaskLauncher for ScriptedLauncher {
     fn start(&self, start: TaskStart) -> Box<dyn RunningTask> {
         let status = watch::Sender::new(TaskStatus::Deploying);
+        let checkpoints = watch::Sender::new(CheckpointStatus::default());
+        let told = Arc::<Mutex<Vec<String>>>::default();
         let started = Started {
             start,
             status: status.clone(),
+            checkpoints: checkpoints.clone(),
+            told: told.clone(),
         };
         self.started
             .try_send(started)
             .expect("the test takes what starts");
         Box::new(ScriptedTask {
             status,
+            checkpoints,
+            told,
             is_slow_to_cancel: self.is_slow_to_cancel,
             cancellations: self.cancellations.clone(),
         })
@@ -165,6 +180,26 @@ impl RunningTask for ScriptedTask {
 
     fn status(&self) -> watch::Receiver<TaskStatus> {
         self.status.subscribe()
+    }
+
+    fn trigger(&self, barrier: pb::CheckpointBarrier) -> Answer {
+        self.told.lock().push(format!("trigger {}", barrier.number));
+        Answer::Injected(pb::Ack {})
+    }
+
+    fn abort_checkpoint(&self, number: u64) {
+        self.told.lock().push(format!("abort {number}"));
+    }
+
+    fn decline_blocked(&self, reason: &str) {
+        self.told.lock().push(format!("decline: {reason}"));
+        self.checkpoints.send_modify(|status| {
+            status.progress = CheckpointProgress::Declined(reason.to_owned());
+        });
+    }
+
+    fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
+        self.checkpoints.subscribe()
     }
 }
 

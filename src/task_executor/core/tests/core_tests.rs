@@ -11,6 +11,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::calls::Outcome;
+use super::checkpoint_calls::Deed;
 use super::core_world::{World, id, leaders_sender, scope, shown};
 use crate::core::*;
 use crate::launcher::TaskStatus;
@@ -112,6 +113,29 @@ pub(super) enum Step {
         job: u128,
         outcome: Outcome,
     },
+    /// A running task does something for the number that is so far above its highest.
+    TakePart {
+        which: usize,
+        further: u64,
+        deed: Deed,
+    },
+    /// The write of what a task has saved ends.
+    EndWrite {
+        which: usize,
+        succeeds: bool,
+    },
+    /// A JobMaster aborts a checkpoint.
+    AbortCheckpoint {
+        sender: usize,
+        job: u128,
+        subtask: u32,
+        generation: u64,
+        number: u64,
+    },
+    EndCheckpointReport {
+        which: usize,
+        outcome: Outcome,
+    },
     /// A leader calls and announces itself while the store is silent.
     Believe {
         epoch: u64,
@@ -166,11 +190,38 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
                 Step::SubmitIsolated { sender, job, subtask, generation, allocation, stored }
             }
         ),
+        14 => checkpoints(sender.clone(), job.clone()),
         14 => others(sender, job),
     ];
     // Seldom, since almost nothing happens after it.
     let step = prop_oneof![120 => step, 1 => Just(Step::Stop)];
     proptest::collection::vec(step, 0..120)
+}
+
+fn checkpoints(
+    sender: impl Strategy<Value = usize>,
+    job: impl Strategy<Value = u128>,
+) -> impl Strategy<Value = Step> {
+    let deed = prop_oneof![
+        Just(Deed::Block),
+        Just(Deed::SaveLittle),
+        Just(Deed::SaveMuch),
+        Just(Deed::Decline),
+        Just(Deed::Abort),
+    ];
+    prop_oneof![
+        6 => (0usize..4, 0u64..3, deed)
+            .prop_map(|(which, further, deed)| Step::TakePart { which, further, deed }),
+        3 => (0usize..3, proptest::bool::weighted(0.8))
+            .prop_map(|(which, succeeds)| Step::EndWrite { which, succeeds }),
+        1 => (sender, job, 0u32..2, 0u64..5, 1u64..8).prop_map(
+            |(sender, job, subtask, generation, number)| {
+                Step::AbortCheckpoint { sender, job, subtask, generation, number }
+            }
+        ),
+        3 => (0usize..4, outcome())
+            .prop_map(|(which, outcome)| Step::EndCheckpointReport { which, outcome }),
+    ]
 }
 
 fn others(
@@ -212,6 +263,7 @@ fn submission(
             allocation_id: id(allocation),
             inputs: Vec::new(),
             region: 0,
+            restore: None,
         }],
         graph_reference: None,
         stopping: false,
@@ -339,6 +391,7 @@ impl World {
                         .entry((JobId::from_bits(job), subtask))
                         .or_default();
                     *highest = (*highest).max(generation);
+                    self.cancelled_generations(job, subtask, generation);
                 }
             }
             Step::Free { sender, allocation } => {
@@ -404,6 +457,25 @@ impl World {
                 outcome,
             } => self.end_offer(job, accepts, outcome),
             Step::EndReport { job, outcome } => self.end_report(job, outcome),
+            Step::TakePart {
+                which,
+                further,
+                deed,
+            } => self.take_part(which, further, deed),
+            Step::EndWrite { which, succeeds } => self.end_write(which, succeeds),
+            Step::AbortCheckpoint {
+                sender,
+                job,
+                subtask,
+                generation,
+                number,
+            } => {
+                let sender = self.sender(sender);
+                self.abort_number(sender, job, (subtask, generation), number)?;
+            }
+            Step::EndCheckpointReport { which, outcome } => {
+                self.end_checkpoint_report(which, outcome);
+            }
             Step::Believe { epoch } => self.step(&Step::Announce { epoch })?,
             Step::Contradict => self.contradict(),
             Step::TermChanged => {

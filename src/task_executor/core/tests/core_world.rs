@@ -22,8 +22,8 @@ use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
 use super::calls::Calls;
+use super::checkpoint_calls::{CheckpointCalls, with_place};
 use super::core_tests::Step;
-use crate::Options;
 use crate::core::{Effect, Event, Target, TaskExecutorCore, TaskKey};
 use crate::tests::testing::description;
 
@@ -65,6 +65,7 @@ pub(super) struct World {
     cancelled_tasks: BTreeSet<TaskKey>,
     read: Option<Vec<JobId>>,
     pub(super) calls: Calls,
+    pub(super) checkpoints: CheckpointCalls,
     /// Jobs to which an isolated task was deployed.
     pub(super) isolated: BTreeSet<JobId>,
     /// The last provisional term that the store has contradicted.
@@ -80,7 +81,7 @@ impl World {
         let terms = HighestEpoch::default();
         terms.follow(&shown(1)).expect("the first");
         let now = Uptime::START;
-        let options = Options::default();
+        let options = with_place();
         World {
             now,
             core: TaskExecutorCore::new(now, options, description(), terms.clone(), 100),
@@ -92,6 +93,7 @@ impl World {
             cancelled_tasks: BTreeSet::new(),
             read: None,
             calls: Calls::default(),
+            checkpoints: CheckpointCalls::default(),
             isolated: BTreeSet::new(),
             contradicted: None,
             started: BTreeSet::new(),
@@ -293,10 +295,13 @@ impl World {
                 .core
                 .prepare_resource_manager(run)
                 .map(|request| request.sender),
-            Some(job) => self
-                .core
-                .prepare_job_master(self.now, job, run, &|_| None)
-                .map(|request| request.sender),
+            Some(job) => {
+                let request = self.core.prepare_job_master(self.now, job, run, &|_| None);
+                if let Ok(request) = &request {
+                    self.checkpoints.registered(job, run, request)?;
+                }
+                request.map(|request| request.sender)
+            }
         };
         let Ok(Some(sender)) = sender else {
             return Ok(());
@@ -331,6 +336,7 @@ impl World {
         let is_stopping = self.core.lifecycle.is_stopping();
         for effect in self.core.take_effects() {
             self.calls.record(&effect)?;
+            self.record_checkpoints(&effect)?;
             let is_refused_now = is_stopping && is_for_running(&effect);
             prop_assert!(!is_refused_now, "it stops: {effect:?}");
             match effect {
@@ -383,6 +389,11 @@ impl World {
                 | Effect::AskCoordinator { .. }
                 | Effect::AnswerCoordinatorRequest { .. }
                 | Effect::Extend(..)
+                | Effect::ReportCheckpoints { .. }
+                | Effect::WriteSnapshot { .. }
+                | Effect::DropSnapshot(_)
+                | Effect::AbortCheckpoint(..)
+                | Effect::DeclineBlocked(_)
                 | Effect::Fatal(_) => {}
             }
         }
@@ -399,6 +410,7 @@ impl World {
 
     pub(super) fn check(&self) -> Result<(), TestCaseError> {
         self.check_follow_ups()?;
+        self.check_checkpoints()?;
         let holders = self.holders();
         let allocations: BTreeSet<&str> = holders
             .values()
@@ -437,6 +449,7 @@ fn is_for_running(effect: &Effect) -> bool {
             | Effect::Offer { .. }
             | Effect::Update { .. }
             | Effect::AskCoordinator { .. }
+            | Effect::ReportCheckpoints { .. }
             | Effect::Start(..)
     )
 }

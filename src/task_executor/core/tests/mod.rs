@@ -2,6 +2,8 @@
 
 mod budget_tests;
 mod calls;
+mod checkpoint_calls;
+mod checkpoints_tests;
 mod connection_tests;
 mod connections_tests;
 mod core_tests;

@@ -1,0 +1,291 @@
+//! Objects of checkpoints: writes what tasks have saved, and reads what tasks are restored from before they start.
+//! Decides nothing; results come back to the loop in [`super`].
+//!
+//! At most one write runs for a task: a newer one ends it. A task that is being restored is not started yet: it can be
+//! cancelled, and what it is told meanwhile it is told when it has started.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt as _};
+use tanist_ha::blob::{BlobStore, CheckpointStorage, ObjectRange, object_name};
+use tanist_ha::election::ClusterIncarnation;
+use tanist_ha::error::{Error, Result};
+use tanist_ha::keys::Name;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::sync::OnceCell;
+use tokio::task::AbortHandle;
+
+use super::{Actor, Called};
+use crate::CheckpointPlace;
+use crate::core::{Event, Pieces, TaskKey};
+use crate::launcher::{TaskStart, TaskStatus};
+
+/// Ranges of one snapshot that are read at the same time.
+const MAX_CONCURRENT_READS: usize = 8;
+
+/// The place for objects. Opened when it is needed first: a TaskManager starts without it.
+#[derive(Debug)]
+pub(super) struct Storages {
+    place: Option<CheckpointPlace>,
+    opened: OnceCell<BlobStore>,
+}
+
+impl Storages {
+    pub(super) fn new(place: Option<CheckpointPlace>) -> Storages {
+        Storages {
+            place,
+            opened: OnceCell::new(),
+        }
+    }
+
+    /// The objects of a job.
+    async fn of(&self, cluster: &ClusterIncarnation, job: JobId) -> Result<CheckpointStorage> {
+        let Some(place) = &self.place else {
+            let reason = "this TaskManager has no place for checkpoints: set execution.checkpointing.dir or \
+                          high-availability.storageDir";
+            return Err(Error::Misconfigured(reason.into()));
+        };
+        let opening = self.opened.get_or_try_init(async || {
+            let blobs = BlobStore::open(&place.blobs).await?;
+            Ok(match place.is_marked {
+                true => blobs.guarded_by_presence(),
+                false => blobs,
+            })
+        });
+        let name = Name::new(job.to_string());
+        let name = name.map_err(|error| Error::Misconfigured(error.to_string().into()))?;
+        Ok(opening.await?.of_cluster(cluster).checkpoints(&name))
+    }
+}
+
+/// A task that is not started until its state is read.
+#[derive(Debug)]
+pub(super) struct Restoring {
+    reading: AbortHandle,
+    is_stopped: bool,
+    aborted: Vec<u64>,
+}
+
+/// Writes and reads that run.
+#[derive(Debug, Default)]
+pub(super) struct CheckpointWork {
+    writing: BTreeMap<TaskKey, AbortHandle>,
+    restoring: BTreeMap<TaskKey, Restoring>,
+}
+
+/// A task whose state is read, or why it can't be started.
+pub(super) type Restored = std::result::Result<TaskStart, String>;
+
+impl Actor {
+    /// Writes the large pieces of a snapshot.
+    pub(super) fn write_snapshot(
+        &mut self,
+        task: TaskKey,
+        number: u64,
+        cluster: ClusterIncarnation,
+        snapshot: Arc<pb::SubtaskSnapshot>,
+    ) {
+        let storages = self.storages.clone();
+        let location = &self.services.description.location;
+        let host = format!("{} at {}", location.resource_id, location.rpc_address);
+        let writing = self.calls.spawn(async move {
+            let written = write(&storages, task, number, &cluster, snapshot).await;
+            let written = written.map_err(|error| {
+                let job = task.job;
+                tracing::warn!(%job, number, %error, "the state of a task can't be written");
+                format!("its state can't be written by {host}: {error}")
+            });
+            Called::Event(Event::SnapshotWritten {
+                task,
+                number,
+                written,
+            })
+        });
+        if let Some(earlier) = self.work.writing.insert(task, writing) {
+            earlier.abort();
+        }
+    }
+
+    /// Ends what is being written for a task.
+    pub(super) fn drop_snapshot(&mut self, task: &TaskKey) {
+        if let Some(writing) = self.work.writing.remove(task) {
+            writing.abort();
+        }
+    }
+
+    /// Ends what is being written for a job.
+    pub(super) fn drop_snapshots_of(&mut self, job: JobId) {
+        let of_job = self.work.writing.extract_if(.., |task, _| task.job == job);
+        of_job.for_each(|(_, writing)| writing.abort());
+    }
+
+    /// Starts a task, after what it is restored from was read.
+    pub(super) fn start_or_restore(&mut self, task: TaskKey, start: TaskStart) {
+        let restore = start.deployment.restore.as_ref();
+        let snapshot = restore.and_then(|restore| restore.snapshot.as_ref());
+        if snapshot.is_none_or(|snapshot| ranges(snapshot).is_empty()) {
+            return self.start(task, start);
+        }
+        let storages = self.storages.clone();
+        let reading = self.calls.spawn(async move {
+            let restored = read(&storages, task.job, start).await;
+            Called::Restored(task, Box::new(restored))
+        });
+        let restoring = Restoring {
+            reading,
+            is_stopped: false,
+            aborted: Vec::new(),
+        };
+        self.work.restoring.insert(task, restoring);
+    }
+
+    /// Starts a task whose state is read, unless it was cancelled.
+    pub(super) fn restored(&mut self, task: TaskKey, restored: Restored) {
+        let Some(restoring) = self.work.restoring.remove(&task) else {
+            return;
+        };
+        match restored {
+            Err(cause) => self.end_unstarted(task, TaskStatus::failed(cause)),
+            Ok(start) => {
+                self.start(task, start);
+                if let Some(running) = self.running.get(&task) {
+                    restoring
+                        .aborted
+                        .iter()
+                        .for_each(|&it| running.abort_checkpoint(it));
+                    if restoring.is_stopped {
+                        running.stop();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Cancels a task, which may be in the middle of being restored.
+    pub(super) fn cancel(&mut self, task: TaskKey) {
+        if let Some(running) = self.running.get(&task) {
+            running.cancel();
+        } else if let Some(restoring) = self.work.restoring.remove(&task) {
+            restoring.reading.abort();
+            self.end_unstarted(task, TaskStatus::Canceled);
+        }
+    }
+
+    /// Ends the source of a task.
+    pub(super) fn stop_source(&mut self, task: &TaskKey) {
+        if let Some(running) = self.running.get(task) {
+            running.stop();
+        } else if let Some(restoring) = self.work.restoring.get_mut(task) {
+            restoring.is_stopped = true;
+        }
+    }
+
+    /// Tells a task that a checkpoint is aborted.
+    pub(super) fn abort_checkpoint(&mut self, task: &TaskKey, number: u64) {
+        if let Some(running) = self.running.get(task) {
+            running.abort_checkpoint(number);
+        } else if let Some(restoring) = self.work.restoring.get_mut(task) {
+            restoring.aborted.push(number);
+        }
+    }
+
+    fn end_unstarted(&mut self, task: TaskKey, status: TaskStatus) {
+        let metrics = None;
+        let ended = Event::TaskChanged {
+            task,
+            status,
+            metrics,
+        };
+        self.calls.spawn(async move { Called::Event(ended) });
+    }
+}
+
+async fn write(
+    storages: &Storages,
+    task: TaskKey,
+    number: u64,
+    cluster: &ClusterIncarnation,
+    snapshot: Arc<pb::SubtaskSnapshot>,
+) -> Result<pb::SubtaskSnapshot> {
+    let storage = storages.of(cluster, task.job).await?;
+    let object = object_name(number, task.execution.generation.get());
+    let name = object.clone();
+    let cutting = tokio::task::spawn_blocking(move || Pieces::of(&snapshot).into_object(&name));
+    let (content, written) = cutting.await.map_err(|error| Error::Unavailable {
+        store: "the encoder of snapshots",
+        reason: error.to_string(),
+    })?;
+    let put = storage.put(&object, Bytes::from(content)).await;
+    put.map_err(|error| in_directory(&storage, error))?;
+    Ok(written)
+}
+
+/// Adds the directory to an error that does not name it.
+fn in_directory(storage: &CheckpointStorage, error: Error) -> Error {
+    match error {
+        Error::Unavailable { store, reason } => Error::Unavailable {
+            store,
+            reason: format!("{}: {reason}", storage.location()),
+        },
+        error => error,
+    }
+}
+
+fn ranges(snapshot: &pb::SubtaskSnapshot) -> Vec<ObjectRange> {
+    let segments = snapshot.segments.iter().chain(&snapshot.channels);
+    segments.filter_map(range).collect()
+}
+
+fn range(segment: &pb::StateSegment) -> Option<ObjectRange> {
+    (!segment.object.is_empty()).then(|| ObjectRange {
+        object: segment.object.clone(),
+        offset: segment.offset,
+        length: segment.length,
+        checksum: segment.checksum,
+    })
+}
+
+/// Fills in the contents of all segments.
+async fn read(storages: &Storages, job: JobId, mut start: TaskStart) -> Restored {
+    let Some(restore) = &mut start.deployment.restore else {
+        return Ok(start);
+    };
+    let number = restore.number;
+    let failed = |object: &str, error: &Error| match error {
+        Error::Corrupt { .. } => {
+            format!("checkpoint {number} is damaged: its object {object} can't be used: {error}")
+        }
+        error => format!(
+            "checkpoint {number} can't be read at present: its object {object} may be intact: {error}"
+        ),
+    };
+    let snapshot = restore.snapshot.get_or_insert_default();
+    let ranges = ranges(snapshot);
+    let storage = storages.of(&start.cluster_incarnation, job).await;
+    let first = ranges
+        .first()
+        .map(|it| it.object.clone())
+        .unwrap_or_default();
+    let storage = storage.map_err(|error| failed(&first, &error))?;
+    let reads = ranges.into_iter().map(|range| read_range(&storage, range));
+    let reads: Vec<_> = reads.collect();
+    let mut reads = stream::iter(reads).buffered(MAX_CONCURRENT_READS);
+    let mut contents = Vec::new();
+    while let Some((object, content)) = reads.next().await {
+        contents.push(content.map_err(|error| failed(&object, &error))?);
+    }
+    let segments = snapshot.segments.iter_mut().chain(&mut snapshot.channels);
+    let in_objects = segments.filter(|segment| !segment.object.is_empty());
+    for (segment, content) in in_objects.zip(contents) {
+        segment.content = content.into();
+    }
+    Ok(start)
+}
+
+async fn read_range(storage: &CheckpointStorage, range: ObjectRange) -> (String, Result<Bytes>) {
+    let content = storage.get_range(&range).await;
+    (range.object, content)
+}

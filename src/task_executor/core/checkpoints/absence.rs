@@ -1,0 +1,31 @@
+//! Since when a job has no JobMaster here: then its tasks decline what they block inputs for, so that a leader that
+//! dies between two triggers does not stop the data path. Pure.
+
+use std::time::Duration;
+
+use tanist_ha::clock::Uptime;
+
+/// Time without JobMaster after which tasks decline.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Absence {
+    since: Option<Uptime>,
+}
+
+impl Absence {
+    /// Updates the state. Returns whether the absence has lasted.
+    pub fn review(&mut self, now: Uptime, is_present: bool) -> bool {
+        if is_present {
+            self.since = None;
+            return false;
+        }
+        now >= *self.since.get_or_insert(now) + PATIENCE
+    }
+
+    /// When tasks that block inputs decline.
+    pub fn deadline(&self) -> Option<Uptime> {
+        self.since.map(|since| since + PATIENCE)
+    }
+}

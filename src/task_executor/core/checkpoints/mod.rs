@@ -1,0 +1,346 @@
+//! What the executions of a job have done for checkpoints: the newest report of each, and which of them its JobMaster
+//! does not know yet. Pure.
+//!
+//! ```text
+//! execution:  unheard --> blocked --> writing --written--> acknowledged
+//!                |           |           | failed
+//!                +-----------+-----------+--> declined        a higher number begins again
+//!             each but "acknowledged" and "declined" of a higher number --abort of it--> aborted
+//! ```
+//!
+//! - An older number never replaces a newer one, and an abort of a number is final for it.
+//! - A report stays after the end of its execution, until a younger generation of the subtask is admitted, the
+//!   generation is cancelled, or the job is forgotten.
+//! - A report that the JobMaster has to know is sent until it is answered ([`reports`]), and with each registration.
+
+mod absence;
+mod pieces;
+mod reports;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tanist_dataflow::{CheckpointProgress, CheckpointStatus};
+use tanist_ha::clock::Uptime;
+use tanist_ha::election::ClusterIncarnation;
+use tanist_proto::v1 as pb;
+
+pub use self::absence::Absence;
+pub use self::pieces::Pieces;
+use self::reports::Reports;
+use super::executions::ExecutionKey;
+use super::outbox::Route;
+use super::output::Output;
+
+/// Most bytes of state that a subtask saves where there is no place for objects.
+const MOST_WITHOUT_STORAGE: u64 = 64 * 1024;
+
+#[derive(Debug, Clone, PartialEq)]
+enum Progress {
+    Unheard,
+    Blocked {
+        /// Whether the task was told to decline.
+        is_declining: bool,
+    },
+    Writing,
+    Acknowledged(Arc<pb::SubtaskSnapshot>),
+    Declined(String),
+    Aborted,
+}
+
+impl Progress {
+    /// Whether nothing that the task says of the same number changes it.
+    fn is_decided(&self) -> bool {
+        match self {
+            Progress::Unheard | Progress::Blocked { .. } => false,
+            Progress::Writing
+            | Progress::Acknowledged(_)
+            | Progress::Declined(_)
+            | Progress::Aborted => true,
+        }
+    }
+
+    /// Whether the JobMaster waits for it.
+    fn is_awaited(&self) -> bool {
+        match self {
+            Progress::Writing | Progress::Acknowledged(_) | Progress::Declined(_) => true,
+            Progress::Unheard | Progress::Blocked { .. } | Progress::Aborted => false,
+        }
+    }
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Runs,
+    Finished,
+    Ended,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// The cluster of its deployment: whose objects it writes.
+    cluster: ClusterIncarnation,
+    highest: u64,
+    progress: Progress,
+    input_ended: bool,
+    life: Life,
+}
+
+impl Known {
+    fn report(&self, execution: &ExecutionKey) -> pb::CheckpointReport {
+        use pb::CheckpointProgress as Pb;
+        let (mut snapshot, mut reason) = (None, String::new());
+        let progress = match &self.progress {
+            Progress::Unheard => Pb::Unheard,
+            Progress::Blocked { .. } => Pb::Blocked,
+            Progress::Writing => Pb::Writing,
+            Progress::Acknowledged(saved) => {
+                snapshot = Some((**saved).clone());
+                Pb::Acknowledged
+            }
+            Progress::Declined(why) => {
+                reason.clone_from(why);
+                Pb::Declined
+            }
+            Progress::Aborted => Pb::Aborted,
+        };
+        pb::CheckpointReport {
+            execution: Some(execution.message()),
+            highest: self.highest,
+            progress: progress.into(),
+            snapshot,
+            reason,
+            paused: false,
+            input_ended: self.input_ended,
+        }
+    }
+}
+
+/// What follows from a change of a task's status.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Nothing.
+    Nothing,
+    /// What is being written for a lower number is not needed.
+    Drop,
+    /// These pieces are to be written as an object, in place of what is being written for a lower number.
+    Write {
+        number: u64,
+        cluster: ClusterIncarnation,
+        snapshot: Arc<pb::SubtaskSnapshot>,
+    },
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Checkpoints {
+    known: BTreeMap<ExecutionKey, Known>,
+    reports: Reports,
+}
+
+impl Checkpoints {
+    /// Begins with an execution, which is restored from this checkpoint; 0: from none. Those of older generations of
+    /// its subtask are not needed any more.
+    pub fn admit(&mut self, key: ExecutionKey, cluster: ClusterIncarnation, restored_from: u64) {
+        self.forget_up_to(key.previous());
+        let known = Known {
+            cluster,
+            highest: restored_from,
+            progress: Progress::Unheard,
+            input_ended: false,
+            life: Life::Runs,
+        };
+        self.known.insert(key, known);
+    }
+
+    /// Forgets generations of a subtask up to this one that have ended.
+    pub fn forget_up_to(&mut self, up_to: ExecutionKey) {
+        self.known
+            .retain(|key, known| known.life == Life::Runs || !up_to.covers(key));
+        self.reports.retain(|key| self.known.contains_key(key));
+    }
+
+    /// Records what a task has done. `has_storage`: objects can be written.
+    pub fn update(
+        &mut self,
+        key: &ExecutionKey,
+        status: CheckpointStatus,
+        has_storage: bool,
+    ) -> Step {
+        let Some(known) = self.known.get_mut(key) else {
+            return Step::Nothing;
+        };
+        if status.input_ended && !known.input_ended {
+            known.input_ended = true;
+            self.reports.add(*key);
+        }
+        let (before, number) = (known.highest, status.highest);
+        if number < before || (number == before && known.progress.is_decided()) {
+            return Step::Nothing;
+        }
+        let was_writing = known.progress == Progress::Writing;
+        let mut step = match was_writing {
+            true => Step::Drop,
+            false => Step::Nothing,
+        };
+        let progress = match status.progress {
+            CheckpointProgress::Unheard if number == before => known.progress.clone(),
+            CheckpointProgress::Unheard => Progress::Unheard,
+            CheckpointProgress::Blocked => match known.progress {
+                Progress::Blocked { is_declining } if number == before => {
+                    Progress::Blocked { is_declining }
+                }
+                _ => Progress::Blocked {
+                    is_declining: false,
+                },
+            },
+            CheckpointProgress::Declined(reason) => Progress::Declined(reason),
+            CheckpointProgress::Aborted => Progress::Aborted,
+            CheckpointProgress::Saved(snapshot) => {
+                let pieces = Pieces::of(&snapshot);
+                if has_storage && pieces.has_large() {
+                    step = Step::Write {
+                        number,
+                        cluster: known.cluster.clone(),
+                        snapshot,
+                    };
+                    Progress::Writing
+                } else if !has_storage && pieces.total() > MOST_WITHOUT_STORAGE {
+                    Progress::Declined(format!(
+                        "its state has {} bytes, and without a place for checkpoints it can have \
+                         {MOST_WITHOUT_STORAGE}: set execution.checkpointing.dir or \
+                         high-availability.storageDir",
+                        pieces.total()
+                    ))
+                } else {
+                    Progress::Acknowledged(snapshot)
+                }
+            }
+        };
+        known.highest = number;
+        known.progress = progress;
+        if known.progress.is_awaited() {
+            self.reports.add(*key);
+        }
+        step
+    }
+
+    /// Records that the pieces of a snapshot were written, or why not.
+    pub fn written(
+        &mut self,
+        key: &ExecutionKey,
+        number: u64,
+        written: Result<pb::SubtaskSnapshot, String>,
+    ) {
+        let known = self.known.get_mut(key);
+        let is_awaited =
+            |known: &&mut Known| known.highest == number && known.progress == Progress::Writing;
+        let Some(known) = known.filter(is_awaited) else {
+            return;
+        };
+        known.progress = match written {
+            Ok(snapshot) => Progress::Acknowledged(Arc::new(snapshot)),
+            Err(reason) => Progress::Declined(reason),
+        };
+        self.reports.add(*key);
+    }
+
+    /// Records that a number is aborted. What was saved for it is not needed.
+    pub fn abort(&mut self, key: &ExecutionKey, number: u64) -> Step {
+        let Some(known) = self.known.get_mut(key) else {
+            return Step::Nothing;
+        };
+        // An execution that has ended before it heard of the number stays so.
+        let is_new = number > known.highest && known.life == Life::Runs;
+        if number != known.highest && !is_new {
+            return Step::Nothing;
+        }
+        let was_writing = known.progress == Progress::Writing;
+        known.highest = number;
+        known.progress = Progress::Aborted;
+        match was_writing {
+            true => Step::Drop,
+            false => Step::Nothing,
+        }
+    }
+
+    /// Records the end of an execution. Returns the highest checkpoint that it knew.
+    pub fn end(&mut self, key: &ExecutionKey, is_finished: bool) -> u64 {
+        let Some(known) = self.known.get_mut(key) else {
+            return 0;
+        };
+        known.life = match is_finished {
+            true => Life::Finished,
+            false => Life::Ended,
+        };
+        known.highest
+    }
+
+    /// Whether an execution has finished here.
+    pub fn has_finished(&self, key: &ExecutionKey) -> bool {
+        let known = self.known.get(key);
+        known.is_some_and(|known| known.life == Life::Finished)
+    }
+
+    /// Whether any task blocks inputs and was not told to decline.
+    pub fn has_blocked(&self) -> bool {
+        self.known.values().any(is_blocked)
+    }
+
+    /// Takes the tasks that block inputs and were not told to decline.
+    pub fn take_blocked(&mut self) -> Vec<ExecutionKey> {
+        let blocked = self.known.iter_mut().filter(|(_, known)| is_blocked(known));
+        let taken = blocked.map(|(key, known)| {
+            known.progress = Progress::Blocked { is_declining: true };
+            *key
+        });
+        taken.collect()
+    }
+
+    /// All reports, for a heartbeat.
+    pub fn reports(&self) -> Vec<pb::CheckpointReport> {
+        let all = self.known.iter();
+        all.map(|(key, known)| known.report(key)).collect()
+    }
+
+    /// All reports, for a registration: none has to be sent besides.
+    pub fn full_report(&mut self) -> Vec<pb::CheckpointReport> {
+        self.reports.clear();
+        self.reports()
+    }
+
+    /// Forgets what is in flight: the connection has ended. It counts as not reported.
+    pub fn reset(&mut self) {
+        self.reports.reset();
+    }
+
+    /// When failed reports are sent again.
+    pub fn retry_at(&self) -> Option<Uptime> {
+        self.reports.retry_at()
+    }
+
+    /// Whether a report is not sent yet.
+    #[cfg(test)]
+    pub fn is_due(&self, key: &ExecutionKey) -> bool {
+        self.reports.is_due(key)
+    }
+
+    /// Sends the reports that the JobMaster does not know yet.
+    pub fn send(&mut self, now: Uptime, route: Route<'_>, output: &mut Output) {
+        let known = &self.known;
+        let report = |key: &ExecutionKey| known.get(key).map(|known| known.report(key));
+        self.reports.send(now, route, &report, output);
+    }
+
+    /// Ends a call with reports. With `retry_at` it failed, and they are sent again then.
+    pub fn finish_report(&mut self, call: u64, retry_at: Option<Uptime>) {
+        self.reports.finish(call, retry_at);
+        self.reports.retain(|key| self.known.contains_key(key));
+    }
+}
+
+fn is_blocked(known: &Known) -> bool {
+    let is_declining = false;
+    known.life == Life::Runs && known.progress == Progress::Blocked { is_declining }
+}

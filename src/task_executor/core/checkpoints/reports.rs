@@ -1,0 +1,120 @@
+//! Reports of checkpoints on their way to the JobMaster. Pure.
+//!
+//! Calls belong to the present run of the connection. A few may be in flight: the answer to one that concerns a region
+//! which the JobMaster has not settled yet may take long. The reports of a failed call are sent again, as they are
+//! then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_ha::clock::Uptime;
+use tanist_proto::v1 as pb;
+
+use crate::core::effect::{Effect, JobMasterAddress};
+use crate::core::executions::ExecutionKey;
+use crate::core::outbox::{Route, scope};
+use crate::core::output::Output;
+
+/// Calls in flight, at most.
+const MAX_CALLS: usize = 4;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Reports {
+    /// Those that are not sent.
+    due: BTreeSet<ExecutionKey>,
+    /// Those in flight, by call.
+    in_flight: BTreeMap<u64, Vec<ExecutionKey>>,
+    last_call: u64,
+    /// After a failed call: when the next one may be made.
+    not_before: Option<Uptime>,
+}
+
+impl Reports {
+    /// Adds a report.
+    pub fn add(&mut self, key: ExecutionKey) {
+        self.due.insert(key);
+    }
+
+    /// Keeps the reports of these executions only.
+    pub fn retain(&mut self, is_known: impl Fn(&ExecutionKey) -> bool) {
+        self.due.retain(is_known);
+    }
+
+    /// Nothing has to be sent.
+    pub fn clear(&mut self) {
+        self.due.clear();
+        self.in_flight.clear();
+        self.not_before = None;
+    }
+
+    /// What is in flight counts as not sent.
+    pub fn reset(&mut self) {
+        let lost = std::mem::take(&mut self.in_flight);
+        self.due.extend(lost.into_values().flatten());
+        self.not_before = None;
+    }
+
+    /// When failed reports are sent again.
+    pub fn retry_at(&self) -> Option<Uptime> {
+        self.not_before.filter(|_| !self.due.is_empty())
+    }
+
+    /// Whether a report is not sent.
+    #[cfg(test)]
+    pub fn is_due(&self, key: &ExecutionKey) -> bool {
+        self.due.contains(key)
+    }
+
+    /// Sends all that is due, in one call.
+    pub fn send(
+        &mut self,
+        now: Uptime,
+        route: Route<'_>,
+        report: &dyn Fn(&ExecutionKey) -> Option<pb::CheckpointReport>,
+        output: &mut Output,
+    ) {
+        let may_call = self.in_flight.len() < MAX_CALLS
+            && self.not_before.is_none_or(|at| at <= now)
+            && !self.due.is_empty();
+        if !may_call {
+            return;
+        }
+        let keys: Vec<ExecutionKey> = std::mem::take(&mut self.due).into_iter().collect();
+        let reports = keys.iter().filter_map(report).collect();
+        self.not_before = None;
+        self.last_call += 1;
+        self.in_flight.insert(self.last_call, keys);
+        let Route {
+            job: (job, incarnation),
+            connection,
+            location,
+        } = route;
+        let request = pb::ReportCheckpointsRequest {
+            sender: Some(connection.sender()),
+            job: Some(scope(job, incarnation)),
+            resource_id: location.resource_id.clone(),
+            incarnation: location.incarnation.clone(),
+            reports,
+        };
+        output.effect(Effect::ReportCheckpoints {
+            to: JobMasterAddress {
+                job,
+                address: connection.address().to_owned(),
+                run: connection.run(),
+            },
+            call: self.last_call,
+            request,
+        });
+    }
+
+    /// Ends a call. With `retry_at` it failed, and its reports are sent again then.
+    pub fn finish(&mut self, call: u64, retry_at: Option<Uptime>) {
+        let Some(keys) = self.in_flight.remove(&call) else {
+            return;
+        };
+        if retry_at.is_some() {
+            self.not_before = retry_at;
+            self.due.extend(keys);
+        }
+    }
+}

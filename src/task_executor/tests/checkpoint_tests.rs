@@ -1,0 +1,262 @@
+//! Checkpoints of a TaskExecutor with its loop: objects are written and read, and JobMasters are told.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_dataflow::{CheckpointProgress, CheckpointStatus};
+use tanist_ha::blob::BlobOptions;
+
+use super::scripted_gateways::Heard;
+use super::scripted_leader::Leader;
+use super::testing::*;
+use crate::*;
+
+const SIZE: usize = 5_000;
+
+fn snapshot() -> pb::SubtaskSnapshot {
+    let segment = |name: &str, size: usize| pb::StateSegment {
+        uid: "count".to_owned(),
+        name: name.to_owned(),
+        length: size as u64,
+        content: name.bytes().cycle().take(size).collect(),
+        ..pb::StateSegment::default()
+    };
+    pb::SubtaskSnapshot {
+        vertex_id: VERTEX.to_owned(),
+        segments: vec![segment("large", SIZE), segment("small", 10)],
+        ..pb::SubtaskSnapshot::default()
+    }
+}
+
+fn saved(number: u64) -> CheckpointStatus {
+    CheckpointStatus {
+        highest: number,
+        progress: CheckpointProgress::Saved(Arc::new(snapshot())),
+        input_ended: false,
+    }
+}
+
+fn options(directory: PathBuf) -> Options {
+    let (url, shared) = (directory.to_string_lossy().into_owned(), true);
+    Options {
+        checkpoints: Some(CheckpointPlace {
+            blobs: BlobOptions { url, shared },
+            is_marked: false,
+        }),
+        ..Options::default()
+    }
+}
+
+/// A TaskExecutor with objects in this directory, and its task.
+async fn running_in(directory: PathBuf) -> (World, Leader, Started) {
+    let mut world = World::start_as(false, None, options(directory));
+    let (_, leader) = world.with_leader("jm1:1", 1).await;
+    leader.request_slot(0, A1).await;
+    leader.registered_job().await;
+    leader.offered().await;
+    leader.submit(1, A1).await.expect("is registered");
+    let task = world.next_started().await;
+    task.status.send_replace(TaskStatus::Running);
+    leader.updated(pb::ExecutionState::Running).await;
+    (world, leader, task)
+}
+
+async fn reported(leader: &Leader, progress: pb::CheckpointProgress) -> pb::CheckpointReport {
+    let take = |heard| match heard {
+        Heard::Checkpoints(request) => {
+            let mut reports = request.reports.into_iter();
+            reports.find(|report| report.progress() == progress)
+        }
+        _ => None,
+    };
+    leader.wait_for(progress.as_str_name(), take).await
+}
+
+fn execution() -> pb::ExecutionId {
+    pb::ExecutionId {
+        vertex_id: VERTEX.to_owned(),
+        subtask: 0,
+        generation: 1,
+    }
+}
+
+/// Waits until a task was told something.
+async fn told(task: &Started, what: &str) {
+    let telling = async {
+        while !task.told.lock().iter().any(|told| told.starts_with(what)) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let told = tokio::time::timeout(BOUND, telling).await;
+    told.unwrap_or_else(|_| panic!("it was not told: {what}"));
+}
+
+#[tokio::test]
+async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task_has_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut world, leader, task) = running_in(directory.path().to_owned()).await;
+    task.checkpoints.send_replace(saved(7));
+    let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
+    assert_eq!((report.highest, report.execution), (7, Some(execution())));
+    let written = report.snapshot.expect("a snapshot");
+    let [large, small] = &written.segments[..] else {
+        panic!("{written:?}");
+    };
+    assert!(large.object.starts_with("7-1-") && large.content.is_empty());
+    assert_eq!((large.offset, large.length), (0, SIZE as u64));
+    assert_eq!(small, &snapshot().segments[1]);
+
+    // The next generation is restored from it, in another slot.
+    leader.request_slot(1, A2).await;
+    let mut request = leader.deployment(0, 2, A2);
+    request.tasks[0].restore = Some(pb::TaskRestore {
+        number: 7,
+        snapshot: Some(written.clone()),
+    });
+    let answer = leader.task_executor().submit_tasks(request).await;
+    assert_eq!(answer.expect("is registered").refused, []);
+    let restored = world.next_started().await;
+    let restore = restored.start.deployment.restore.expect("a snapshot");
+    let contents: Vec<_> = restore.snapshot.expect("there").segments;
+    let contents: Vec<_> = contents.into_iter().map(|it| it.content).collect();
+    let expected = snapshot().segments.into_iter().map(|it| it.content);
+    assert_eq!(contents, expected.collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_task_fails_whose_state_is_missing_and_the_cause_names_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_world, leader, task) = running_in(directory.path().to_owned()).await;
+    task.checkpoints.send_replace(saved(7));
+    let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
+    let written = report.snapshot.expect("a snapshot");
+    let object = written.segments[0].object.clone();
+    for (is_there, what) in [(true, "is damaged"), (false, "at present")] {
+        let checkpoints = directory.path().join("checkpoints");
+        match is_there {
+            true => {
+                for cluster in std::fs::read_dir(&checkpoints).expect("a directory") {
+                    let job = cluster.expect("an entry").path().join(JOB.to_string());
+                    std::fs::remove_file(job.join(&object)).expect("it was there");
+                }
+            }
+            false => std::fs::remove_dir_all(&checkpoints).expect("it was there"),
+        }
+        let generation = if is_there { 2 } else { 3 };
+        let mut request = leader.deployment(0, generation, A1);
+        request.tasks[0].restore = Some(pb::TaskRestore {
+            number: 7,
+            snapshot: Some(written.clone()),
+        });
+        let answer = leader.task_executor().submit_tasks(request).await;
+        assert_eq!(answer.expect("is registered").refused, []);
+        let failed = leader.updated(pb::ExecutionState::Failed).await;
+        assert_eq!(
+            (failed.generation, failed.highest_checkpoint),
+            (generation, 7)
+        );
+        let cause = failed.cause;
+        assert!(
+            cause.contains("checkpoint 7") && cause.contains(&object),
+            "{cause}"
+        );
+        assert!(cause.contains(what), "{cause}");
+    }
+}
+
+#[tokio::test]
+async fn state_that_can_not_be_written_is_declined_with_host_and_directory() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("place");
+    std::fs::create_dir(&place).expect("made");
+    std::fs::write(place.join("checkpoints"), "not a directory").expect("written");
+    let (_world, leader, task) = running_in(place.clone()).await;
+    task.checkpoints.send_replace(saved(7));
+    let report = reported(&leader, pb::CheckpointProgress::Declined).await;
+    let reason = report.reason;
+    let place = place.to_string_lossy().into_owned();
+    assert!(reason.contains(TE) && reason.contains(&place), "{reason}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_leader_learns_of_an_acknowledgement_with_the_registration() {
+    let (world, leader, task) = running(false).await;
+    task.checkpoints.send_replace(saved(7));
+    reported(&leader, pb::CheckpointProgress::Acknowledged).await;
+    let committables = Vec::new();
+    task.status
+        .send_replace(TaskStatus::Finished { committables });
+    let ended = leader.updated(pb::ExecutionState::Finished).await;
+    assert_eq!(ended.highest_checkpoint, 7);
+    leader.acknowledge(1).await;
+    let (_, next) = world.with_leader("jm2:1", 2).await;
+    let registered = next.registered_job().await;
+    assert!(registered.takes_checkpoints);
+    let [report] = &registered.checkpoints[..] else {
+        panic!("{registered:?}");
+    };
+    assert_eq!(report.progress(), pb::CheckpointProgress::Acknowledged);
+    assert_eq!((report.highest, &report.snapshot), (7, &Some(snapshot())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn triggers_and_aborts_reach_the_task_of_the_present_job_master() {
+    let (world, leader, task) = running(false).await;
+    let trigger = async |leader: &Leader| {
+        let request = pb::TriggerCheckpointRequest {
+            sender: leader.job_master_sender(),
+            job: scope(),
+            barrier: Some(pb::CheckpointBarrier {
+                number: 7,
+                ..pb::CheckpointBarrier::default()
+            }),
+            sources: vec![execution()],
+        };
+        leader.task_executor().trigger_checkpoint(request).await
+    };
+    let abort = async |leader: &Leader| {
+        let request = pb::AbortCheckpointRequest {
+            sender: leader.job_master_sender(),
+            job: scope(),
+            number: 7,
+            executions: vec![execution()],
+        };
+        leader.task_executor().abort_checkpoint(request).await
+    };
+    let answer = trigger(&leader).await.expect("is registered");
+    let injected = pb::trigger_answer::Answer::Injected(pb::Ack {});
+    assert_eq!(answer.answers[0].answer, Some(injected));
+    abort(&leader).await.expect("is registered");
+    told(&task, "abort 7").await;
+    assert_eq!(*task.told.lock(), ["trigger 7", "abort 7"]);
+    let heartbeat = leader.job_heartbeat(&[A1]).await.expect("is registered");
+    let [report] = &heartbeat.checkpoints[..] else {
+        panic!("{heartbeat:?}");
+    };
+    assert_eq!(report.progress(), pb::CheckpointProgress::Aborted);
+    world.with_leader("jm2:1", 2).await;
+    trigger(&leader).await.expect_err("another one leads");
+    abort(&leader).await.expect_err("another one leads");
+    assert_eq!(task.told.lock().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_blocks_goes_on_when_nobody_leads_for_a_second() {
+    let (world, leader, task) = running(false).await;
+    task.checkpoints.send_replace(CheckpointStatus {
+        highest: 7,
+        progress: CheckpointProgress::Blocked,
+        input_ended: false,
+    });
+    pass(Duration::from_secs(3)).await;
+    assert_eq!(*task.told.lock(), Vec::<String>::new());
+    world.nobody_leads();
+    pass(Duration::from_millis(900)).await;
+    assert_eq!(*task.told.lock(), Vec::<String>::new());
+    pass(Duration::from_millis(200)).await;
+    assert_eq!(task.told.lock().len(), 1, "{:?}", task.told.lock());
+    world.lead(&leader);
+    let report = reported(&leader, pb::CheckpointProgress::Declined).await;
+    assert_eq!(report.highest, 7);
+}
