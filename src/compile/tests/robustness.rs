@@ -206,7 +206,12 @@ fn operator() -> impl Strategy<Value = v1::Operator> {
             nullable,
         });
     (text(), text(), prop::collection::vec(column, 0..3))
-        .prop_map(|(name, spec, output)| v1::Operator { name, spec, output })
+        .prop_map(|(name, spec, output)| v1::Operator {
+            name,
+            spec,
+            output,
+            uid: String::new(),
+        })
 }
 
 fn vertex() -> impl Strategy<Value = v1::JobVertex> {
