@@ -205,13 +205,14 @@ fn operator() -> impl Strategy<Value = v1::Operator> {
             r#type,
             nullable,
         });
-    (text(), text(), prop::collection::vec(column, 0..3))
-        .prop_map(|(name, spec, output)| v1::Operator {
+    (text(), text(), prop::collection::vec(column, 0..3)).prop_map(|(name, spec, output)| {
+        v1::Operator {
             name,
             spec,
             output,
             uid: String::new(),
-        })
+        }
+    })
 }
 
 fn vertex() -> impl Strategy<Value = v1::JobVertex> {
