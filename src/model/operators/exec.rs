@@ -49,6 +49,10 @@ impl Declaration for Exec {
         true
     }
 
+    fn runs_program(&self) -> bool {
+        true
+    }
+
     /// A program emits its records at any time.
     fn event_time(&self, _input: Option<&EventTime>) -> Option<EventTime> {
         None
