@@ -186,7 +186,7 @@ fn a_program_takes_part_in_no_checkpoint_and_its_step_says_so() {
     says(
         "{interval: 1 s}",
         EXEC,
-        "job.yaml: line 7, column 5: step `program`: the job has `checkpoints`, but nobody knows what is inside a program: write `checkpoint: false` for this step (then no checkpoint is taken of its region), or leave out `checkpoints`",
+        "job.yaml: line 7, column 5: step `program`: the job has `checkpoints`, but no checkpoint can save what is inside a program: write `checkpoint: false` for this step (then no checkpoint is taken of its region), or leave out `checkpoints`",
     );
     says(
         "{interval: 1 s}",

@@ -22,7 +22,7 @@ impl Check<'_> {
             match (operator.runs_program(), node.checkpoint) {
                 (true, None) if wanted => self.report(
                     index,
-                    "the job has `checkpoints`, but nobody knows what is inside a program: write `checkpoint: false` for this step (then no \
+                    "the job has `checkpoints`, but no checkpoint can save what is inside a program: write `checkpoint: false` for this step (then no \
                      checkpoint is taken of its region), or leave out `checkpoints`",
                 ),
                 (true, Some(true)) => self.report(

@@ -127,7 +127,7 @@ pub trait Declaration: fmt::Debug {
         false
     }
 
-    /// Whether it runs a program, whose state nobody knows.
+    /// Whether it runs a program, whose state no checkpoint can save.
     fn runs_program(&self) -> bool {
         false
     }
