@@ -75,6 +75,11 @@ pub(super) enum Command {
         /// The job's id
         job: JobId,
     },
+    /// Shows the last checkpoints of a job, and the regions of which none is taken
+    Checkpoints {
+        /// The job's id
+        job: JobId,
+    },
     /// Cancels a job
     Cancel {
         /// The job's id

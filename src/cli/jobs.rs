@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
-use tanist_client::{ClientError, JobClient, JobInfo, JobSummary};
+use tanist_client::{ClientError, JobCheckpoints, JobClient, JobInfo, JobSummary};
 use tanist_config::Configuration;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
@@ -12,6 +12,7 @@ use tanist_rest_model::{Word, job_status_name, paths};
 use tanist_telemetry::ExitCode;
 
 use super::args::{GlobalArgs, ListArgs, OutputFormat};
+use super::checkpoints::skipped;
 use super::connect::{Connection, connect, connect_to_change, reporting};
 use super::output::{Table, answer, answer_json, duration, field, inform, time_if_known};
 use super::report_error;
@@ -195,6 +196,11 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
     }
     line("Duration", &duration(job.duration));
     line("Restarts", &job.restarts.to_string());
+    if let Some(checkpoints) = &job.checkpoints {
+        for (name, value) in checkpoint_lines(checkpoints) {
+            line(name, &value);
+        }
+    }
     if let Some(what) = job.left_out() {
         line("Left out", &what);
     }
@@ -224,6 +230,31 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
         write!(text, "\n{table}").expect("writing to a string succeeds");
     }
     text
+}
+
+/// When the last checkpoint was, what failed since, and of which regions none is taken.
+fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    let last = match checkpoints.completed {
+        Some(number) => format!(
+            "number {number}, at {}",
+            time_if_known(checkpoints.completed_at)
+        ),
+        None if checkpoints.interval == 0 => "none are taken".to_owned(),
+        None => "none is complete".to_owned(),
+    };
+    lines.push(("Checkpoint", last));
+    if let Some(number) = checkpoints.restored {
+        let at = time_if_known(checkpoints.restored_at);
+        lines.push(("Restored", format!("from checkpoint {number}, at {at}")));
+    }
+    if let Some(failure) = &checkpoints.failure {
+        lines.push(("Failed", format!("the last checkpoint: {failure}")));
+    }
+    for region in &checkpoints.skipped {
+        lines.push(("Not saved", skipped(region)));
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -323,6 +354,19 @@ b       lines        RUNNING  2/2    0           1000
 c       sums -> out  RUNNING  2/2    1000        0
 ";
         assert_eq!(job_text(&info, Some("sums (1/2): it broke")), expected);
+        info.checkpoints = Some(serde_json::from_value(json!({
+            "interval": 1000, "completed": 18, "completed-at": 1_700_000_000_000_i64, "restored": 16,
+            "restored-at": 1_700_000_000_000_i64, "failure": "timeout",
+            "skipped": [{"vertices": ["program", "out"], "reason": "no checkpoint can save what is inside a program"}]
+        }))?);
+        let text = job_text(&info, None);
+        let lines = "\
+Checkpoint   number 18, at 2023-11-14 22:13:20 UTC
+Restored     from checkpoint 16, at 2023-11-14 22:13:20 UTC
+Failed       the last checkpoint: timeout
+Not saved    program, out: no checkpoint can save what is inside a program
+";
+        assert!(text.contains(lines), "{text}");
         let cause = "sums (1/2): it broke (not restarted: all 2 restarts are used up)";
         info.cause = Some(cause.to_owned());
         let text = job_text(&info, Some("sums (1/2): it broke"));

@@ -6,6 +6,7 @@
 mod accept;
 pub mod application;
 mod args;
+mod checkpoints;
 mod cluster;
 mod connect;
 mod events;
@@ -171,6 +172,7 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Job(command) => about_jobs(&configuration, global, &command).await,
         Command::List(ref args) => jobs::list(&configuration, global, args).await,
         Command::Info { job } => jobs::info(&configuration, global, job).await,
+        Command::Checkpoints { job } => checkpoints::checkpoints(&configuration, global, job).await,
         Command::Cancel { job } => jobs::cancel(&configuration, global, job).await,
         Command::Stop { job } => jobs::stop(&configuration, global, job).await,
     }

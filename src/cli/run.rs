@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::args::{JobArgs, OutputFormat, RunArgs};
 use super::connect::{connect_reporting, reporting};
-use super::output::{answer, answer_json, duration, fail, hint, inform};
+use super::output::{answer, answer_json, duration, fail, hint, inform, warn};
 use super::progress::Progress;
 use super::{report_error, report_failure};
 
@@ -144,8 +144,13 @@ pub(super) fn compile_job(
     if files == Files::InGraph {
         job = job.with_all_files_in_its_graph();
     }
-    job.compile(configuration)
-        .map_err(|error| error.to_string())
+    let graph = job
+        .compile(configuration)
+        .map_err(|error| error.to_string())?;
+    for warning in tanist_compile::warnings(&graph) {
+        warn(warning);
+    }
+    Ok(graph)
 }
 
 /// Waits for the end of a job and shows its progress. A signal ends the waiting, not the job.

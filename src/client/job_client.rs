@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_rest_model::{
-    DrainOptions, JobEventInfo, JobEvents, JobExceptionInfo, JobExceptions, JobInfo, JobList,
-    JobStatusBody, JobSummary, QuarantineList, QuarantinedJob, Submitted, TaskManagerList,
-    VertexSubtasks, headers, paths,
+    CheckpointStatistics, DrainOptions, JobEventInfo, JobEvents, JobExceptionInfo, JobExceptions,
+    JobInfo, JobList, JobStatusBody, JobSummary, QuarantineList, QuarantinedJob, Submitted,
+    TaskManagerList, VertexSubtasks, headers, paths,
 };
 use tokio::sync::watch;
 
@@ -197,6 +197,12 @@ impl JobClient {
         let request = Request::get(&JobClient::path_of_exceptions(job));
         let body: JobExceptions = self.fetch_json(&request).await?;
         Ok(body.exception_history.entries)
+    }
+
+    /// Returns the checkpoints of the job. Refused if none are taken.
+    pub async fn checkpoints(&self, job: JobId) -> Result<CheckpointStatistics, ClientError> {
+        self.fetch_json(&Request::get(&paths::job_checkpoints(job)))
+            .await
     }
 
     /// Path of all recorded failures of a job: without the parameter the server returns fewer.

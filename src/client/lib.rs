@@ -49,9 +49,9 @@ pub use rest_client::{RestClient, RetryOptions};
 pub use tanist_proto::{id::JobId, v1::JobStatus};
 /// Bodies of the REST API.
 pub use tanist_rest_model::{
-    BlockedReason, CacheInfo, ClaimInfo, DrainOptions, DrainSummary, DurationText, Evidence,
-    HaStatusInfo, IoMetrics, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, LeaderInfo,
-    MemberInfo, Quarantine, QuarantinedJob, StateCounts, StoreInfo, StoreServerInfo, Submitted,
-    SubtaskInfo, TaskCounts, TaskManagerList, TaskManagerSummary, TermHistory, TermInfo,
-    VertexInfo, VertexSubtasks,
+    BlockedReason, CacheInfo, CheckpointInfo, CheckpointStatistics, ClaimInfo, DrainOptions,
+    DrainSummary, DurationText, Evidence, HaStatusInfo, IoMetrics, JobCheckpoints, JobEventInfo,
+    JobExceptionInfo, JobInfo, JobSummary, LeaderInfo, MemberInfo, Quarantine, QuarantinedJob,
+    SkippedRegion, StateCounts, StoreInfo, StoreServerInfo, Submitted, SubtaskInfo, TaskCounts,
+    TaskManagerList, TaskManagerSummary, TermHistory, TermInfo, VertexInfo, VertexSubtasks,
 };

@@ -26,7 +26,7 @@ use tanist_model::{Comparison, CustomSpec, Emit, ExecSpec, NamedExpression, Tran
 use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 
-use crate::{Exchange, Partition, StreamGraph, StreamNode};
+use crate::{Checkpoints, Exchange, Partition, StreamGraph, StreamNode};
 
 /// The start of a job: settings of the whole job, then its first step.
 #[derive(Debug, Clone)]
@@ -74,6 +74,13 @@ impl JobBuilder {
     #[must_use]
     pub fn restart_strategy(mut self, strategy: v1::RestartStrategy) -> JobBuilder {
         self.graph.restart_strategy = Some(strategy);
+        self
+    }
+
+    /// Sets when and how checkpoints are taken.
+    #[must_use]
+    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> JobBuilder {
+        self.graph.checkpoints = Some(checkpoints.0);
         self
     }
 
@@ -315,6 +322,18 @@ impl Steps {
     pub fn reading<N: Into<String>>(self, inputs: impl IntoIterator<Item = N>) -> Steps {
         let inputs = inputs.into_iter().map(Into::into).collect();
         self.last(|step| step.inputs = Some(inputs))
+    }
+
+    /// Names the state of the last step in checkpoints. Without it the step's name does.
+    #[must_use]
+    pub fn with_uid(self, uid: impl Into<String>) -> Steps {
+        self.last(|step| step.uid = Some(uid.into()))
+    }
+
+    /// Accepts that no checkpoint is taken of the region of the last step, which runs a program.
+    #[must_use]
+    pub fn without_checkpoints(self) -> Steps {
+        self.last(|step| step.checkpoint = Some(false))
     }
 
     /// Sets the parallelism of the last step.

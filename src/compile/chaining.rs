@@ -71,7 +71,7 @@ pub(super) fn to_job_graph(
         options: Some(v1::JobOptions {
             restart_strategy: job.restart_strategy,
             isolation: job.isolation.into(),
-            checkpoints: None,
+            checkpoints: job.checkpoints,
         }),
         artifacts: Vec::new(),
         slot_sharing_groups: job.slot_sharing_groups.iter().map(group).collect(),
@@ -140,7 +140,7 @@ fn vertex(job: &ResolvedJob, position: usize, chain: &[usize]) -> v1::JobVertex 
                 name: operator.name.clone(),
                 spec: operator.spec.to_json(),
                 output: operator.output.to_proto(),
-                uid: String::new(),
+                uid: operator.uid.clone().unwrap_or_default(),
             }
         })
         .collect();

@@ -13,7 +13,7 @@ use tanist_model::{
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1::{Exchange, Isolation, JobEdge, JobGraph, JobVertex, Partitioning};
 
-use crate::output;
+use crate::{checkpoints, output};
 
 /// Maximum number of subtasks over all vertices.
 pub const MAX_SUBTASKS: u64 = 100_000;
@@ -94,6 +94,10 @@ impl<'a> Check<'a> {
             self.report(format!("restart strategy: {problem}"));
         }
         let options = graph.options.as_ref();
+        let settings = options.and_then(|options| options.checkpoints.as_ref());
+        for problem in settings.map(checkpoints::problems).unwrap_or_default() {
+            self.report(format!("checkpoints: {problem}"));
+        }
         if options.is_some_and(|options| Isolation::try_from(options.isolation).is_err()) {
             self.report("its isolation is not known");
         }
@@ -136,6 +140,25 @@ impl<'a> Check<'a> {
                 }
             }
             self.parallelism(vertex);
+        }
+        self.uids();
+    }
+
+    /// State is found by uid, or by name where there is none: no operator may find that of another.
+    fn uids(&mut self) {
+        let graph = self.graph;
+        let operators = || graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+        let names: HashSet<&str> = operators().map(|it| it.name.as_str()).collect();
+        let mut seen: HashSet<&str> = HashSet::new();
+        for operator in operators().filter(|operator| !operator.uid.is_empty()) {
+            let (step, uid) = (shown(&operator.name), operator.uid.as_str());
+            if let Some(problem) = name_problem(uid) {
+                self.report(format!("step {step}: its uid {problem}"));
+            } else if !seen.insert(uid) {
+                self.report(format!("step {step}: another step has its uid too"));
+            } else if uid != operator.name && names.contains(uid) {
+                self.report(format!("step {step}: its uid is the name of another step"));
+            }
         }
     }
 

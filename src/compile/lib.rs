@@ -16,6 +16,7 @@
 mod builder;
 mod builder_operators;
 mod chaining;
+mod checkpoints;
 mod compile;
 #[cfg(feature = "sql")]
 pub mod expression;
@@ -34,6 +35,7 @@ mod tests;
 
 pub use builder::{JobBuilder, Steps};
 pub use chaining::ChainingOptions;
+pub use checkpoints::{Checkpoints, warnings};
 pub use compile::{CompileOptions, JobFile, JobFileError, compile};
 pub use job_graph::{MAX_CHANNELS, MAX_SUBTASKS, validate_job_graph};
 pub use plan::Plan;

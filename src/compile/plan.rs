@@ -8,6 +8,8 @@ use tanist_model::{OperatorSpec, Schema, restart};
 use tanist_proto::resources::Resources;
 use tanist_proto::v1::{Exchange, Isolation, JobEdge, JobGraph, JobVertex, Partitioning};
 
+use crate::checkpoints;
+
 /// Displays a JobGraph: its vertices with their operators, schemas and inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a>(pub &'a JobGraph);
@@ -32,6 +34,9 @@ impl fmt::Display for Plan<'_> {
             writeln!(f, "restart strategy: {}", restart::describe(strategy))?;
         }
         let options = graph.options.as_ref();
+        if let Some(settings) = options.and_then(|it| it.checkpoints.as_ref()) {
+            writeln!(f, "checkpoints: {}", checkpoints::describe(settings))?;
+        }
         if options.is_some_and(|it| it.isolation() == Isolation::StopFirst) {
             writeln!(f, "isolation: stop-first")?;
         }

@@ -93,6 +93,10 @@ impl Exchange {
 pub struct StreamNode {
     /// Unique in the job.
     pub(super) name: String,
+    /// The name of its state in checkpoints; `None`: its name.
+    pub(super) uid: Option<String>,
+    /// `Some(false)`: its writer knows that no checkpoint is taken of its region.
+    pub(super) checkpoint: Option<bool>,
     /// `None`: it could not be read, which was reported; the node is kept so that everything else is checked
     /// too.
     pub(super) transformation: Option<Transformation>,
@@ -115,6 +119,8 @@ impl StreamNode {
     ) -> StreamNode {
         StreamNode {
             name: name.into(),
+            uid: None,
+            checkpoint: None,
             transformation,
             inputs: None,
             parallelism: None,
@@ -173,6 +179,7 @@ pub struct StreamGraph {
     pub(super) chaining: Option<bool>,
     pub(super) exchange: Option<Exchange>,
     pub(super) restart_strategy: Option<v1::RestartStrategy>,
+    pub(super) checkpoints: Option<v1::CheckpointSettings>,
     pub(super) isolation: v1::Isolation,
     /// Resources of the slots of a group, by its name.
     pub(super) slot_sharing_groups: BTreeMap<String, Resources>,
@@ -189,6 +196,7 @@ impl StreamGraph {
             chaining: None,
             exchange: None,
             restart_strategy: None,
+            checkpoints: None,
             isolation: v1::Isolation::None,
             slot_sharing_groups: BTreeMap::new(),
             artifacts: Vec::new(),

@@ -9,6 +9,7 @@
 
 mod address;
 mod build;
+mod checkpointing;
 mod control_groups;
 mod error;
 mod external;
@@ -34,10 +35,10 @@ pub use error::{ConfigError, Problem, Source};
 pub use external::ExternalResource;
 pub use memory::{MemoryContradiction, MemoryOptions, Share, TaskManagerMemory};
 pub use options::{
-    CleanupOptions, ClientOptions, ClusterOptions, HaOptions, HeartbeatOptions, JobManagerOptions,
-    JobOptions, LogOptions, ProcessOptions, RegistrationOptions, ResourceOptions, RestOptions,
-    RestartStrategyOptions, RpcOptions, SecurityOptions, StorageOptions, StorePlace,
-    TaskManagerOptions, WorkerOptions,
+    CheckpointOptions, CleanupOptions, ClientOptions, ClusterOptions, HaOptions, HeartbeatOptions,
+    JobManagerOptions, JobOptions, LogOptions, ProcessOptions, RegistrationOptions,
+    ResourceOptions, RestOptions, RestartStrategyOptions, RpcOptions, SecurityOptions,
+    StorageOptions, StorePlace, TaskManagerOptions, WorkerOptions,
 };
 pub use reference::reference;
 pub use table::{DefaultValue, OPTIONS, OptionSpec, find};
@@ -203,6 +204,11 @@ impl Configuration {
     /// The restart strategy of jobs that set none.
     pub fn restart_strategy(&self) -> &RestartStrategyOptions {
         &self.options.restart_strategy
+    }
+
+    /// Where checkpoints keep state, and when they are taken of jobs that don't say it.
+    pub fn checkpoints(&self) -> &CheckpointOptions {
+        &self.options.checkpoints
     }
 
     /// Which tasks of a job restart after a failure.

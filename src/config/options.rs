@@ -48,6 +48,8 @@ pub struct ClusterOptions {
     pub restart_strategy: RestartStrategyOptions,
     /// Which tasks of a job restart after a failure.
     pub failover_strategy: FailoverStrategyType,
+    /// Checkpoints: where their state is kept, and when they are taken of jobs that don't say it.
+    pub checkpoints: CheckpointOptions,
     /// The number of failures that are kept of a job.
     pub exception_history_size: NonZeroU32,
     /// Cleanup after ended jobs.
@@ -375,6 +377,24 @@ pub enum RestartStrategyOptions {
         /// Number of restarts without a reset.
         attempts_before_reset: Attempts,
     },
+}
+
+/// Checkpoints of jobs. All but the storage can be set by each job.
+#[derive(Debug, Clone)]
+pub struct CheckpointOptions {
+    /// Time between the beginnings of two checkpoints, at least 10 ms. `None`: none are taken.
+    pub interval: Option<Duration>,
+    /// Time between the end of a checkpoint and the beginning of the next one, at least.
+    pub min_pause: Duration,
+    /// Timeout of one checkpoint; above zero.
+    pub timeout: Duration,
+    /// Number of failed checkpoints of a region in a row that are no failure of the region. `None`: any number.
+    pub tolerable_failures: Option<u32>,
+    /// Number of completed checkpoints that are kept.
+    pub retained: NonZeroU32,
+    /// Where their state is kept: the blob store of high availability, unless another one is set. `None`: there is
+    /// none.
+    pub storage: Option<StorageOptions>,
 }
 
 /// Cleanup after ended jobs.

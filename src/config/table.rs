@@ -14,6 +14,7 @@ use tanist_proto::resources::CpuCores;
 use super::address::{
     AllowedHosts, EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation,
 };
+use super::checkpointing::{ExactlyOnce, OneAtATime, TolerableFailures};
 use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::umask::Umask;
@@ -356,6 +357,24 @@ options! {
         EXP_ATTEMPTS: Attempts = "restart-strategy.exponential-delay.attempts-before-reset-backoff", Value("infinite"),
             "Number of restarts without a reset of the pause before the job fails.";
     }
+    "Checkpoints" {
+        CHECKPOINTING_INTERVAL: Duration = "execution.checkpointing.interval", Unset,
+            "Time between the beginnings of two checkpoints, at least 10 ms, for jobs that set none. 0, or not set: no checkpoints are taken.";
+        CHECKPOINTING_MIN_PAUSE: Duration = "execution.checkpointing.min-pause", Value("0 ms"),
+            "Time between the end of a checkpoint and the beginning of the next one, at least, for jobs that set none.";
+        CHECKPOINTING_TIMEOUT: Duration = "execution.checkpointing.timeout", Value("10 min"),
+            "A checkpoint that is not complete after this time fails, for jobs that set none.";
+        CHECKPOINTING_TOLERABLE: TolerableFailures = "execution.checkpointing.tolerable-failed-checkpoints", Value("-1"),
+            "Number of failed checkpoints of a region in a row after which one more is a failure of the region, for jobs that set none. -1: any number, since a slow disk is no reason to restart a healthy job (Flink: 0).";
+        CHECKPOINTING_RETAINED: NonZeroU32 = "execution.checkpointing.num-retained", Value("1"),
+            "Number of completed checkpoints that are kept of a job that sets none.";
+        CHECKPOINTING_DIR: StorageLocation = "execution.checkpointing.dir", Derived("`high-availability.storageDir`"),
+            "The directory or bucket in which checkpoints keep state. All processes of the cluster must be able to write there.";
+        CHECKPOINTING_MODE: ExactlyOnce = "execution.checkpointing.mode", Value("EXACTLY_ONCE"),
+            "The only mode: each record counts once in the restored state. `AT_LEAST_ONCE` is refused.";
+        CHECKPOINTING_MAX_CONCURRENT: OneAtATime = "execution.checkpointing.max-concurrent-checkpoints", Value("1"),
+            "Number of checkpoints of a region that are in progress at the same time. Any other number is refused.";
+    }
     "Cleanup" {
         CLEANUP_INITIAL: Duration = "cleanup-strategy.exponential-delay.initial-backoff", Value("1 s"),
             "The pause before the first retry of the cleanup after an ended job.";
@@ -418,6 +437,22 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     (
         "cleanup-strategy.type",
         "cleanup always is retried with exponential delay: remove it",
+    ),
+    (
+        "state.checkpoints.dir",
+        "write `execution.checkpointing.dir`",
+    ),
+    (
+        "state.checkpoints.num-retained",
+        "write `execution.checkpointing.num-retained`",
+    ),
+    (
+        "execution.checkpointing.unaligned",
+        "barriers are always aligned: remove it",
+    ),
+    (
+        "execution.checkpointing.unaligned.enabled",
+        "barriers are always aligned: remove it",
     ),
     ("env.java.opts.all", NO_JVM),
     ("env.java.opts", NO_JVM),

@@ -10,6 +10,7 @@
 
 mod aggregates;
 mod ask;
+mod checkpoints;
 mod cluster;
 mod deadline;
 mod drains;

@@ -18,7 +18,9 @@ use super::ask::Context;
 use super::error::RestError;
 use super::peers::Peers;
 use super::view::ClusterView;
-use super::{aggregates, cluster, drains, guard, ha, jobs, metrics, savepoints, submit, upload};
+use super::{
+    aggregates, checkpoints, cluster, drains, guard, ha, jobs, metrics, savepoints, submit, upload,
+};
 
 /// Maximum number of concurrent uploads; others have to be repeated.
 pub(super) const UPLOADS_AT_ONCE: usize = 4;
@@ -151,6 +153,12 @@ fn routes() -> Router<Context> {
         .route("/jobs/{job}/plan", get(jobs::plan))
         .route(&paths::job_exceptions(JOB), get(jobs::exceptions))
         .route(&paths::job_events(JOB), get(jobs::events))
+        .route(&paths::job_checkpoints(JOB), get(checkpoints::statistics))
+        .route("/jobs/{job}/checkpoints/config", get(checkpoints::config))
+        .route(
+            "/jobs/{job}/checkpoints/details/{number}",
+            get(checkpoints::checkpoint),
+        )
         .route("/jobs/{job}/execution-result", get(jobs::execution_result))
         .route(&paths::artifact(JOB, "{sha256}"), put(upload::upload))
         .route(

@@ -120,7 +120,12 @@ async fn read_graph(
             let compiling = tokio::task::spawn_blocking(move || {
                 let text = String::from_utf8(body.into())
                     .map_err(|_| RestError::bad_request("the job file is not UTF-8"))?;
-                compile(&JobFile::new("job file", text), &compile_options).map_err(job_file_error)
+                let graph = compile(&JobFile::new("job file", text), &compile_options)
+                    .map_err(job_file_error)?;
+                for warning in tanist_compile::warnings(&graph) {
+                    tracing::warn!(warning, "a job file was submitted that has a warning");
+                }
+                Ok(graph)
             });
             let compiled = compiling.await.unwrap_or_else(|error| {
                 let text = format!("compiling the job file failed: {error}");

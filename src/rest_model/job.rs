@@ -6,6 +6,7 @@ use tanist_proto::v1::JobStatus;
 
 use super::Word;
 use super::blocked_reason::{BlockedReason, Quarantine};
+use super::checkpoints::JobCheckpoints;
 use super::counts::{StateCounts, TaskCounts};
 use super::plan::Plan;
 use super::states::{in_order, job_status};
@@ -126,6 +127,9 @@ pub struct JobInfo {
     /// Why not all of its tasks run; empty if they do.
     #[serde(default)]
     pub blocked_by: Vec<BlockedReason>,
+    /// Its checkpoints, if any are taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<JobCheckpoints>,
     /// Why vertices and plan of an ended job are missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undescribed: Option<String>,

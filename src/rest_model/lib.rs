@@ -9,6 +9,7 @@
 //! 1970; -1 is a time that has not come, and the duration of something that has not begun.
 
 mod blocked_reason;
+mod checkpoints;
 mod counts;
 mod drain;
 mod events;
@@ -28,6 +29,10 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 pub use blocked_reason::{BlockedReason, Evidence, Quarantine, QuarantineList, QuarantinedJob};
+pub use checkpoints::{
+    CheckpointCounts, CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary,
+    JobCheckpoints, LatestCheckpoints, RestoredCheckpoint, SkippedRegion,
+};
 pub use counts::{StateCounts, TaskCounts};
 pub use drain::{DrainOptions, DrainSummary, DurationText};
 pub use events::{JobEventInfo, JobEvents};

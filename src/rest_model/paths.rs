@@ -45,6 +45,11 @@ pub fn job_exceptions(job: impl Display) -> String {
     format!("{JOBS}/{job}/exceptions")
 }
 
+/// [`CheckpointStatistics`](crate::CheckpointStatistics).
+pub fn job_checkpoints(job: impl Display) -> String {
+    format!("{JOBS}/{job}/checkpoints")
+}
+
 /// [`JobEvents`](crate::JobEvents); with `tasks=true` also the states of its tasks.
 pub fn job_events(job: impl Display) -> String {
     format!("{JOBS}/{job}/events")

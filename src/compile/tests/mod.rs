@@ -1,6 +1,7 @@
 //! Tests of the whole compilation, from the job file to the JobGraph or the message.
 
 mod chaining;
+mod checkpoints;
 mod endless;
 mod examples;
 mod exec;

@@ -125,6 +125,35 @@ fn a_foreign_graph_is_refused_with_the_reason() {
     );
     says(
         |graph| {
+            let settings = v1::CheckpointSettings {
+                interval_ms: Some(9),
+                ..v1::CheckpointSettings::default()
+            };
+            graph.options = Some(v1::JobOptions {
+                checkpoints: Some(settings),
+                ..v1::JobOptions::default()
+            });
+        },
+        "checkpoints: `interval` is 9 ms: write at least 10 ms",
+    );
+    says(
+        |graph| {
+            for operator in &mut graph.vertices[0].operators {
+                operator.uid = "same".to_owned();
+            }
+        },
+        "step `words`: another step has its uid too",
+    );
+    says(
+        |graph| graph.vertices[0].operators[1].uid = "lines".to_owned(),
+        "step `words`: its uid is the name of another step",
+    );
+    says(
+        |graph| graph.vertices[0].operators[1].uid = "a\nb".to_owned(),
+        "step `words`: its uid has control characters",
+    );
+    says(
+        |graph| {
             graph.options = Some(v1::JobOptions {
                 isolation: 7,
                 ..v1::JobOptions::default()
@@ -205,8 +234,14 @@ fn operator() -> impl Strategy<Value = v1::Operator> {
             r#type,
             nullable,
         });
-    (text(), text(), prop::collection::vec(column, 0..3))
-        .prop_map(|(name, spec, output)| v1::Operator { name, spec, output })
+    (text(), text(), prop::collection::vec(column, 0..3)).prop_map(|(name, spec, output)| {
+        v1::Operator {
+            name,
+            spec,
+            output,
+            uid: String::new(),
+        }
+    })
 }
 
 fn vertex() -> impl Strategy<Value = v1::JobVertex> {

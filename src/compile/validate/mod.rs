@@ -3,6 +3,7 @@
 //!
 //! Invariant: [`resolve`] returns operators in topological order; every edge's source is before its target.
 
+mod checkpoints;
 mod placement;
 mod types;
 mod wiring;
@@ -29,6 +30,7 @@ pub(super) struct ResolvedJob {
     pub max_parallelism: u32,
     pub exchange: Exchange,
     pub restart_strategy: Option<v1::RestartStrategy>,
+    pub checkpoints: Option<v1::CheckpointSettings>,
     pub isolation: v1::Isolation,
     pub slot_sharing_groups: BTreeMap<String, Resources>,
 }
@@ -36,6 +38,7 @@ pub(super) struct ResolvedJob {
 #[derive(Debug)]
 pub(super) struct ResolvedOperator {
     pub name: String,
+    pub uid: Option<String>,
     pub spec: OperatorSpec,
     pub output: Schema,
     pub parallelism: u32,
@@ -66,6 +69,7 @@ pub(super) fn resolve(
     check.job();
     if graph.nodes.len() <= MAX_STEPS {
         check.names();
+        check.checkpoints();
         check.wire();
         check.ends();
         let order = check.order();
@@ -199,6 +203,7 @@ impl<'a> Check<'a> {
                 max_parallelism: self.max_parallelism,
                 exchange: self.graph.exchange.unwrap_or(Exchange::Pipelined),
                 restart_strategy: self.graph.restart_strategy,
+                checkpoints: self.graph.checkpoints,
                 isolation: self.graph.isolation,
                 slot_sharing_groups: self.graph.slot_sharing_groups.clone(),
             });
@@ -260,6 +265,7 @@ impl<'a> Check<'a> {
             let known = &mut self.known[index];
             operators.push(ResolvedOperator {
                 name: node.name.clone(),
+                uid: node.uid.clone(),
                 spec: known.spec.take()?,
                 output: known.output.take()?,
                 parallelism,

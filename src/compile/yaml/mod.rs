@@ -5,6 +5,7 @@
 //! the steps fit together.
 
 mod artifacts;
+mod checkpoints;
 mod parameters;
 mod parse;
 mod resources;
@@ -91,6 +92,9 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
     graph.restart_strategy = fields
         .node("restart-strategy")
         .and_then(|node| restart_strategy(node, reader));
+    graph.checkpoints = fields
+        .node("checkpoints")
+        .map(|node| checkpoints::read(node, reader));
     let isolation = fields.optional_value("isolation", reader, |reader, field, node| {
         reader.one_of(field, node, &ISOLATIONS)
     });

@@ -9,8 +9,10 @@ use super::resources;
 use crate::{Partition, StreamNode};
 
 /// The fields that a step can have besides its operator.
-const STEP_FIELDS: [&str; 10] = [
+const STEP_FIELDS: [&str; 12] = [
     "name",
+    "uid",
+    "checkpoint",
     "input",
     "inputs",
     "parallelism",
@@ -60,6 +62,8 @@ pub(super) fn read(index: usize, node: &Node, reader: &mut Reader) -> StreamNode
     if let Some(name) = fields.optional("name", reader, Reader::text) {
         step.name = name;
     }
+    step.uid = fields.optional("uid", reader, Reader::text);
+    step.checkpoint = fields.optional_value("checkpoint", reader, Reader::bool);
     step.inputs = inputs(&mut fields, reader);
     step.parallelism = fields.optional_value("parallelism", reader, Reader::u32);
     step.partition = fields.optional_value("partition", reader, |reader, field, node| {

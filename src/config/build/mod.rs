@@ -3,6 +3,7 @@
 //! Pure: all facts about the host are in [`HostFacts`]. A relation with a value that could not be read is not
 //! checked: the one problem is enough.
 
+mod checkpoints;
 mod ha;
 mod stores;
 mod task_manager;
@@ -85,8 +86,10 @@ pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
         warnings: Vec::new(),
     };
     let jobmanager = builder.jobmanager();
+    let ha = builder.ha();
     let options = ClusterOptions {
-        ha: builder.ha(),
+        checkpoints: builder.checkpoints(&ha),
+        ha,
         rest: builder.rest(&jobmanager.address),
         jobmanager,
         taskmanager: builder.taskmanager(),

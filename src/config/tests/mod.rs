@@ -7,6 +7,7 @@ use std::time::Duration;
 use tanist_ha::backend::Backend;
 use tanist_proto::resources::CpuCores;
 
+mod checkpoints;
 mod derived_values;
 mod related;
 mod resources;

@@ -127,6 +127,11 @@ pub trait Declaration: fmt::Debug {
         false
     }
 
+    /// Whether it runs a program, whose state no checkpoint can save.
+    fn runs_program(&self) -> bool {
+        false
+    }
+
     /// The event time of its output, given that of its input. A column that only has the same name as the watermarks'
     /// column is a different column: its event time is unknown. So is that of columns that are parsed or aggregated.
     fn event_time(&self, input: Option<&EventTime>) -> Option<EventTime> {

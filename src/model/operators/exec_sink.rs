@@ -47,6 +47,10 @@ impl Declaration for ExecSink {
         true
     }
 
+    fn runs_program(&self) -> bool {
+        true
+    }
+
     fn output(&self, input: &Schema, _types: &dyn ExpressionTypes) -> Result<Schema, Vec<String>> {
         self.0.check_input(input)?;
         Ok(Schema::default())

@@ -48,6 +48,10 @@ impl Declaration for ExecSource {
         true
     }
 
+    fn runs_program(&self) -> bool {
+        true
+    }
+
     fn output(&self, _input: &Schema, _types: &dyn ExpressionTypes) -> Result<Schema, Vec<String>> {
         Ok(self.0.schema())
     }

@@ -5,6 +5,7 @@ use tanist_proto::v1::{BlockedReasonKind, ExecutionState, JobDetails, JobStatus}
 use tanist_rest_model::{JobInfo, JobSummary, Word, job_status_name};
 
 use super::blocked_reason::{blocked_reason, quarantine};
+use super::checkpoints::job_checkpoints;
 use super::plan::plan_of;
 use super::states::{JOB_STATUSES, vertex_state};
 use super::vertex::vertex_info;
@@ -138,6 +139,7 @@ pub(crate) fn job_info(job: &JobDetails, now: u64) -> JobInfo {
         quarantine: known(&job.quarantine),
         quarantined: job.quarantined.as_ref().map(quarantine),
         blocked_by: job.blocked_reasons.iter().map(blocked_reason).collect(),
+        checkpoints: job.checkpoints.as_ref().map(job_checkpoints),
         undescribed: known(&job.undescribed),
         cause: known(&job.cause),
     }

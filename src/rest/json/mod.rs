@@ -5,6 +5,7 @@
 
 mod aggregated;
 pub(super) mod blocked_reason;
+pub(super) mod checkpoints;
 pub(super) mod cluster;
 mod durations;
 pub(super) mod events;

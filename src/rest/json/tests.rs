@@ -90,6 +90,7 @@ fn job() -> pb::JobDetails {
         quarantine: String::new(),
         cleaning_up: false,
         left_behind: String::new(),
+        checkpoints: None,
         as_of: None,
         quarantined: None,
         blocked_reasons: Vec::new(),

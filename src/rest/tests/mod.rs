@@ -1,5 +1,6 @@
 //! The server on a real socket, over a Dispatcher that follows a script.
 
+mod checkpoints;
 mod flink_types;
 mod ha;
 mod kept_connection;

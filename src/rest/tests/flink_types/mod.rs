@@ -15,8 +15,9 @@ use tanist_proto::v1 as pb;
 
 use super::scripted::{ScriptedDispatcher, Served};
 use tables::{
-    AGGREGATED_METRICS, CONFIG, EXCEPTIONS, EXECUTION_RESULT, JOB, JOB_IN_OVERVIEW, JOB_STATUSES,
-    OPERATION, OVERVIEW, PLAN, SUBTASK_TIMES, TASK_MANAGER, TASK_MANAGER_DETAILS, VERTEX,
+    AGGREGATED_METRICS, CHECKPOINT, CHECKPOINT_CONFIG, CHECKPOINTS, COMPLETED_CHECKPOINT, CONFIG,
+    EXCEPTIONS, EXECUTION_RESULT, FAILED_CHECKPOINT, JOB, JOB_IN_OVERVIEW, JOB_STATUSES, OPERATION,
+    OVERVIEW, PLAN, SUBTASK_TIMES, TASK_MANAGER, TASK_MANAGER_DETAILS, VERTEX,
 };
 use types::Type::{Id, List, Object, OneOf};
 use types::misfits;
@@ -86,6 +87,7 @@ fn job(number: u128, status: pb::JobStatus) -> pb::JobDetails {
         status: status.into(),
         started_at_ms: 1000,
         max_parallelism: 128,
+        checkpoints: Some(super::checkpoints::details()),
         edges: vec![pb::JobEdgeDetails {
             source: vertices[0].id.clone(),
             target: vertices[1].id.clone(),
@@ -160,6 +162,14 @@ async fn every_answer_has_the_fields_and_types_that_flinks_classes_read() {
                 Object(&[("status", OneOf(JOB_STATUSES))]),
             ),
             (format!("{job}/plan"), Object(&[("plan", PLAN)])),
+            (format!("{job}/checkpoints"), CHECKPOINTS),
+            (format!("{job}/checkpoints/config"), CHECKPOINT_CONFIG),
+            (
+                format!("{job}/checkpoints/details/18"),
+                COMPLETED_CHECKPOINT,
+            ),
+            (format!("{job}/checkpoints/details/19"), FAILED_CHECKPOINT),
+            (format!("{job}/checkpoints/details/20"), CHECKPOINT),
             (format!("{job}/exceptions"), EXCEPTIONS),
             (format!("{job}/execution-result"), EXECUTION_RESULT),
             (format!("{job}/savepoints/{}", "7".repeat(32)), OPERATION),

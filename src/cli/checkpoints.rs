@@ -1,0 +1,97 @@
+//! `tanist checkpoints`.
+
+use tanist_client::{CheckpointInfo, CheckpointStatistics, JobClient, SkippedRegion};
+use tanist_config::Configuration;
+use tanist_proto::id::JobId;
+use tanist_rest_model::paths;
+use tanist_telemetry::ExitCode;
+
+use super::args::GlobalArgs;
+use super::jobs::show;
+use super::output::{Table, bytes, duration, time_if_known};
+
+pub(super) async fn checkpoints(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    job: JobId,
+) -> ExitCode {
+    let table = async |jobs: &JobClient| Ok(listing(&jobs.checkpoints(job).await?));
+    show(configuration, global, &paths::job_checkpoints(job), table).await
+}
+
+/// The oldest first, and then the regions without checkpoints.
+fn listing(statistics: &CheckpointStatistics) -> String {
+    let mut table = Table::new([
+        "NUMBER", "OUTCOME", "BEGAN", "DURATION", "SIZE", "SUBTASKS", "REASON",
+    ]);
+    for checkpoint in statistics.history.iter().rev() {
+        table.row(row(checkpoint));
+    }
+    let mut text = table.to_string();
+    for region in &statistics.skipped {
+        text.push_str(&format!("\nnot checkpointed: {}\n", skipped(region)));
+    }
+    text
+}
+
+fn row(checkpoint: &CheckpointInfo) -> [String; 7] {
+    let reason = checkpoint.failure_message.as_deref().unwrap_or_default();
+    [
+        checkpoint.id.to_string(),
+        checkpoint.status.to_string(),
+        time_if_known(checkpoint.trigger_timestamp),
+        duration(checkpoint.end_to_end_duration),
+        bytes(checkpoint.state_size),
+        format!(
+            "{}/{}",
+            checkpoint.num_acknowledged_subtasks, checkpoint.num_subtasks
+        ),
+        reason.lines().next().unwrap_or_default().to_owned(),
+    ]
+}
+
+/// A region without checkpoints, as a line: its vertices and the reason.
+pub(super) fn skipped(region: &SkippedRegion) -> String {
+    format!("{}: {}", region.vertices.join(", "), region.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn checkpoint(number: u64, status: &str, took: i64) -> Value {
+        json!({
+            "id": number, "status": status, "is_savepoint": false, "savepointFormat": null,
+            "trigger_timestamp": 1_700_000_000_000_i64, "latest_ack_timestamp": -1, "checkpointed_size": 2048,
+            "state_size": 2048, "end_to_end_duration": took, "alignment_buffered": 0, "processed_data": 0,
+            "persisted_data": 0, "num_subtasks": 4, "num_acknowledged_subtasks": 3,
+            "checkpoint_type": "CHECKPOINT", "external_path": null
+        })
+    }
+
+    #[test]
+    fn checkpoints_are_told_in_their_order_with_the_regions_that_have_none()
+    -> Result<(), serde_json::Error> {
+        let mut failed = checkpoint(18, "FAILED", 600_000);
+        failed["failure_message"] = json!("timeout\nin detail");
+        let statistics: CheckpointStatistics = serde_json::from_value(json!({
+            "counts": {"restored": 0, "total": 2, "in_progress": 0, "completed": 1, "failed": 1},
+            "summary": tanist_rest_model::CheckpointSummaries::default(),
+            "latest": {},
+            "history": [failed, checkpoint(17, "COMPLETED", 12)],
+            "skipped": [{"vertices": ["a", "b -> c"], "reason": "no checkpoint can save what is inside a program"}]
+        }))?;
+        let expected = "\
+NUMBER  OUTCOME    BEGAN                    DURATION   SIZE     SUBTASKS  REASON
+17      COMPLETED  2023-11-14 22:13:20 UTC  12 ms      2.0 KiB  3/4
+18      FAILED     2023-11-14 22:13:20 UTC  10 min 0 s  2.0 KiB  3/4       timeout
+
+not checkpointed: a, b -> c: no checkpoint can save what is inside a program
+";
+        let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(squeezed(&listing(&statistics)), squeezed(expected));
+        Ok(())
+    }
+}

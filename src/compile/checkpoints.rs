@@ -1,0 +1,150 @@
+//! Settings of the checkpoints of a job: building, checking and describing them, and the warnings about a job that
+//! has them. The JobMaster takes the checkpoints.
+
+use std::time::Duration;
+
+use tanist_ha::clock::millis;
+use tanist_model::OperatorSpec;
+use tanist_model::operators::StateUse;
+use tanist_proto::v1;
+
+/// The shortest interval, in milliseconds.
+const SHORTEST_INTERVAL_MS: u64 = 10;
+
+/// When and how checkpoints of a job are taken. What is not set is the value of the cluster's configuration.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Checkpoints(pub(super) v1::CheckpointSettings);
+
+impl Checkpoints {
+    /// A checkpoint begins each `interval`, at least 10 ms.
+    pub fn every(interval: Duration) -> Checkpoints {
+        Checkpoints(v1::CheckpointSettings {
+            interval_ms: Some(millis(interval)),
+            ..v1::CheckpointSettings::default()
+        })
+    }
+
+    /// No checkpoints are taken, whatever the configuration says.
+    pub fn none() -> Checkpoints {
+        Checkpoints::every(Duration::ZERO)
+    }
+
+    /// Sets the least time between the end of a checkpoint and the beginning of the next one.
+    #[must_use]
+    pub fn min_pause(mut self, pause: Duration) -> Checkpoints {
+        self.0.min_pause_ms = Some(millis(pause));
+        self
+    }
+
+    /// Sets the timeout of one checkpoint.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Checkpoints {
+        self.0.timeout_ms = Some(millis(timeout));
+        self
+    }
+
+    /// Sets the number of failed checkpoints of a region in a row that are no failure of the region; `None`: any
+    /// number.
+    #[must_use]
+    pub fn tolerable_failed(mut self, failures: Option<u32>) -> Checkpoints {
+        self.0.tolerable_failures = Some(failures.map_or(-1, i64::from));
+        self
+    }
+
+    /// Sets the number of completed checkpoints that are kept, at least 1.
+    #[must_use]
+    pub fn retained(mut self, number: u32) -> Checkpoints {
+        self.0.retained = Some(number);
+        self
+    }
+}
+
+/// Whether a job with these settings has checkpoints, as far as it says so itself.
+pub(super) fn are_wanted(settings: &v1::CheckpointSettings) -> bool {
+    settings.interval_ms != Some(0)
+}
+
+/// Returns the problems of settings, with the names of their fields in a job file.
+pub(super) fn problems(settings: &v1::CheckpointSettings) -> Vec<String> {
+    let mut problems = Vec::new();
+    if let Some(interval) = settings.interval_ms
+        && interval != 0
+        && interval < SHORTEST_INTERVAL_MS
+    {
+        problems.push(format!(
+            "`interval` is {interval} ms: write at least {SHORTEST_INTERVAL_MS} ms, or 0 for no checkpoints"
+        ));
+    }
+    if settings.timeout_ms == Some(0) {
+        problems.push("`timeout` is 0: write a time longer than zero, such as `10 min`".to_owned());
+    }
+    if let Some(failures) = settings.tolerable_failures
+        && !(-1..=i64::from(u32::MAX)).contains(&failures)
+    {
+        problems.push(format!(
+            "`tolerable-failed` is {failures}: write a number from 0, or -1 for any number"
+        ));
+    }
+    if settings.retained == Some(0) {
+        problems.push("`retained` is 0: write at least 1".to_owned());
+    }
+    problems
+}
+
+/// Describes settings on one line.
+pub(super) fn describe(settings: &v1::CheckpointSettings) -> String {
+    let mut parts = Vec::new();
+    match settings.interval_ms {
+        Some(0) => return "none".to_owned(),
+        Some(interval) => parts.push(format!("every {interval} ms")),
+        None => parts.push("at the interval of the configuration".to_owned()),
+    }
+    if let Some(pause) = settings.min_pause_ms {
+        parts.push(format!("at least {pause} ms apart"));
+    }
+    if let Some(timeout) = settings.timeout_ms {
+        parts.push(format!("timeout {timeout} ms"));
+    }
+    match settings.tolerable_failures {
+        None => {}
+        Some(-1) => parts.push("any number of failures tolerated".to_owned()),
+        Some(failures) => parts.push(format!("{failures} failures tolerated")),
+    }
+    if let Some(retained) = settings.retained {
+        parts.push(format!("{retained} retained"));
+    }
+    parts.join(", ")
+}
+
+/// What a person should know about a valid job, and no reason to refuse it: steps of a job with checkpoints whose
+/// state has no name of its own.
+pub fn warnings(graph: &v1::JobGraph) -> Vec<String> {
+    let options = graph.options.as_ref();
+    if !options
+        .and_then(|it| it.checkpoints.as_ref())
+        .is_some_and(are_wanted)
+    {
+        return Vec::new();
+    }
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    let unnamed: Vec<String> = operators
+        .filter(|operator| operator.uid.is_empty())
+        .filter(|operator| {
+            OperatorSpec::from_json(&operator.spec).is_ok_and(|spec| {
+                spec.kind() == operator.name
+                    && spec.state() != StateUse::None
+                    && !spec.runs_program()
+            })
+        })
+        .map(|operator| format!("`{}`", operator.name))
+        .collect();
+    if unnamed.is_empty() {
+        return Vec::new();
+    }
+    vec![format!(
+        "job `{}`: these steps have state that only the name of their operator identifies in checkpoints: {}; give each a \
+         `name` or a `uid`",
+        graph.name,
+        unnamed.join(", ")
+    )]
+}

@@ -1,0 +1,238 @@
+//! Bodies about the checkpoints of a job. What Flink has and Tanist lacks (savepoints, unaligned barriers, numbers by
+//! vertex) is absent, 0 or false.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tanist_proto::v1::{
+    CheckpointDetails, CheckpointOutcome, CheckpointSummary as Summary,
+    SkippedRegion as SkippedDetails,
+};
+use tanist_rest_model::{
+    CheckpointCounts, CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary,
+    JobCheckpoints, LatestCheckpoints, RestoredCheckpoint, SkippedRegion,
+};
+
+use super::{duration, time};
+
+/// `/jobs/:id/checkpoints`, at `now`.
+pub(crate) fn checkpoint_statistics(details: &CheckpointDetails, now: u64) -> CheckpointStatistics {
+    let in_progress = of_outcome(details, CheckpointOutcome::InProgress).count() as u64;
+    let history: Vec<CheckpointInfo> = details
+        .history
+        .iter()
+        .rev()
+        .map(|summary| checkpoint_info(details, summary, now))
+        .collect();
+    let latest = |status: &str| history.iter().find(|it| it.status == status).cloned();
+    CheckpointStatistics {
+        counts: CheckpointCounts {
+            restored: u64::from(details.restored_from != 0),
+            total: in_progress + details.completed + details.failed,
+            in_progress,
+            completed: details.completed,
+            failed: details.failed,
+        },
+        summary: summaries(details),
+        latest: LatestCheckpoints {
+            completed: latest(status_name(CheckpointOutcome::Completed)),
+            savepoint: None,
+            failed: latest(status_name(CheckpointOutcome::Failed)),
+            restored: (details.restored_from != 0).then(|| RestoredCheckpoint {
+                id: details.restored_from,
+                restore_timestamp: time(details.restored_at_ms),
+                is_savepoint: false,
+                external_path: None,
+            }),
+        },
+        history,
+        skipped: details.skipped.iter().map(skipped).collect(),
+    }
+}
+
+/// `/jobs/:id/checkpoints/details/:number`, at `now`: `None` if the history has no such checkpoint.
+pub(crate) fn checkpoint_of(
+    details: &CheckpointDetails,
+    number: u64,
+    now: u64,
+) -> Option<CheckpointInfo> {
+    let mut history = details.history.iter();
+    let wanted = history.find(|summary| summary.number == number)?;
+    Some(checkpoint_info(details, wanted, now))
+}
+
+/// The checkpoints in `/jobs/:id`.
+pub(crate) fn job_checkpoints(details: &CheckpointDetails) -> JobCheckpoints {
+    let completed = of_outcome(details, CheckpointOutcome::Completed).last();
+    let failed = of_outcome(details, CheckpointOutcome::Failed).last();
+    let number = completed.map(|it| it.number);
+    let failure = failed.filter(|it| number.is_none_or(|number| it.number > number));
+    JobCheckpoints {
+        interval: details.interval_ms,
+        completed: number,
+        completed_at: completed.map_or(-1, |it| time(it.ended_at_ms)),
+        restored: Some(details.restored_from).filter(|number| *number != 0),
+        restored_at: time(details.restored_at_ms),
+        failure: failure.map(|it| it.reason.clone()),
+        skipped: details.skipped.iter().map(skipped).collect(),
+    }
+}
+
+fn of_outcome(
+    details: &CheckpointDetails,
+    outcome: CheckpointOutcome,
+) -> impl Iterator<Item = &Summary> {
+    let history = details.history.iter();
+    history.filter(move |summary| summary.outcome() == outcome)
+}
+
+fn status_name(outcome: CheckpointOutcome) -> &'static str {
+    match outcome {
+        CheckpointOutcome::InProgress => "IN_PROGRESS",
+        CheckpointOutcome::Completed => "COMPLETED",
+        CheckpointOutcome::Failed => "FAILED",
+    }
+}
+
+fn class_name(outcome: CheckpointOutcome) -> &'static str {
+    match outcome {
+        CheckpointOutcome::InProgress => "in_progress",
+        CheckpointOutcome::Completed => "completed",
+        CheckpointOutcome::Failed => "failed",
+    }
+}
+
+fn checkpoint_info(details: &CheckpointDetails, summary: &Summary, now: u64) -> CheckpointInfo {
+    let outcome = summary.outcome();
+    let is_completed = outcome == CheckpointOutcome::Completed;
+    let has_failed = outcome == CheckpointOutcome::Failed;
+    let later = of_outcome(details, CheckpointOutcome::Completed)
+        .filter(|it| it.number > summary.number)
+        .count();
+    let retained = usize::try_from(details.retained).unwrap_or(usize::MAX);
+    CheckpointInfo {
+        class_name: class_name(outcome).into(),
+        id: summary.number,
+        status: status_name(outcome).into(),
+        is_savepoint: false,
+        savepoint_format: None,
+        trigger_timestamp: time(summary.triggered_at_ms),
+        latest_ack_timestamp: time(summary.acknowledged_at_ms),
+        checkpointed_size: summary.size,
+        state_size: summary.size,
+        end_to_end_duration: duration(summary.triggered_at_ms, summary.ended_at_ms, now),
+        alignment_buffered: 0,
+        processed_data: 0,
+        persisted_data: 0,
+        num_subtasks: summary.subtasks,
+        num_acknowledged_subtasks: summary.acknowledged_subtasks,
+        checkpoint_type: "CHECKPOINT".into(),
+        tasks: BTreeMap::new(),
+        external_path: None,
+        discarded: is_completed.then_some(later >= retained),
+        failure_timestamp: has_failed.then(|| time(summary.ended_at_ms)),
+        failure_message: has_failed.then(|| summary.reason.clone()),
+    }
+}
+
+fn summaries(details: &CheckpointDetails) -> CheckpointSummaries {
+    let completed = || of_outcome(details, CheckpointOutcome::Completed);
+    let size = statistics(completed().map(|it| it.size));
+    CheckpointSummaries {
+        checkpointed_size: size,
+        state_size: size,
+        end_to_end_duration: statistics(
+            completed().map(|it| it.ended_at_ms.saturating_sub(it.triggered_at_ms)),
+        ),
+        ..CheckpointSummaries::default()
+    }
+}
+
+fn statistics(values: impl Iterator<Item = u64>) -> CheckpointSummary {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable();
+    let (Some(min), Some(max)) = (values.first(), values.last()) else {
+        return CheckpointSummary::default();
+    };
+    let sum: u128 = values.iter().copied().map(u128::from).sum();
+    // The nearest rank: the smallest value that is not below that many thousandths of all.
+    let percentile = |thousandths: usize| {
+        let rank = (values.len() * thousandths).div_ceil(1000).max(1);
+        values[rank - 1] as f64
+    };
+    CheckpointSummary {
+        min: *min,
+        max: *max,
+        avg: u64::try_from(sum / values.len() as u128).unwrap_or(u64::MAX),
+        p50: percentile(500),
+        p90: percentile(900),
+        p95: percentile(950),
+        p99: percentile(990),
+        p999: percentile(999),
+    }
+}
+
+fn skipped(region: &SkippedDetails) -> SkippedRegion {
+    SkippedRegion {
+        vertices: region.vertices.clone(),
+        reason: region.reason.clone(),
+    }
+}
+
+/// `/jobs/:id/checkpoints/config`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct CheckpointConfig {
+    mode: &'static str,
+    interval: u64,
+    timeout: u64,
+    min_pause: u64,
+    max_concurrent: u32,
+    externalization: Externalization,
+    state_backend: &'static str,
+    checkpoint_storage: &'static str,
+    unaligned_checkpoints: bool,
+    tolerable_failed_checkpoints: i32,
+    aligned_checkpoint_timeout: u64,
+    checkpoints_after_tasks_finish: bool,
+    state_changelog_enabled: bool,
+    changelog_periodic_materialization_interval: u64,
+    changelog_storage: &'static str,
+    /// Tanist's own: the number of completed checkpoints that are kept.
+    retained: u32,
+}
+
+/// What becomes of checkpoints when the job has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Externalization {
+    enabled: bool,
+    delete_on_cancellation: bool,
+}
+
+impl CheckpointConfig {
+    /// The settings in `details`.
+    pub(crate) fn new(details: &CheckpointDetails) -> CheckpointConfig {
+        CheckpointConfig {
+            mode: "exactly_once",
+            interval: details.interval_ms,
+            timeout: details.timeout_ms,
+            min_pause: details.min_pause_ms,
+            max_concurrent: 1,
+            externalization: Externalization {
+                enabled: false,
+                delete_on_cancellation: true,
+            },
+            state_backend: "memory",
+            checkpoint_storage: "blobs",
+            unaligned_checkpoints: false,
+            // Flink's number has 32 bits.
+            tolerable_failed_checkpoints: i32::try_from(details.tolerable_failures)
+                .unwrap_or(i32::MAX),
+            aligned_checkpoint_timeout: 0,
+            checkpoints_after_tasks_finish: true,
+            state_changelog_enabled: false,
+            changelog_periodic_materialization_interval: 0,
+            changelog_storage: "",
+            retained: details.retained,
+        }
+    }
+}
