@@ -170,6 +170,7 @@ impl TaskExecutorGateway for TaskExecutor {
         let allocation_ids = self.slots.lock().clone();
         Ok(pb::HeartbeatFromJobMasterResponse {
             outputs: Vec::new(),
+            checkpoints: Vec::new(),
             executions: self.reports(),
             allocation_ids,
         })
@@ -407,6 +408,8 @@ impl Fixture {
             .collect();
         let request = pb::RegisterTaskManagerRequest {
             outputs: Vec::new(),
+            checkpoints: Vec::new(),
+            takes_checkpoints: false,
             sender: Some(sender(registration)),
             job_id: self.graph.job_id.clone(),
             location: Some(pb::TaskManagerLocation {
