@@ -9,7 +9,8 @@ use super::aggregation::{self, AggregateFunction, Aggregation};
 use super::emission::{self, Emission, Emit, Trigger, Windows, stated};
 use super::event_time::{EventTime, time_column};
 use super::{
-    Declaration, ExpressionTypes, Input, OperatorSpec, Section, Step, Transformation, check_keys,
+    Declaration, ExpressionTypes, Input, OperatorSpec, Section, StateUse, Step, Transformation,
+    check_keys,
 };
 use crate::job_file::{Fields, Reader};
 use crate::problem::MAX_PROBLEMS;
@@ -62,6 +63,10 @@ impl Declaration for Aggregate {
             [only] if only.name == only.function.name() => only.function.name(),
             _ => "aggregate",
         }
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn problems(&self) -> Vec<String> {

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::aggregate::{complete_keys, missing_keys};
 use super::emission::{self, Emission, Emit, Windows, stated};
 use super::{
-    Aggregation, Declaration, ExpressionTypes, Input, OperatorSpec, Section, Step, Transformation,
-    check_keys,
+    Aggregation, Declaration, ExpressionTypes, Input, OperatorSpec, Section, StateUse, Step,
+    Transformation, check_keys,
 };
 use crate::job_file::{Fields, Reader};
 use crate::{Column, ColumnType, Schema};
@@ -25,6 +25,10 @@ pub struct Count {
 impl Declaration for Count {
     fn kind(&self) -> &'static str {
         "count"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn problems(&self) -> Vec<String> {

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Declaration, ExpressionTypes, Role, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{self, Fields, Key, Node, Reader};
 use crate::{Column, ColumnType, Schema};
 
@@ -125,6 +125,10 @@ impl CustomSpec {
 impl Declaration for CustomSpec {
     fn kind(&self) -> &'static str {
         "custom"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("the operator does not say that it saves its state")
     }
 
     fn role(&self) -> Role {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, ExpressionTypes, Role, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 use crate::{ColumnType, Schema};
 
@@ -25,6 +25,10 @@ pub struct Datagen {
 impl Declaration for Datagen {
     fn kind(&self) -> &'static str {
         "datagen"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn role(&self) -> Role {

@@ -1,7 +1,7 @@
 //! What an operator declares: everything about it that the control plane, the compiler and the client have to know
 //! without running it.
 //!
-//! All methods but one have defaults: those of a step that passes on records with their columns and event time.
+//! All methods but two have defaults: those of a step that passes on records with their columns and event time.
 
 use std::fmt;
 
@@ -30,6 +30,17 @@ pub enum PathUse {
     /// It writes into the directory, which the JobManager cleans up when the job has ended. No other operator of the
     /// job may write there.
     Write,
+}
+
+/// What a checkpoint saves of an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateUse {
+    /// Its output depends on the present record alone, so there is nothing to save.
+    None,
+    /// Its `snapshot` saves it.
+    Saved,
+    /// A checkpoint can't save it, for this reason. Its region is not checkpointed.
+    NotSaved(&'static str),
 }
 
 /// What is known about the input of a step, to complete it. Empty for a source.
@@ -64,6 +75,9 @@ pub trait ExpressionTypes {
 pub trait Declaration: fmt::Debug {
     /// Its name in plans and messages: that of its step in a job file.
     fn kind(&self) -> &'static str;
+
+    /// What a checkpoint saves of it.
+    fn state(&self) -> StateUse;
 
     /// Its place in a job.
     fn role(&self) -> Role {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, Role, Section, Step};
+use super::{Declaration, Role, Section, StateUse, Step};
 
 /// Counts and drops records.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -12,6 +12,10 @@ pub struct Discard {}
 impl Declaration for Discard {
     fn kind(&self) -> &'static str {
         "discard"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn role(&self) -> Role {

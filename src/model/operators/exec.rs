@@ -7,10 +7,13 @@ use serde::{Deserialize, Serialize};
 use tanist_ha::clock::millis;
 use tanist_proto::resources::CpuCores;
 
-use super::{Declaration, EventTime, ExpressionTypes, Section, Step, Transformation};
+use super::{Declaration, EventTime, ExpressionTypes, Section, StateUse, Step, Transformation};
 use crate::exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 use crate::job_file::{Fields, Key, Node, Reader, Value};
 use crate::{ColumnType, Schema};
+
+/// Why no checkpoint saves a program.
+pub(super) const PROGRAM: &str = "nobody knows what is inside a program";
 
 /// Runs a program that reads and writes records.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +35,10 @@ impl Exec {
 impl Declaration for Exec {
     fn kind(&self) -> &'static str {
         "exec"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved(PROGRAM)
     }
 
     fn problems(&self) -> Vec<String> {

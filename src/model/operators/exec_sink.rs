@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::exec::{self, read_program};
-use super::{Declaration, ExpressionTypes, Role, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
 use crate::Schema;
 use crate::exec::ExecSpec;
 use crate::job_file::{Fields, Reader};
@@ -29,6 +29,10 @@ impl ExecSink {
 impl Declaration for ExecSink {
     fn kind(&self) -> &'static str {
         "exec-sink"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved(exec::PROGRAM)
     }
 
     fn role(&self) -> Role {

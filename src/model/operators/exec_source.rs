@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::exec::{self, read_columns, read_program};
-use super::{Declaration, ExpressionTypes, Role, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
 use crate::Schema;
 use crate::exec::ExecSpec;
 use crate::job_file::{Fields, Reader};
@@ -28,6 +28,10 @@ impl ExecSource {
 impl Declaration for ExecSource {
     fn kind(&self) -> &'static str {
         "exec-source"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved(exec::PROGRAM)
     }
 
     fn role(&self) -> Role {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, PathUse, Role, Section, Step, Transformation};
+use super::{Declaration, PathUse, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 
 /// Writes records as lines (columns separated by a space) into part files of a directory. The parts become visible
@@ -24,6 +24,10 @@ impl FileSink {
 impl Declaration for FileSink {
     fn kind(&self) -> &'static str {
         "file-sink"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn role(&self) -> Role {

@@ -6,7 +6,8 @@ use tanist_ha::clock::millis;
 
 use super::columns::line;
 use super::{
-    Declaration, ExpressionTypes, FollowFiles, PathUse, Role, Section, Step, Transformation,
+    Declaration, ExpressionTypes, FollowFiles, PathUse, Role, Section, StateUse, Step,
+    Transformation,
 };
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
@@ -33,6 +34,10 @@ impl FileSource {
 impl Declaration for FileSource {
     fn kind(&self) -> &'static str {
         "file-source"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn role(&self) -> Role {

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Declaration, ExpressionTypes, Input, Section, Step, Transformation, Where, plain_column,
-    value_in_type,
+    Declaration, ExpressionTypes, Input, Section, StateUse, Step, Transformation, Where,
+    plain_column, value_in_type,
 };
 use crate::job_file::{Fields, Reader};
 use crate::{ColumnType, Schema};
@@ -76,6 +76,10 @@ impl Comparison {
 impl Declaration for Filter {
     fn kind(&self) -> &'static str {
         "filter"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn complete(&mut self, input: &Input<'_>) -> Result<(), String> {

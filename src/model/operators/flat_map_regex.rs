@@ -4,7 +4,7 @@ use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::reading::{self, DeclaredColumn, OnError, Reading};
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation, text_column};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation, text_column};
 use crate::job_file::{Fields, Reader};
 use crate::problem::instead;
 use crate::{ColumnType, Schema};
@@ -71,6 +71,10 @@ impl FlatMapRegex {
 impl Declaration for FlatMapRegex {
     fn kind(&self) -> &'static str {
         "flat-map-regex"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn problems(&self) -> Vec<String> {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::columns::line;
 use super::file_source::path_problems;
-use super::{Declaration, ExpressionTypes, PathUse, Role, Step};
+use super::{Declaration, ExpressionTypes, PathUse, Role, StateUse, Step};
 use crate::Schema;
 
 /// Reads text files line by line, and continues when they grow or new files match. Emits `line: string`. Never
@@ -26,6 +26,10 @@ impl FollowFiles {
 impl Declaration for FollowFiles {
     fn kind(&self) -> &'static str {
         "file-source"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn role(&self) -> Role {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::columns::line;
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 
@@ -18,6 +18,10 @@ pub struct FormatCsv {
 impl Declaration for FormatCsv {
     fn kind(&self) -> &'static str {
         "format-csv"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn problems(&self) -> Vec<String> {

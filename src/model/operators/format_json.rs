@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::columns::line;
-use super::{Declaration, ExpressionTypes, Section, Step};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step};
 use crate::Schema;
 
 /// Formats a record as a JSON object. Emits `line: string`.
@@ -14,6 +14,10 @@ pub struct FormatJson {}
 impl Declaration for FormatJson {
     fn kind(&self) -> &'static str {
         "format-json"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn output(&self, _input: &Schema, _types: &dyn ExpressionTypes) -> Result<Schema, Vec<String>> {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::format_csv::{SEPARATOR, read_separator, separator_problem};
 use super::reading::{self, Reading};
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation, text_column};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation, text_column};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 
@@ -27,6 +27,10 @@ pub struct ParseCsv {
 impl Declaration for ParseCsv {
     fn kind(&self) -> &'static str {
         "parse-csv"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn problems(&self) -> Vec<String> {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::reading::{self, Reading};
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation, text_column};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation, text_column};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 
@@ -20,6 +20,10 @@ pub struct ParseJson {
 impl Declaration for ParseJson {
     fn kind(&self) -> &'static str {
         "parse-json"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn problems(&self) -> Vec<String> {

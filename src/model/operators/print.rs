@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, Role, Section, Step, Transformation};
+use super::{Declaration, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 
 /// Writes each record as a line to the TaskManager's standard output.
@@ -17,6 +17,10 @@ pub struct Print {
 impl Declaration for Print {
     fn kind(&self) -> &'static str {
         "print"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn role(&self) -> Role {

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, EventTime, ExpressionTypes, Section, Step, Transformation, computed};
+use super::{
+    Declaration, EventTime, ExpressionTypes, Section, StateUse, Step, Transformation, computed,
+};
 use crate::job_file::{Fields, Reader};
 use crate::{NamedExpression, Schema};
 
@@ -17,6 +19,10 @@ pub struct Project {
 impl Declaration for Project {
     fn kind(&self) -> &'static str {
         "project"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn problems(&self) -> Vec<String> {

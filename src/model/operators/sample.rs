@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, Section, Step, Transformation};
+use super::{Declaration, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 
 /// Passes on a fraction of the records, chosen by a hash of their values, so that a restart chooses the same.
@@ -18,6 +18,10 @@ pub struct Sample {
 impl Declaration for Sample {
     fn kind(&self) -> &'static str {
         "sample"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn problems(&self) -> Vec<String> {

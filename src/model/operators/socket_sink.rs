@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::socket_source::{ADDRESS, address_problem};
-use super::{Declaration, Role, Section, Step, Transformation};
+use super::{Declaration, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 
 /// Connects to a TCP server and writes records as lines, with columns separated by a space.
@@ -17,6 +17,10 @@ pub struct SocketSink {
 impl Declaration for SocketSink {
     fn kind(&self) -> &'static str {
         "socket-sink"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn role(&self) -> Role {

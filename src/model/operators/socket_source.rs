@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::columns::line;
-use super::{Declaration, ExpressionTypes, Role, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 
@@ -20,6 +20,10 @@ pub struct SocketSource {
 impl Declaration for SocketSource {
     fn kind(&self) -> &'static str {
         "socket-source"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn role(&self) -> Role {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation, text_column};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation, text_column};
 use crate::job_file::{Fields, Reader};
 use crate::{ColumnType, Schema};
 
@@ -17,6 +17,10 @@ pub struct SplitWords {
 impl Declaration for SplitWords {
     fn kind(&self) -> &'static str {
         "split-words"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn output(&self, input: &Schema, _types: &dyn ExpressionTypes) -> Result<Schema, Vec<String>> {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::columns::line;
-use super::{Declaration, ExpressionTypes, Role, Section, Step};
+use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step};
 use crate::Schema;
 
 /// Reads the TaskManager's standard input line by line. Emits `line: string`. Bounded; one subtask.
@@ -14,6 +14,10 @@ pub struct StdinSource {}
 impl Declaration for StdinSource {
     fn kind(&self) -> &'static str {
         "stdin-source"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn role(&self) -> Role {

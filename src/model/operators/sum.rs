@@ -7,7 +7,7 @@ use super::count::by_key;
 use super::emission::{self, Emission, Emit, Windows, stated};
 use super::{
     AggregateFunction, Aggregation, Declaration, ExpressionTypes, Input, OperatorSpec, Section,
-    Step, Transformation, plain_column, wrong_type,
+    StateUse, Step, Transformation, plain_column, wrong_type,
 };
 use crate::job_file::{Fields, Reader};
 use crate::{Column, ColumnType, Schema};
@@ -39,6 +39,10 @@ impl Sum {
 impl Declaration for Sum {
     fn kind(&self) -> &'static str {
         "sum"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn problems(&self) -> Vec<String> {

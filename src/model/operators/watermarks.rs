@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tanist_ha::clock::millis;
 
 use super::event_time::{EventTime, time_column};
-use super::{Declaration, ExpressionTypes, Section, Step, Transformation};
+use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 use crate::timestamp::FARTHEST;
@@ -25,6 +25,10 @@ pub struct Watermarks {
 impl Declaration for Watermarks {
     fn kind(&self) -> &'static str {
         "watermarks"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::NotSaved("its state is not saved yet")
     }
 
     fn problems(&self) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, ExpressionTypes, Step};
+use super::{Declaration, ExpressionTypes, StateUse, Step};
 use crate::Schema;
 
 /// Passes on records for which a SQL expression is true.
@@ -16,6 +16,10 @@ pub struct Where {
 impl Declaration for Where {
     fn kind(&self) -> &'static str {
         "filter"
+    }
+
+    fn state(&self) -> StateUse {
+        StateUse::None
     }
 
     fn has_expressions(&self) -> bool {
