@@ -4,6 +4,7 @@
 //! Invariants: an object is never overwritten and its name never reused (owner, epoch, cluster, random part);
 //! the bytes read are those written, by size and SHA-256, or an error.
 
+mod checkpoints;
 mod marker;
 #[cfg(feature = "testing")]
 pub mod missing;
@@ -36,6 +37,7 @@ use crate::own_directory;
 use marker::Guard;
 use s3::RequestTimeout;
 
+pub use checkpoints::{CheckpointStorage, ObjectRange, object_name, range_checksum};
 pub use marker::Marker;
 pub use name::{BlobName, ClusterTag, Origin};
 pub use upload::{Upload, UploadPointer};
