@@ -230,6 +230,11 @@ async fn write_record(
         Err(PersistError::TermOver) => Done::TermOver,
         Err(error @ (PersistError::TooLarge { .. } | PersistError::Refused(_))) => {
             let reason = error.to_string();
+            tracing::warn!(
+                job = record.job_id,
+                reason,
+                "the record of checkpoints is refused; it is tried again"
+            );
             Done::Checkpoint(Event::WriteRefused { write, reason })
         }
     }
