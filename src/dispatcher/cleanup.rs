@@ -152,7 +152,28 @@ impl Cleaner {
             let removal = removal.map_err(|error| error.to_string());
             answered(name.as_str(), removal).await?;
         }
+        if remove.checkpoints {
+            self.remove_checkpoints(job).await?;
+        }
         Ok(())
+    }
+
+    /// Removes all objects of a job's checkpoints. Without a blob store its state stood in its record.
+    async fn remove_checkpoints(&self, job: JobId) -> Result<(), String> {
+        let Some(blobs) = &self.blobs else {
+            return Ok(());
+        };
+        let name = Name::new(job.to_string()).map_err(|error| error.to_string())?;
+        let storage = blobs.checkpoints(&name);
+        let place = storage.location();
+        let listing = storage.list().map_err(|error| error.to_string());
+        for object in answered(&place, listing).await? {
+            let removal = storage.remove(&object);
+            let removal = removal.map_err(|error| error.to_string());
+            answered(&format!("{place}/{object}"), removal).await?;
+        }
+        let removal = storage.remove_directory();
+        answered(&place, removal.map_err(|error| error.to_string())).await
     }
 }
 
@@ -166,10 +187,10 @@ async fn available_again(trouble: &mut watch::Receiver<Option<String>>) {
 }
 
 /// Limits a removal to [`REMOVAL_TIMEOUT`]. A removal that hangs counts as failed and is retried like any other.
-async fn answered(
+async fn answered<T>(
     what: &str,
-    removal: impl Future<Output = Result<(), String>>,
-) -> Result<(), String> {
+    removal: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
     let answer = tokio::time::timeout(REMOVAL_TIMEOUT, removal).await;
     answer.unwrap_or_else(|_elapsed| {
         let seconds = REMOVAL_TIMEOUT.as_secs();

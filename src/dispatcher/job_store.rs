@@ -7,12 +7,14 @@
 //!     JobRecords        reads, prepares and commits records
 //!     BlobLedger        which blobs, chunks and uploads the jobs need
 //!     DescriptionStore  descriptions of ended jobs
+//!     CheckpointRecords records of checkpoints, as this term found them
 //!     Storage           the marker of the blob storage
 //!     JobReader         reads jobs and results: recovery, and later reads (LateReads)
 //!     OrphanGc          removes what nothing points to
 //! ```
 
 mod blob_ledger;
+mod checkpoint_records;
 mod description_cache;
 mod description_store;
 mod error;
@@ -30,7 +32,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tanist_gateway::kinds;
-use tanist_gateway::persistence::{JobStateStore, PersistError};
+use tanist_gateway::persistence::{CheckpointsUnread, JobStateStore, PersistError};
 use tanist_ha::Error;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::election::Epoch;
@@ -44,6 +46,7 @@ use tanist_proto::v1 as pb;
 use tracing::warn;
 
 use self::blob_ledger::BlobLedger;
+use self::checkpoint_records::CheckpointRecords;
 use self::description_store::DescriptionStore;
 pub use self::error::JobStoreError;
 use self::error::is_transient;
@@ -52,7 +55,7 @@ use self::job_records::{JobRecords, store_backoff};
 use self::late_reads::LateReads;
 pub use self::orphan_gc::OrphanGc;
 pub use self::records::StateRecord;
-use self::records::job_id;
+use self::records::{CheckpointsRecord, job_id};
 pub use self::storage::{Storage, StorageUser};
 use self::transaction::Transaction;
 use super::recovery::{Caution, RecoveredJob, RecoveredJobs};
@@ -62,6 +65,7 @@ use super::recovery::{Caution, RecoveredJob, RecoveredJobs};
 pub struct JobStore {
     records: Arc<JobRecords>,
     ledger: BlobLedger,
+    checkpoints: CheckpointRecords,
     descriptions: DescriptionStore,
     storage: Storage,
     late_reads: LateReads,
@@ -72,10 +76,11 @@ const DEFAULT_CACHE: usize = 50 << 20;
 
 impl JobStore {
     /// Record kinds that a term needs to recover its jobs.
-    pub const KINDS: [Kind; 9] = [
+    pub const KINDS: [Kind; 10] = [
         kinds::GRAPHS,
         kinds::CHUNKS,
         kinds::STATES,
+        kinds::CHECKPOINTS,
         kinds::RESULTS,
         kinds::BLOB_TOMBSTONES,
         kinds::APPLICATIONS,
@@ -89,6 +94,7 @@ impl JobStore {
         let records = Arc::new(JobRecords::new(records, pipeline, epoch));
         JobStore {
             ledger: BlobLedger::default(),
+            checkpoints: CheckpointRecords::default(),
             descriptions: DescriptionStore::new(records.clone(), DEFAULT_CACHE),
             storage: Storage::new(records.clone()),
             late_reads: LateReads::new(),
@@ -150,6 +156,8 @@ impl JobStore {
         records: &Records,
         caution: &Caution,
     ) -> Result<RecoveredJobs, Error> {
+        let found = self.records.decode::<CheckpointsRecord>(records).await?;
+        self.checkpoints.recover(found, &self.ledger);
         self.reader().recover(records, caution).await
     }
 
@@ -243,5 +251,36 @@ impl JobStateStore for JobStore {
         let prepared = Box::pin(preparing).await?;
         let committing = self.commit_until_space(Transaction::default().put(job, prepared));
         Box::pin(committing).await.map_err(PersistError::from)
+    }
+
+    async fn put_checkpoints(&self, record: &pb::JobCheckpoints) -> Result<(), PersistError> {
+        let job = job_id(&record.job_id)?;
+        self.checkpoints.note_written(job);
+        let record = CheckpointsRecord(record.clone());
+        let prepared = self.records.prepare_until_accepted(job, record).await?;
+        let committing = self.commit_until_space(Transaction::default().put(job, prepared));
+        committing.await.map_err(PersistError::from)
+    }
+
+    async fn checkpoints(
+        &self,
+        job_id: &str,
+    ) -> Result<Option<pb::JobCheckpoints>, CheckpointsUnread> {
+        let unreadable = |reason: String| CheckpointsUnread::Unreadable {
+            job: job_id.to_owned(),
+            reason,
+        };
+        let job: JobId = job_id
+            .parse()
+            .map_err(|error| unreadable(format!("{error}")))?;
+        let reading = self.checkpoints.read(job, &self.records, &self.ledger);
+        match reading.await {
+            Ok(Some(record)) if record.job_id != job_id => {
+                Err(unreadable(format!("it is of job {}", record.job_id)))
+            }
+            Ok(found) => Ok(found),
+            Err(JobStoreError::Refused(error)) => Err(unreadable(error.to_string())),
+            Err(_) => Err(CheckpointsUnread::TermOver),
+        }
     }
 }

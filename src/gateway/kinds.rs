@@ -8,6 +8,7 @@
 //! path                       owner                        lifetime and value
 //! graphs/<job>               dispatcher: records          while the job runs: its graph; immutable
 //! states/<job>               dispatcher: records          while the job runs: what a takeover must not lose
+//! checkpoints/<job>          job_master: checkpoints      while the job runs: numbers, completed checkpoints, garbage
 //! results/<job>              dispatcher: records          until it expires: terminal result, dirty until cleanup
 //! descriptions/<job>         dispatcher: descriptions     at most until the result expires: all about an ended job
 //! chunks/<set>.<n>           ha: records                  as long as its record: a part of it; immutable
@@ -37,6 +38,8 @@ kinds! {
     GRAPHS = "graphs";
     /// States of jobs that have not ended.
     STATES = "states";
+    /// Completed checkpoints of jobs that have not ended.
+    CHECKPOINTS = "checkpoints";
     /// Terminal results.
     RESULTS = "results";
     /// Descriptions of jobs that have ended.

@@ -30,12 +30,37 @@ pub enum PersistError {
     Refused(String),
 }
 
+/// Why the record of a job's checkpoints can't be read. It says nothing about the job's state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointsUnread {
+    /// This term is over: forget everything and inform no one.
+    #[error("this term is over")]
+    TermOver,
+    /// It is damaged, or of a later version.
+    #[error("checkpoints/{job} can't be read: {reason}")]
+    Unreadable {
+        /// The job.
+        job: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
 /// Persists the states of one term's jobs under its fence.
 #[async_trait]
 pub trait JobStateStore: Send + Sync + fmt::Debug + 'static {
     /// Replaces `states/<job>`. Returns when the store's answer is definite, without a timeout. The caller has
     /// one write in flight.
     async fn put_state(&self, state: &pb::JobState) -> Result<(), PersistError>;
+
+    /// Replaces `checkpoints/<job>`, in the same way. The caller has one such write in flight.
+    async fn put_checkpoints(&self, record: &pb::JobCheckpoints) -> Result<(), PersistError>;
+
+    /// `checkpoints/<job>` as this term finds it; None: there is none. Waits while it can't be read for now.
+    async fn checkpoints(
+        &self,
+        job_id: &str,
+    ) -> Result<Option<pb::JobCheckpoints>, CheckpointsUnread>;
 }
 
 /// Whether no task of the job was ever placed, so that none can have started.
@@ -53,12 +78,29 @@ pub struct MemoryJobStateStore {
 #[derive(Debug, Default)]
 struct Memory {
     history: Vec<pb::JobState>,
+    checkpoints: Vec<pb::JobCheckpoints>,
     delay: Duration,
     term_is_over: bool,
     refusal: Option<PersistError>,
 }
 
 impl MemoryJobStateStore {
+    async fn put(&self, write: impl FnOnce(&mut Memory) + Send) -> Result<(), PersistError> {
+        let delay = self.inner.lock().delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        let mut memory = self.inner.lock();
+        if memory.term_is_over {
+            return Err(PersistError::TermOver);
+        }
+        if let Some(refusal) = &memory.refusal {
+            return Err(refusal.clone());
+        }
+        write(&mut memory);
+        Ok(())
+    }
+
     /// Delays each write by this time from here on.
     pub fn set_delay(&self, delay: Duration) {
         self.inner.lock().delay = delay;
@@ -72,6 +114,11 @@ impl MemoryJobStateStore {
     /// Refuses every write from here on.
     pub fn refuse(&self, error: PersistError) {
         self.inner.lock().refusal = Some(error);
+    }
+
+    /// Returns all written records of checkpoints, oldest first.
+    pub fn checkpoints_history(&self) -> Vec<pb::JobCheckpoints> {
+        self.inner.lock().checkpoints.clone()
     }
 
     /// Returns all writes, oldest first.
@@ -94,19 +141,21 @@ impl MemoryJobStateStore {
 #[async_trait]
 impl JobStateStore for MemoryJobStateStore {
     async fn put_state(&self, state: &pb::JobState) -> Result<(), PersistError> {
-        let delay = self.inner.lock().delay;
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
-        }
-        let mut memory = self.inner.lock();
-        if memory.term_is_over {
-            return Err(PersistError::TermOver);
-        }
-        if let Some(refusal) = &memory.refusal {
-            return Err(refusal.clone());
-        }
-        memory.history.push(state.clone());
-        Ok(())
+        self.put(|memory| memory.history.push(state.clone())).await
+    }
+
+    async fn put_checkpoints(&self, record: &pb::JobCheckpoints) -> Result<(), PersistError> {
+        self.put(|memory| memory.checkpoints.push(record.clone()))
+            .await
+    }
+
+    async fn checkpoints(
+        &self,
+        job_id: &str,
+    ) -> Result<Option<pb::JobCheckpoints>, CheckpointsUnread> {
+        let memory = self.inner.lock();
+        let mut written = memory.checkpoints.iter().rev();
+        Ok(written.find(|record| record.job_id == job_id).cloned())
     }
 }
 

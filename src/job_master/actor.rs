@@ -25,8 +25,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::calls::{Calls, Done};
+use super::checkpointing::{self, Checkpoints, Exchange, Unread};
 use super::core::{
-    BuildError, CancelAnswer, Effect, Event, JobMasterCore, Needs, Refusal, failed_initialization,
+    BuildError, CancelAnswer, Effect, Event, JobMasterCore, Needs, Refusal, RestorePoints,
+    checkpoints, failed_initialization,
 };
 use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, ProgressWriter, Reply};
@@ -97,12 +99,29 @@ async fn begin(
         }
         failpoint_of("job.recover", &context.graph.job_id).await;
     }
+    let finding = checkpointing::find(&options.checkpoints, &context);
+    let found = tokio::select! {
+        biased;
+        () = seen.to_stop() => return Ok(Begun::Stopped),
+        found = finding => found,
+    };
+    let found = match found {
+        Ok(found) => found,
+        Err(Unread::TermOver) => return Ok(Begun::Stopped),
+        Err(Unread::Unfit(reason)) => return Ok(unfit(&seen, reason)),
+    };
     let clock = WallClock::start();
     let epoch = Epoch::new(context.sender.epoch);
     let had_a_job_master = context.is_recovered && context.state.job_incarnation > 0;
-    let core = build(&options, &mut context, epoch, clock.now_ms());
+    let points = found.as_ref().map(checkpointing::Found::points);
+    let core = build(&options, &mut context, points, epoch, clock.now_ms());
     match core {
         Ok(core) => {
+            let (graph, now_ms) = (&context.graph, clock.now_ms());
+            let checkpoints = match checkpointing::begin(found, &core, graph, epoch, now_ms) {
+                Ok(checkpoints) => checkpoints,
+                Err(unreadable) => return Ok(unfit(&seen, unreadable.to_string())),
+            };
             let calls = Calls::new(
                 &options,
                 &context,
@@ -114,6 +133,8 @@ async fn begin(
                 calls,
                 clock,
                 core,
+                checkpoints,
+                exchange: Exchange::default(),
                 seen,
                 io: JoinSet::new(),
                 peers: SmallMap::new(),
@@ -133,13 +154,7 @@ async fn begin(
                 on_higher_epoch: context.on_higher_epoch.clone(),
             })))
         }
-        Err(unfit) if had_a_job_master => {
-            seen.0.change(|seen| {
-                seen.reconciled = Some(Adoption::default());
-                seen.unfit = Some(unfit.error.to_string().into());
-            });
-            Ok(Begun::Unfit)
-        }
+        Err(unbuilt) if had_a_job_master => Ok(unfit(&seen, unbuilt.error.to_string())),
         Err(Unbuilt { result, .. }) => {
             seen.0.change(|seen| {
                 seen.reconciled = Some(Adoption::default());
@@ -148,6 +163,15 @@ async fn begin(
             Ok(Begun::Failed(result, seen))
         }
     }
+}
+
+/// Says why no JobMaster can be built from the job's records.
+fn unfit(seen: &ProgressWriter, reason: String) -> Begun {
+    seen.0.change(|seen| {
+        seen.reconciled = Some(Adoption::default());
+        seen.unfit = Some(reason.into());
+    });
+    Begun::Unfit
 }
 
 /// A job for which no ExecutionGraph can be built.
@@ -161,17 +185,16 @@ struct Unbuilt {
 fn build(
     options: &JobMasterOptions,
     context: &mut JobMasterContext,
+    points: Option<Arc<RestorePoints>>,
     epoch: Epoch,
     now_ms: u64,
 ) -> Result<Box<JobMasterCore>, Unbuilt> {
     let state = Arc::new(std::mem::take(&mut context.state));
-    let mut core = JobMasterCore::build(
-        context.graph.clone(),
-        state.clone(),
+    let mut core = JobMasterCore::build_from(
+        (context.graph.clone(), state.clone(), points),
         context.is_recovered,
-        epoch,
         options.core_options(),
-        now_ms,
+        (epoch, now_ms),
     );
     if let Ok(core) = &mut core {
         let lines = core.take_log();
@@ -218,6 +241,9 @@ pub(super) struct JobMasterActor {
     pub(super) calls: Calls,
     clock: WallClock,
     pub(super) core: Box<JobMasterCore>,
+    /// None: the job takes no checkpoints, or it has ended.
+    pub(super) checkpoints: Option<Box<Checkpoints>>,
+    pub(super) exchange: Exchange,
     pub(super) seen: ProgressWriter,
     pub(super) io: JoinSet<Done>,
     pub(super) peers: SmallMap<ResourceId, Box<Peer>>,
@@ -310,6 +336,8 @@ impl JobMasterActor {
     }
 
     async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
+        // First, so that what this core knows of the checkpoints is true when it decides.
+        self.note_checkpoints(checkpoints::Event::TimePassed);
         if let Err(refusal) = self.apply(Event::Started) {
             tracing::error!(%refusal, "the first event was refused, which is a bug");
         }
@@ -371,9 +399,11 @@ impl JobMasterActor {
 
     fn apply_one(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
         self.credit_standstill();
+        let is_registration = matches!(event, Event::Registered { .. });
         let effects = self.core.handle(self.clock.now_ms(), event);
         self.write_log();
         let effects = effects?;
+        self.take_news(is_registration);
         let mut answer = pb::OfferSlotsResponse::default();
         self.follow_peers();
         for effect in effects {
@@ -392,12 +422,22 @@ impl JobMasterActor {
                 Effect::End(result) => {
                     let (status, cause) = (result.status(), result.cause.as_str());
                     tracing::info!(job = result.job_id, ?status, cause, "job ended");
-                    let result = Arc::from(result);
+                    let result = Arc::from(self.described(result));
+                    // Nothing of them is written after it.
+                    self.checkpoints = None;
                     self.seen.0.change(|seen| seen.outcome = Some(result));
+                }
+                Effect::Deploy {
+                    connection,
+                    mut tasks,
+                } => {
+                    if self.restore_tasks(&mut tasks) {
+                        let deploy = Effect::Deploy { connection, tasks };
+                        self.calls.start(&mut self.io, &self.core, deploy);
+                    }
                 }
                 effect @ (Effect::Persist { .. }
                 | Effect::Prepare { .. }
-                | Effect::Deploy { .. }
                 | Effect::Cancel { .. }
                 | Effect::Acknowledge { .. }
                 | Effect::FreeSlots { .. }
@@ -408,9 +448,38 @@ impl JobMasterActor {
                 }
             }
         }
+        self.settle_checkpoints();
         self.publish_begun();
         self.publish_reconciled();
         Ok(answer)
+    }
+
+    /// The description of the job.
+    pub(super) fn details(&self) -> pb::JobDetails {
+        let mut details = self.core.details();
+        details.checkpoints = self.checkpoint_details();
+        details
+    }
+
+    /// A result, with the description of the job's checkpoints.
+    fn described(&self, mut result: Box<pb::JobResult>) -> Box<pb::JobResult> {
+        if let Some(details) = &mut result.details {
+            details.checkpoints = self.checkpoint_details();
+        }
+        result
+    }
+
+    fn checkpoint_details(&self) -> Option<pb::CheckpointDetails> {
+        let checkpoints = self.checkpoints.as_ref()?;
+        Some(checkpoints.details(&self.core))
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    pub(super) fn instant(&self, at_ms: u64) -> Instant {
+        self.clock.instant(at_ms)
     }
 
     /// Publishes, once, that the record names this JobMaster.
@@ -448,6 +517,21 @@ impl JobMasterActor {
                 return Next::Forget;
             }
             Done::Local(event) => self.note(event),
+            Done::Checkpoint(event) => self.note_checkpoints(event),
+            Done::CheckpointCalled {
+                called,
+                connection,
+                event,
+                reports,
+            } => {
+                if let Some(event) = event {
+                    self.note_checkpoints(event);
+                }
+                // First what it says of executions.
+                let next = self.note_done(*called);
+                self.note_full_report(&connection, reports);
+                return next;
+            }
             Done::LossChecked {
                 connection,
                 cause,
@@ -488,13 +572,15 @@ impl JobMasterActor {
         Next::Continue
     }
 
-    fn next_wakeup(&self) -> Instant {
+    fn next_wakeup(&mut self) -> Instant {
         let core = self
             .core
             .next_deadline_ms()
             .map(|at_ms| self.clock.instant(at_ms));
         let permit = self.permit.as_ref().map(|permit| permit.until);
-        let due = [self.silence_at, core, permit].into_iter().flatten();
+        let checkpoints = self.checkpoints_due();
+        let due = [self.silence_at, core, permit, checkpoints];
+        let due = due.into_iter().flatten();
         due.fold(self.next_heartbeat, Instant::min)
     }
 
@@ -517,6 +603,7 @@ impl JobMasterActor {
             self.declare();
         }
         self.note(Event::TimePassed);
+        self.note_checkpoints(checkpoints::Event::TimePassed);
     }
 
     fn declare(&mut self) {

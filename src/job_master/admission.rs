@@ -10,7 +10,8 @@ use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::actor::JobMasterActor;
-use super::core::{Connection, Event, Refusal, Registration};
+use super::checkpointing::task_report;
+use super::core::{Connection, Event, Refusal, Registration, checkpoints};
 
 impl JobMasterActor {
     pub(super) fn register(
@@ -25,6 +26,14 @@ impl JobMasterActor {
             registration: Registration::new(sender.registration),
         };
         let (executions, slots, outputs) = (request.executions, request.slots, request.outputs);
+        let reports = request.checkpoints.into_iter();
+        let reports = reports.filter_map(|report| task_report(&self.core, report));
+        let registered = checkpoints::Event::Registered {
+            connection: connection.clone(),
+            takes_checkpoints: request.takes_checkpoints,
+            reports: reports.collect(),
+        };
+        self.hear_registration(registered);
         let event = Event::Registered {
             connection,
             location,

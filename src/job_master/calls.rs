@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 use super::core::{
     Connection, Coordinated, Effect, Event, JobMasterCore, KeptGraph, Milestone, Needs,
-    SubmitOutcome, Unprepared, parse,
+    SubmitOutcome, Unprepared, checkpoints, parse,
 };
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
 use super::{coordinator_preparation, graph_blob};
@@ -36,6 +36,16 @@ pub(super) enum Done {
     TermOver,
     /// An event from within this process.
     Local(Event),
+    /// An event of the checkpoints from within this process.
+    Checkpoint(checkpoints::Event),
+    /// A call to a TaskManager was answered or failed, and says something about checkpoints.
+    CheckpointCalled {
+        called: Box<Done>,
+        connection: Connection,
+        event: Option<checkpoints::Event>,
+        /// All executions that the TaskManager knows.
+        reports: Vec<pb::CheckpointReport>,
+    },
     /// The ResourceManager answered.
     Declared {
         wanted: Option<Arc<Needs>>,
@@ -75,7 +85,7 @@ pub(super) struct Calls {
     connector: Arc<dyn Connector>,
     refusals: Arc<dyn Refusals>,
     pub(super) resources: Arc<dyn ResourceRequirementsGateway>,
-    state_store: Arc<dyn JobStateStore>,
+    pub(super) state_store: Arc<dyn JobStateStore>,
     committer: Arc<dyn SinkCommitter>,
 }
 
@@ -296,8 +306,10 @@ impl Calls {
         };
         io.spawn(async move {
             let answer = bounded(ask_timeout, peer.heartbeat_from_job_master(request)).await;
+            let mut reports = Vec::new();
             let (event, error) = match answer {
                 Ok(answer) => {
+                    reports = answer.checkpoints;
                     let allocations = answer.allocation_ids.iter().filter_map(|id| parse(id));
                     let event = Event::HeartbeatAnswered {
                         connection: connection.clone(),
@@ -310,11 +322,20 @@ impl Calls {
                 }
                 Err(error) => (None, Some(error)),
             };
-            Done::Called {
-                connection,
+            let called = Done::Called {
+                connection: connection.clone(),
                 event,
                 error,
                 is_heartbeat: true,
+            };
+            if reports.is_empty() {
+                return called;
+            }
+            Done::CheckpointCalled {
+                called: Box::new(called),
+                connection,
+                event: None,
+                reports,
             }
         });
     }
@@ -401,6 +422,21 @@ impl Calls {
         }
     }
 
+    /// A registered TaskManager.
+    pub(super) fn task_executor(
+        &self,
+        core: &JobMasterCore,
+        connection: &Connection,
+    ) -> Option<Arc<dyn TaskExecutorGateway>> {
+        let location = core.location(&connection.task_manager)?;
+        Some(self.connector.task_executor(&location.rpc_address))
+    }
+
+    /// The sender of messages on a connection.
+    pub(super) fn sender_to(&self, connection: &Connection) -> Option<pb::Sender> {
+        self.sender(connection)
+    }
+
     fn sender(&self, connection: &Connection) -> Option<pb::Sender> {
         let registration = connection.registration.get();
         Some(pb::Sender {
@@ -410,7 +446,11 @@ impl Calls {
     }
 }
 
-fn called(connection: Connection, event: Option<Event>, error: Option<GatewayError>) -> Done {
+pub(super) fn called(
+    connection: Connection,
+    event: Option<Event>,
+    error: Option<GatewayError>,
+) -> Done {
     Done::Called {
         connection,
         event,

@@ -28,11 +28,12 @@
 //! cancelled.
 //!
 //! `core` decides (owners of state, handlers, one order: `core/mod.rs`), `actor.rs` feeds it events and runs its
-//! effects, `handle.rs` is what the Dispatcher and TaskManagers call.
+//! effects, `checkpointing/` carries what the cores of the job and of its checkpoints tell each other, `handle.rs` is what the Dispatcher and TaskManagers call.
 
 mod actor;
 mod admission;
 mod calls;
+mod checkpointing;
 mod coordinator_preparation;
 mod core;
 mod failed_job;
@@ -55,6 +56,6 @@ pub use self::core::{
 };
 pub use self::handle::JobMasterHandle;
 pub use self::options::{
-    CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, StopFirst,
+    CheckpointDefaults, CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, StopFirst,
 };
 pub use self::start_limiter::StartLimiter;

@@ -10,6 +10,7 @@ use tanist_gateway::fencing::OnHigherEpoch;
 use tanist_gateway::persistence::JobStateStore;
 use tanist_gateway::refusals::Refusals;
 use tanist_gateway::{Connector, ResourceRequirementsGateway};
+use tanist_ha::blob::BlobStore;
 use tanist_ha::clock::millis;
 use tanist_model::MAX_REGIONS;
 use tanist_proto::v1 as pb;
@@ -31,6 +32,33 @@ impl Default for StopFirst {
         StopFirst {
             timeout: Duration::from_secs(30),
             cancellation: Duration::from_secs(10),
+        }
+    }
+}
+
+/// When checkpoints are taken of jobs that say nothing else. Times in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckpointDefaults {
+    /// Time between the beginnings of two checkpoints; 0: none are taken.
+    pub interval_ms: u64,
+    /// Time between the end of a checkpoint and the beginning of the next one, at least.
+    pub min_pause_ms: u64,
+    /// Timeout of one checkpoint.
+    pub timeout_ms: u64,
+    /// Number of failed checkpoints of a region in a row that are no failure of the region; `None`: any number.
+    pub tolerable_failures: Option<u32>,
+    /// Number of completed checkpoints that are kept, at least 1.
+    pub retained: u32,
+}
+
+impl Default for CheckpointDefaults {
+    fn default() -> CheckpointDefaults {
+        CheckpointDefaults {
+            interval_ms: 0,
+            min_pause_ms: 0,
+            timeout_ms: 600_000,
+            tolerable_failures: None,
+            retained: 1,
         }
     }
 }
@@ -64,6 +92,8 @@ pub struct JobMasterOptions {
     pub stop_first: StopFirst,
     /// The strategy for graphs that name none.
     pub restart_strategy: RestartStrategy,
+    /// The settings of checkpoints for graphs that name none.
+    pub checkpoints: CheckpointDefaults,
     /// Which regions restart after a failure.
     pub failover_strategy: FailoverStrategy,
     /// Number of the job's failures that are kept (`web.exception-history-size`).
@@ -86,6 +116,7 @@ impl Default for JobMasterOptions {
             task_cancellation_timeout: Duration::from_secs(180),
             stop_first: StopFirst::default(),
             restart_strategy: RestartStrategy::default(),
+            checkpoints: CheckpointDefaults::default(),
             failover_strategy: FailoverStrategy::Region,
             exception_history_size: 16,
             mailbox_capacity: 256,
@@ -156,6 +187,8 @@ pub struct JobMasterContext {
     pub refusals: Arc<dyn Refusals>,
     /// Commits sinks.
     pub committer: Arc<dyn SinkCommitter>,
+    /// Where objects of checkpoints are kept; `None`: state and manifests stand in records.
+    pub checkpoint_objects: Option<Arc<BlobStore>>,
     /// Called when another process names a younger term.
     pub on_higher_epoch: OnHigherEpoch,
     /// Serves a graph that is too large for messages, while this JobMaster lives.

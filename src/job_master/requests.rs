@@ -69,8 +69,8 @@ impl JobMasterActor {
                 let _ = reply.send(answer.map(|_| pb::Ack {}));
             }
             Request::AskCoordinator(request, reply) => self.ask(*request, reply),
-            Request::ReportCheckpoints(_, reply) => {
-                let _ = reply.send(Ok(pb::ReportCheckpointsResponse {}));
+            Request::ReportCheckpoints(request, reply) => {
+                let _ = reply.send(self.report_checkpoints(*request));
             }
             Request::DisconnectTaskManager(request, reply) => {
                 let connection = self.admit_from(
@@ -109,7 +109,7 @@ impl JobMasterActor {
                 self.note(Event::StopRequested);
             }
             Message::Describe(reply) => {
-                let _ = reply.send(Ok(self.core.details()));
+                let _ = reply.send(Ok(self.details()));
             }
             Message::ResultWritten(reply) => {
                 if self.seen.0.look(|seen| seen.outcome.is_some()) {

@@ -13,7 +13,7 @@ use tanist_proto::id::ResourceId;
 use tokio::time::Instant;
 
 use super::actor::JobMasterActor;
-use super::core::{Connection, Effect, Event, Registration};
+use super::core::{Connection, Effect, Event, Registration, checkpoints};
 
 /// The monitoring state of a TaskManager.
 #[derive(Debug)]
@@ -140,6 +140,13 @@ impl JobMasterActor {
             return;
         }
         let known: BTreeMap<&ResourceId, Registration> = self.core.registrations().collect();
+        let gone = self.peers.iter();
+        let gone = gone.filter(|(id, peer)| known.get(id) != Some(&peer.registration));
+        let gone = gone.map(|(id, peer)| Connection {
+            task_manager: id.clone(),
+            registration: peer.registration,
+        });
+        let gone: Vec<Connection> = gone.collect();
         self.peers
             .retain(|id, peer| known.get(id) == Some(&peer.registration));
         for (id, registration) in known {
@@ -155,6 +162,9 @@ impl JobMasterActor {
         }
         let silence_at = Instant::now() + self.options.heartbeat_timeout;
         self.silence_at.get_or_insert(silence_at);
+        for connection in gone {
+            self.tell_checkpoints(checkpoints::Event::Disconnected { connection });
+        }
     }
 
     /// Handles a standstill of this process (it was stopped, or its host was overloaded). It received no

@@ -140,6 +140,11 @@ impl JobMasterLauncher for Launcher {
             connector: services.connector.clone(),
             refusals: services.refusals.clone(),
             committer: services.committer.clone(),
+            checkpoint_objects: services
+                .store
+                .blobs()
+                .filter(|it| it.survives_host())
+                .cloned(),
             on_higher_epoch: services.on_higher_epoch.clone(),
             blobs: services.blobs.clone(),
             start_limiter: self.start_limiter.clone(),

@@ -71,6 +71,7 @@ impl<R: Replies> Ended<R> {
                 uploads: Vec::new(),
                 sink_directories: remove.sink_directories.clone(),
                 run: remove.run.clone(),
+                checkpoints: remove.checkpoints,
             }),
             ..(*self.result).clone()
         }

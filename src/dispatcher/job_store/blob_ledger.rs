@@ -22,12 +22,16 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 /// Kinds of records that can be in a blob.
-const IN_BLOBS: [Kind; 4] = [
+const IN_BLOBS: [Kind; 5] = [
     kinds::GRAPHS,
     kinds::STATES,
+    kinds::CHECKPOINTS,
     kinds::RESULTS,
     kinds::DESCRIPTIONS,
 ];
+
+/// Those that are replaced by a job's result.
+const OF_RUNNING: [Kind; 3] = [kinds::GRAPHS, kinds::STATES, kinds::CHECKPOINTS];
 
 /// The blobs, chunks and uploads that the jobs of a term need.
 #[derive(Debug, Default)]
@@ -151,10 +155,11 @@ impl BlobLedger {
         }
     }
 
-    /// Returns the objects that graph and state of a job name: its result names them, so that they are removed.
+    /// Returns the objects that graph, state and checkpoints of a job name: its result names them, so that they are
+    /// removed.
     pub(super) fn objects_of(&self, job: JobId) -> pb::Cleanup {
         let state = self.state.lock();
-        let blobs = [kinds::GRAPHS, kinds::STATES].map(|kind| state.blobs.get(&(job, kind)));
+        let blobs = OF_RUNNING.map(|kind| state.blobs.get(&(job, kind)));
         let chunks = state.graph_chunks.get(&job).into_iter().flatten();
         pb::Cleanup {
             blobs: blobs.into_iter().flatten().map(Name::to_string).collect(),
@@ -164,10 +169,10 @@ impl BlobLedger {
         }
     }
 
-    /// Forgets what graph and state of a job name: they are replaced by a result that names it.
-    pub(super) fn forget_graph_and_state(&self, job: JobId) {
+    /// Forgets what graph, state and checkpoints of a job name: they are replaced by a result that names it.
+    pub(super) fn forget_running(&self, job: JobId) {
         let mut state = self.state.lock();
-        for kind in [kinds::GRAPHS, kinds::STATES] {
+        for kind in OF_RUNNING {
             state.blobs.remove(&(job, kind));
         }
         state.forget_graph_chunks(job);

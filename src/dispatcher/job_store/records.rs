@@ -54,6 +54,10 @@ protobuf_record! {
     StateRecord(pb::JobState), kinds::STATES, splits: false, shrink_state
 }
 protobuf_record! {
+    /// `checkpoints/<job>`.
+    CheckpointsRecord(pb::JobCheckpoints), kinds::CHECKPOINTS, splits: false
+}
+protobuf_record! {
     /// `results/<job>`.
     ResultRecord(pb::JobResult), kinds::RESULTS, splits: false
 }

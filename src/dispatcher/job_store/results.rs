@@ -1,4 +1,4 @@
-//! How the end of a job is written: result and description replace graph and state. They are removed after the
+//! How the end of a job is written: result and description replace graph, state and checkpoints. They are removed after the
 //! retention time.
 
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl JobStore {
         }
     }
 
-    /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Returns the
+    /// Writes the (dirty) result of a job and removes its graph, state and checkpoints, in one transaction. Returns the
     /// result as written: it also names the blobs and chunks to remove.
     pub async fn put_result(
         &self,
@@ -60,6 +60,9 @@ impl JobStore {
             remove.chunks.extend(objects.chunks);
             remove.uploads.extend(objects.uploads);
         }
+        if self.checkpoints.may_have_objects(job) {
+            result.remove.get_or_insert_default().checkpoints = true;
+        }
         let details = result.details.take().unwrap_or_default();
         if is_short(&details) {
             result.details = Some(details);
@@ -68,7 +71,8 @@ impl JobStore {
             self.put_described_result(job, &mut result, details).await?;
         }
         // From here on the result names them.
-        self.ledger.forget_graph_and_state(job);
+        self.ledger.forget_running(job);
+        self.checkpoints.forget(job);
         Ok(result)
     }
 
@@ -134,6 +138,9 @@ impl JobStore {
             .put(job, prepared)
             .delete_but_keep_blob(job, kinds::GRAPHS)
             .delete_but_keep_blob(job, kinds::STATES);
+        if self.checkpoints.may_have_objects(job) {
+            transaction = transaction.delete_but_keep_blob(job, kinds::CHECKPOINTS);
+        }
         if let Some(description) = description {
             transaction = transaction.put(job, description.clone());
         }

@@ -229,6 +229,54 @@ async fn blobs_go_with_what_pointed_to_them() {
     panic!("left behind: {:?}", blobs.list().await);
 }
 
+#[tokio::test]
+async fn checkpoints_outlive_their_leader_and_go_with_their_job() {
+    use tanist_gateway::persistence::{JobStateStore as _, PersistError};
+    let (_directory, blobs) = blobs().await;
+    let cluster = MemoryCluster::default();
+    let with_blobs = async |name| {
+        let options = DispatcherOptions::default();
+        Leader::with(&cluster, name, Some(blobs.clone()), options).await
+    };
+    let a = with_blobs("a").await;
+    a.submit(JOB).await.expect("acknowledged");
+    let job = JOB.to_string();
+    assert_eq!(a.store.checkpoints(&job).await, Ok(None));
+    let record = pb::JobCheckpoints {
+        job_id: job.clone(),
+        next: 17,
+        ..pb::JobCheckpoints::default()
+    };
+    a.store.put_checkpoints(&record).await.expect("written");
+    let of_cluster = a.store.blobs().expect("there is one");
+    let objects = of_cluster.checkpoints(&job.parse().expect("a name"));
+    objects
+        .put("1-1-0123456789abcdef", "state".into())
+        .await
+        .expect("put");
+
+    cluster.expire(&a.process);
+    let b = with_blobs("b").await;
+    assert_eq!(b.store.checkpoints(&job).await, Ok(Some(record.clone())));
+    assert_eq!(
+        b.store.checkpoints(&job).await,
+        Ok(Some(record.clone())),
+        "read from the store"
+    );
+    let late = a.store.put_checkpoints(&record).await;
+    assert_eq!(late, Err(PersistError::TermOver));
+    b.end_last(End::Result(Box::new(result_of(JOB))));
+    b.wait_for(JOB, pb::JobStatus::Finished).await;
+    assert_eq!(b.store.checkpoints(&job).await, Ok(None));
+    for _ in 0..1000 {
+        if objects.list().await.expect("listed").is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("left behind: {:?}", objects.list().await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_result_that_is_too_large_is_kept_without_its_details() {
     let cluster = MemoryCluster::default();

@@ -263,7 +263,7 @@ impl Leader {
         let pipeline = pipeline.await.expect("leads");
         let of_cluster = blobs.as_ref();
         let of_cluster = of_cluster.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation())));
-        let of_records = RecordStore::new(coordination, of_cluster, 256);
+        let of_records = RecordStore::new(coordination, of_cluster.clone(), 256);
         let store = Arc::new(JobStore::new(of_records, pipeline, session.epoch()));
         let recovered = match results {
             Results::Read => recovered(&store).await,
@@ -277,7 +277,7 @@ impl Leader {
             resources: world.clone(),
             cleaner: Cleaner {
                 sinks: world.clone(),
-                blobs,
+                blobs: of_cluster,
                 initial_backoff: Duration::from_millis(10),
                 max_backoff: Duration::from_secs(1),
                 attempts: None,

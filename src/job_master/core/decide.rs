@@ -53,6 +53,8 @@ impl JobMasterCore {
             // After all placements and ends: slots are needed for what is left.
             self.declare_slots(now_ms);
         }
+        // After all decisions and all that acts on them.
+        self.tell_decided();
         // Last: the status follows from all decisions.
         self.note_status(now_ms);
     }
@@ -93,6 +95,10 @@ impl JobMasterCore {
 
     /// Ends the job or commits its sinks, if the durable record says so.
     fn finish(&mut self, now_ms: u64) {
+        // While a write of the checkpoints is under way, the store has not refused the job's state for good.
+        if self.checkpointing.has_uncommitted() && self.record.refusal().is_none() {
+            return;
+        }
         if let Some((status, cause)) = self.ending(now_ms).finish() {
             // Before the result, which has the times of all statuses.
             self.note_status(now_ms);

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
-use super::Effect;
 use super::dirty::Dirty;
 use super::durable_record::DurableRecord;
 use super::execution_graph::deployment::{cancellation, execution_id, task_deployment};
@@ -13,6 +12,7 @@ use super::execution_graph::execution::Cancellation;
 use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::output::Output;
 use super::task_managers::TaskManagers;
+use super::{Effect, checkpoints};
 
 /// Borrows what the effects of the durable record need.
 pub(super) struct DurableEffects<'a> {
@@ -31,23 +31,36 @@ impl DurableEffects<'_> {
             return;
         }
         let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
+        let mut restored_from: BTreeMap<usize, u64> = BTreeMap::new();
         for region in self.graph.in_phase(RegionPhase::Placed).clone() {
             let Some(durable) = self.record.placement_to_deploy(region) else {
                 continue;
             };
             // The time in the record, so that the next leader shows the same.
             let placed_at_ms = durable.placed_at_ms;
+            let (generation, number) = (durable.generation, durable.restored_from);
+            restored_from.insert(region, number);
+            let mut places = Vec::new();
             for task in self.graph.region(region).tasks.clone() {
                 self.graph.deploy(task, placed_at_ms, self.out);
                 if let Some(place) = &self.graph.execution(task).place {
                     let tasks = by_task_manager.entry(place.task_manager.clone());
                     tasks.or_default().push(task);
+                    places.push((task, place.task_manager.clone()));
                 }
             }
+            self.out.tell(checkpoints::Event::RegionPlaced {
+                region,
+                generation,
+                places,
+            });
             self.graph.set_phase(region, RegionPhase::Deployed);
         }
         for (task_manager, tasks) in by_task_manager {
-            let tasks = tasks.iter().map(|task| task_deployment(self.graph, *task));
+            let tasks = tasks.iter().map(|task| {
+                let number = restored_from.get(&self.graph.task(*task).region);
+                task_deployment(self.graph, *task, number.copied().unwrap_or_default())
+            });
             let tasks = tasks.collect();
             if let Some(connection) = self.task_managers.connection(&task_manager) {
                 self.out.push(Effect::Deploy { connection, tasks });

@@ -108,6 +108,11 @@ impl DurableRecord {
         &self.durable
     }
 
+    /// The same, shared.
+    pub(super) fn durable_state(&self) -> Arc<pb::JobState> {
+        self.durable.clone()
+    }
+
     /// The epoch of the term that writes it.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch.get()
@@ -277,6 +282,20 @@ impl DurableRecord {
     pub(super) fn retain_coordinators(&mut self, is_kept: impl Fn(&pb::CoordinatorState) -> bool) {
         if !self.decided.coordinators.iter().all(&is_kept) {
             self.change().coordinators.retain(is_kept);
+        }
+    }
+
+    /// Has those coordinators for which `is_meant` is true serve another generation.
+    pub(super) fn renew_coordinators(
+        &mut self,
+        is_meant: impl Fn(&pb::CoordinatorState) -> bool,
+        generation: u64,
+    ) {
+        let is_outdated = |it: &pb::CoordinatorState| is_meant(it) && it.generation != generation;
+        if self.decided.coordinators.iter().any(is_outdated) {
+            let coordinators = self.change().coordinators.iter_mut();
+            let meant = coordinators.filter(|it| is_meant(it));
+            meant.for_each(|it| it.generation = generation);
         }
     }
 

@@ -7,6 +7,7 @@
 
 use tanist_proto::v1 as pb;
 
+use super::checkpointing::Checkpointing;
 use super::durable_record::DurableRecord;
 use super::execution_graph::ExecutionGraph;
 use super::job_end::{Commit, JobEnd};
@@ -19,6 +20,7 @@ pub(super) struct Ending<'a> {
     pub(super) end: &'a mut JobEnd,
     pub(super) record: &'a mut DurableRecord,
     pub(super) graph: &'a ExecutionGraph,
+    pub(super) checkpointing: &'a Checkpointing,
     pub(super) events: &'a mut JobEvents,
     pub(super) out: &'a mut Output,
     pub(super) now_ms: u64,

@@ -7,6 +7,7 @@ use tanist_gateway::{Leaving, Unfulfillable};
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 
+use super::checkpointing::RestorePoints;
 use super::coordinator::Unprepared;
 
 /// The number of a TaskManager's registration. Grows with each registration, also across restarts of the
@@ -165,6 +166,15 @@ pub enum Event {
     Persisted(u64),
     /// The store refused the write with this number for good. The term goes on.
     PersistRefused(u64, String),
+    /// What the checkpoints of the job say has changed.
+    CheckpointsChanged(Arc<RestorePoints>),
+    /// More checkpoints of a region have failed than are tolerated.
+    CheckpointsFailed {
+        /// The region.
+        region: usize,
+        /// The cause.
+        cause: String,
+    },
     /// All sinks are committed.
     SinksCommitted,
     /// The commit of the sinks failed; a retry may succeed.
@@ -199,6 +209,8 @@ impl Event {
             | Event::StopRequested
             | Event::Persisted(_)
             | Event::PersistRefused(..)
+            | Event::CheckpointsChanged(_)
+            | Event::CheckpointsFailed { .. }
             | Event::SinksCommitted
             | Event::SinksFailed(_)
             | Event::SinksRefused(_)

@@ -198,9 +198,12 @@ impl Eviction<'_> {
             events,
             out,
             now_ms,
+            checkpointing,
             ..
         } = &mut self.failover;
-        let loses = |region: &usize| would_lose_input(record, graph, *region);
+        let loses = |region: &usize| {
+            checkpointing.restored_from(*region) == 0 && would_lose_input(record, graph, *region)
+        };
         if regions.iter().any(loses) {
             return;
         }

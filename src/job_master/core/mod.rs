@@ -11,6 +11,7 @@
 //! | [`Failover`] | which failures are open, whether and when a restart is allowed |
 //! | [`JobEnd`] | which requests are open, how far the commit is, the result |
 //! | [`Reconciliation`], [`Moves`], [`Coordinators`] | which regions are awaited, moved, prepared |
+//! | [`Checkpointing`] | what regions are restored from, as the checkpoints of the job say |
 //!
 //! An event goes to its handler, mostly `reports.rs`, which changes the graph and notes failures. Then `decide.rs` runs
 //! all handlers in one order. Decisions change the *decided* record and the graph. Everything that *acts* (deploy,
@@ -23,6 +24,7 @@
 mod adopted_slots;
 mod answers;
 mod blocked_reasons;
+mod checkpointing;
 pub mod checkpoints;
 mod coordinator;
 mod deadlines;
@@ -77,6 +79,8 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 
+use self::checkpointing::Checkpointing;
+pub use self::checkpointing::RestorePoints;
 use self::coordinator::Coordinators;
 pub use self::coordinator::{Coordinated, Kind, Unprepared, cut};
 pub use self::details::{before_its_end, failed_initialization};
@@ -119,6 +123,7 @@ pub struct JobMasterCore {
     end: JobEnd,
     moves: Moves,
     coordinators: Coordinators,
+    checkpointing: Checkpointing,
     job_events: JobEvents,
     decided_at_ms: u64,
     turn: u64,
@@ -126,7 +131,8 @@ pub struct JobMasterCore {
 }
 
 impl JobMasterCore {
-    /// Builds the ExecutionGraph of `graph` in the state that `state` records. Decides nothing yet.
+    /// Builds the ExecutionGraph of `graph` in the state that `state` records, for a job without checkpoints. Decides
+    /// nothing yet.
     pub fn build(
         graph: impl Into<Arc<pb::JobGraph>>,
         state: impl Into<Arc<pb::JobState>>,
@@ -134,6 +140,21 @@ impl JobMasterCore {
         epoch: Epoch,
         options: CoreOptions,
         now_ms: u64,
+    ) -> Result<JobMasterCore, BuildError> {
+        let at = (epoch, now_ms);
+        JobMasterCore::build_from((graph, state, None), is_recovered, options, at)
+    }
+
+    /// The same for a job that takes checkpoints or has some, if `points` is set.
+    pub fn build_from(
+        (graph, state, points): (
+            impl Into<Arc<pb::JobGraph>>,
+            impl Into<Arc<pb::JobState>>,
+            Option<Arc<RestorePoints>>,
+        ),
+        is_recovered: bool,
+        options: CoreOptions,
+        (epoch, now_ms): (Epoch, u64),
     ) -> Result<JobMasterCore, BuildError> {
         let graph = graph.into();
         let mut state: Arc<pb::JobState> = state.into();
@@ -170,6 +191,7 @@ impl JobMasterCore {
             end: JobEnd::default(),
             moves: Moves::default(),
             coordinators,
+            checkpointing: Checkpointing::new(points),
             job_events,
             decided_at_ms: 0,
             turn: 0,
@@ -178,6 +200,9 @@ impl JobMasterCore {
         };
         core.take_over(now_ms)?;
         core.note_status(now_ms);
+        if core.checkpointing.is_on() {
+            core.out.keep_news();
+        }
         Ok(core)
     }
 
@@ -287,18 +312,41 @@ impl JobMasterCore {
             Event::CancelRequested => self.end.request_cancel(),
             Event::StopRequested => self.end.request_stop(),
             Event::Persisted(number) => {
+                let before = self.record.durable_state();
                 if let Some(changed) = self.record.confirm(number, &self.graph) {
                     self.dirty.set_written();
                     self.reconciliation.begin(now_ms);
                     self.slots.apply_ends(&changed, &self.graph);
+                    self.tell_written(&changed.ended, &before.coordinators);
                 }
             }
             Event::PersistRefused(number, reason) => self.record.refuse(number, reason),
+            Event::CheckpointsChanged(points) => self.checkpointing.set(points),
+            Event::CheckpointsFailed { region, cause } => reports.fail_region(region, cause),
             Event::SinksCommitted => self.end.commit_done(),
             Event::SinksFailed(reason) => self.end.commit_failed(&reason, now_ms),
             Event::SinksRefused(reason) => self.ending(now_ms).refuse_commit(&reason),
         }
         Ok(())
+    }
+
+    /// The index of a task.
+    pub fn find(&self, vertex_id: &str, subtask: u32) -> Option<usize> {
+        self.graph.find(vertex_id, subtask)
+    }
+
+    /// The id of an execution of a task.
+    pub fn execution_id(&self, task: usize, generation: u64) -> pb::ExecutionId {
+        self::execution_graph::deployment::execution_id(&self.graph, task, generation)
+    }
+
+    /// The names of the vertices of a region.
+    pub fn vertices_of(&self, region: usize) -> Vec<String> {
+        let tasks = self.graph.region(region).tasks.iter();
+        let mut vertices: Vec<usize> = tasks.map(|task| self.graph.task(*task).vertex).collect();
+        vertices.dedup();
+        let vertices = vertices.into_iter().map(|it| &self.graph.vertices()[it]);
+        vertices.map(|vertex| vertex.name.clone()).collect()
     }
 
     /// The number of the last event. Sent with a heartbeat, so that its answer can be compared with later

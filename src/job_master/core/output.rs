@@ -1,19 +1,38 @@
-//! The output of one event: the effects for the actor and the lines for the log, each in the order in which they
-//! were added. Data only.
+//! The output of one event: the effects for the actor, the news for the checkpoints and the lines for the log, each in
+//! the order in which they were added. Data only.
 
-use super::{Effect, LogLine};
+use super::{Effect, LogLine, checkpoints};
 
 /// Effects and log lines; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     effects: Vec<Effect>,
     log: Vec<LogLine>,
+    /// None: the job takes no checkpoints.
+    news: Option<Vec<checkpoints::Event>>,
 }
 
 impl Output {
     /// Adds an effect.
     pub(super) fn push(&mut self, effect: Effect) {
         self.effects.push(effect);
+    }
+
+    /// Keeps news for the checkpoints from now on.
+    pub(super) fn keep_news(&mut self) {
+        self.news.get_or_insert_default();
+    }
+
+    /// Adds news for the checkpoints.
+    pub(super) fn tell(&mut self, event: checkpoints::Event) {
+        if let Some(news) = &mut self.news {
+            news.push(event);
+        }
+    }
+
+    /// Removes and returns the news for the checkpoints.
+    pub(super) fn take_news(&mut self) -> Vec<checkpoints::Event> {
+        self.news.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Adds a line for the log.

@@ -23,7 +23,7 @@ use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::region_failover::RegionFailover;
 use super::reports::Reports;
 use super::result_partitions::ResultPartition;
-use super::{Failure, JobMasterCore, LogLine};
+use super::{Failure, JobMasterCore, LogLine, checkpoints};
 
 /// Progress of the adoption.
 #[derive(Debug)]
@@ -168,6 +168,7 @@ impl RegionFailover<'_> {
             let adopted = u32::try_from(adopted.count()).unwrap_or(u32::MAX);
             self.slots.forget_former(&self.graph.region(region).slots);
             self.graph.set_phase(region, RegionPhase::Deployed);
+            self.out.tell(checkpoints::Event::RegionAdopted { region });
             let adoption = &mut self.reconciliation.adoption;
             adoption.tasks_adopted += adopted;
             adoption.first_adopted_at_ms.get_or_insert(self.now_ms);

@@ -160,6 +160,7 @@ impl JobMasterCore {
             if execution.enter(to, end.ended_at_ms) {
                 execution.cause.clone_from(&end.cause);
                 execution.committables.clone_from(&end.committables);
+                execution.highest_checkpoint = end.highest_checkpoint;
                 execution.is_recorded = true;
             } else {
                 let job = &self.record.decided().job_id;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::LogLine;
+use super::checkpointing::Checkpointing;
 use super::coordinator::Coordinators;
 use super::durable_record::DurableRecord;
 use super::execution_graph::blocking::OfVertices;
@@ -18,6 +18,7 @@ use super::reconciling::Reconciliation;
 use super::restart::Verdict;
 use super::slots::Slots;
 use super::stopped::{fail_stopped, would_lose_input};
+use super::{LogLine, checkpoints};
 
 /// Maximum number of failures of one event that are logged.
 const LOGGED: usize = 16;
@@ -28,6 +29,7 @@ pub(super) struct RegionFailover<'a> {
     pub(super) graph: &'a mut ExecutionGraph,
     pub(super) record: &'a mut DurableRecord,
     pub(super) coordinators: &'a mut Coordinators,
+    pub(super) checkpointing: &'a Checkpointing,
     pub(super) slots: &'a mut Slots,
     pub(super) reconciliation: &'a mut Reconciliation,
     pub(super) events: &'a mut JobEvents,
@@ -182,13 +184,16 @@ impl RegionFailover<'_> {
             if !runs || !given_up.insert(region) {
                 continue;
             }
-            if would_lose_input(self.record, self.graph, region) {
+            let goes_on = self.checkpointing.restored_from(region) > 0;
+            if !goes_on && would_lose_input(self.record, self.graph, region) {
                 fail_stopped(self.record);
                 return;
             }
             // A reader must not mix records of two runs, nor output that it made of the first one.
             self.graph.add_readers(region, &mut added, &mut next);
-            self.coordinators.add_doubted(region, self.graph, &mut next);
+            if !self.checkpointing.may_go_on(region) {
+                self.coordinators.add_doubted(region, self.graph, &mut next);
+            }
             self.give_up(region, at_ms);
         }
         let number = u32::try_from(given_up.len()).unwrap_or(u32::MAX);
@@ -213,8 +218,10 @@ impl RegionFailover<'_> {
 
     /// Records the next generation of a region, and has everything examined that rests on the present one.
     pub(super) fn give_up_generation(&mut self, region: usize, at_ms: u64) {
+        self.out.tell(checkpoints::Event::RegionFailed { region });
         self.record.give_up(region, at_ms, self.now_ms);
-        self.coordinators.forget(region, self.record, self.graph);
+        let (coordinators, checkpointing) = (&mut self.coordinators, self.checkpointing);
+        coordinators.forget(region, checkpointing, self.record, self.graph);
         for task in &self.graph.region(region).tasks {
             self.coordinators.recheck_requests(*task);
             self.slots.recheck_adopted(self.graph, *task);

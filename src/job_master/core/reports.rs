@@ -11,6 +11,7 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::checkpointing::task_end;
 use super::coordinator::Coordinators;
 use super::dirty::Dirty;
 use super::durable_record::DurableRecord;
@@ -21,7 +22,7 @@ use super::output::Output;
 use super::reconciling::Reconciliation;
 use super::slots::Slots;
 use super::task_managers::TaskManagers;
-use super::{CoreOptions, Effect, LogLine};
+use super::{CoreOptions, Effect, LogLine, checkpoints};
 
 /// Borrows what the reports of TaskManagers change.
 pub(super) struct Reports<'a> {
@@ -123,7 +124,8 @@ impl Reports<'_> {
         }
         match report.state() {
             ExecutionState::Finished => {
-                if self.graph.finish(task, &report.committables, self.now_ms) {
+                if self.graph.finish(task, report, self.now_ms) {
+                    self.tell_ended(task, report);
                     self.note_output(task);
                 }
             }
@@ -420,6 +422,28 @@ impl Reports<'_> {
                 ..Failure::of_task(self.graph, task, cause.to_owned())
             };
             self.failover.report(failure);
+        }
+    }
+
+    /// Tells the checkpoints that a task has finished.
+    fn tell_ended(&mut self, task: usize, report: &pb::ExecutionReport) {
+        let place = self.graph.execution(task).place.as_ref();
+        let connection = place.and_then(|place| self.task_managers.connection(&place.task_manager));
+        if let Some(connection) = connection {
+            self.out.tell(checkpoints::Event::TaskEnded {
+                connection,
+                task,
+                generation: report.generation,
+                end: task_end(report.highest_checkpoint),
+            });
+        }
+    }
+
+    /// Notes that a region has failed: more of its checkpoints failed than are tolerated.
+    pub(super) fn fail_region(&mut self, region: usize, cause: String) {
+        let runs = self.graph.region(region).phase == RegionPhase::Deployed;
+        if runs && !self.record.is_stopping() && !self.graph.region_is_ended(region) {
+            self.failover.report(Failure::of_region(region, cause));
         }
     }
 

@@ -10,6 +10,7 @@ use tanist_proto::id::Generation;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::checkpointing::Checkpointing;
 use super::coordinator::Coordinators;
 use super::durable_record::DurableRecord;
 use super::execution_graph::blocking::OfVertices;
@@ -38,6 +39,7 @@ pub(super) struct Scheduler<'a> {
     pub(super) record: &'a mut DurableRecord,
     pub(super) failover: &'a mut Failover,
     pub(super) coordinators: &'a mut Coordinators,
+    pub(super) checkpointing: &'a Checkpointing,
     pub(super) task_managers: &'a TaskManagers,
     pub(super) moves: &'a Moves,
     pub(super) out: &'a mut Output,
@@ -156,6 +158,7 @@ impl Scheduler<'_> {
             // Regions of a move ran, and stopped for slots that are there: no other region has priority over
             // them.
             self.is_prepared(look, &mut looks)
+                && !self.checkpointing.holds(*region)
                 && (self.moves.is_moved(*region) || !self.needs().yields_slots(*region))
                 && !self.needs().leaves_slots(*region, &left)
         };
@@ -255,6 +258,7 @@ impl Scheduler<'_> {
             placed_at_ms: self.now_ms,
             created_at_ms,
             scheduled_at_ms,
+            restored_from: self.checkpointing.restored_from(region),
             ..pb::RegionState::default()
         };
         let coordinators = self

@@ -88,16 +88,20 @@ impl Ending<'_> {
         self.events.add(kind, text.to_owned(), self.now_ms);
     }
 
-    /// Whether sources that may have read have to read from their beginning again and have not begun to.
+    /// Whether sources that may have read have to read from their beginning again and have not begun to. A region that is
+    /// restored from a snapshot goes on where that was taken.
     fn sources_start_again(&self) -> bool {
         let regions = self
             .record
             .decided()
             .regions
             .iter()
-            .zip(self.graph.regions());
-        let mut given_up = regions.filter(|(state, _)| state.placed_before);
-        given_up.any(|(_, region)| {
+            .zip(self.graph.regions())
+            .enumerate();
+        let mut given_up = regions.filter(|(number, (state, _))| {
+            state.placed_before && self.checkpointing.restored_from(*number) == 0
+        });
+        given_up.any(|(_, (_, region))| {
             let mut sources = region
                 .tasks
                 .iter()

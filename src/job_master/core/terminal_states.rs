@@ -52,7 +52,7 @@ impl TerminalStates<'_> {
                 initializing_at_ms: execution.entered_at_ms(ExecutionState::Initializing),
                 running_at_ms: execution.entered_at_ms(ExecutionState::Running),
                 canceling_at_ms: execution.entered_at_ms(ExecutionState::Canceling),
-                highest_checkpoint: 0,
+                highest_checkpoint: execution.highest_checkpoint,
             };
             self.record.record_end(end);
             self.graph.set_recorded(task);

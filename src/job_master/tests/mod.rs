@@ -2,6 +2,7 @@
 
 mod actor_tests;
 mod adoption_actor_tests;
+mod checkpoints_tests;
 mod lost_task_managers_tests;
 mod registering_tests;
 mod scripted;

@@ -43,6 +43,12 @@ pub(super) struct TaskExecutor {
     pub(super) mood: Mutex<Mood>,
     pub(super) running: Mutex<BTreeMap<(String, u32), pb::ExecutionReport>>,
     pub(super) slots: Mutex<Vec<String>>,
+    /// What it has to report of checkpoints.
+    pub(super) checkpoints: Mutex<Vec<pb::CheckpointReport>>,
+    /// What the tasks are restored from, in the order of their deployments.
+    pub(super) restored: Mutex<Vec<pb::TaskDeployment>>,
+    /// The last trigger.
+    pub(super) triggered: Mutex<Option<pb::TriggerCheckpointRequest>>,
     pub(super) calls: Mutex<Vec<String>>,
 }
 
@@ -108,6 +114,7 @@ impl TaskExecutorGateway for TaskExecutor {
     ) -> GatewayResult<pb::SubmitTasksResponse> {
         self.answer("submit".to_owned()).await?;
         for task in request.tasks {
+            self.restored.lock().push(task.clone());
             let report = pb::ExecutionReport {
                 vertex_id: task.vertex_id.clone(),
                 subtask: task.subtask,
@@ -132,6 +139,7 @@ impl TaskExecutorGateway for TaskExecutor {
         request: pb::TriggerCheckpointRequest,
     ) -> GatewayResult<pb::TriggerCheckpointResponse> {
         let number = request.barrier.unwrap_or_default().number;
+        *self.triggered.lock() = Some(request.clone());
         self.answer(format!("trigger {number}")).await?;
         let injected = pb::TriggerAnswer {
             answer: Some(pb::trigger_answer::Answer::Injected(pb::Ack {})),
@@ -170,6 +178,7 @@ impl TaskExecutorGateway for TaskExecutor {
         let allocation_ids = self.slots.lock().clone();
         Ok(pb::HeartbeatFromJobMasterResponse {
             outputs: Vec::new(),
+            checkpoints: self.checkpoints.lock().clone(),
             executions: self.reports(),
             allocation_ids,
         })
@@ -362,6 +371,7 @@ impl Fixture {
             connector: environment.clone(),
             refusals: environment.clone(),
             committer: environment.clone(),
+            checkpoint_objects: None,
             on_higher_epoch,
             blobs: ServedBlobs::new("jm:2"),
             start_limiter,
@@ -407,6 +417,8 @@ impl Fixture {
             .collect();
         let request = pb::RegisterTaskManagerRequest {
             outputs: Vec::new(),
+            checkpoints: self.task_executor(name).checkpoints.lock().clone(),
+            takes_checkpoints: true,
             sender: Some(sender(registration)),
             job_id: self.graph.job_id.clone(),
             location: Some(pb::TaskManagerLocation {

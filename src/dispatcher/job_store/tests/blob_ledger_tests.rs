@@ -33,10 +33,10 @@ fn chunks_of_unknown_owners_and_of_unreadable_graphs_are_kept() {
     assert!(needs(&ours) && !needs(&other));
     ledger.note_unread_graph(JOB);
     assert!(needs(&other));
-    ledger.forget_graph_and_state(JOB);
+    ledger.forget_running(JOB);
     assert!(!needs(&ours));
     ledger.note_description(JOB, vec![ours.clone()]);
-    ledger.forget_graph_and_state(JOB);
+    ledger.forget_running(JOB);
     assert!(needs(&ours) && ledger.objects_of(JOB).chunks.is_empty());
     assert_eq!(ledger.forget_descriptions(&[JOB]).len(), 1);
     assert!(!needs(&ours));

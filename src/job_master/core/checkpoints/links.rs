@@ -64,6 +64,12 @@ impl Links {
         link.is_some_and(|link| link.lost_ms.is_none() && link.takes_checkpoints)
     }
 
+    /// Whether a TaskExecutor can be reached and takes no part in checkpoints.
+    pub(super) fn takes_none(&self, task_manager: &ResourceId) -> bool {
+        let link = self.0.get(task_manager);
+        link.is_some_and(|link| link.lost_ms.is_none() && !link.takes_checkpoints)
+    }
+
     /// When the loss of a link aborts the numbers in flight there. None: it can be reached, or never registered.
     pub(super) fn loss_due_ms(&self, task_manager: &ResourceId) -> Option<u64> {
         let lost_ms = self.0.get(task_manager)?.lost_ms?;

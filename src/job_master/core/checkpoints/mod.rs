@@ -35,7 +35,8 @@
 //! [`CheckpointCore::restored_from`] has no answer, and it writes no result before
 //! [`CheckpointCore::is_all_committed`].
 //!
-//! It is not wired to the JobMaster's actor: no task takes part in checkpoints.
+//! The JobMaster's actor owns it beside the JobMaster's core, and passes on what they tell each other
+//! (`checkpointing/`).
 
 mod adoption;
 mod attempt;
@@ -78,12 +79,12 @@ pub use self::options::{Options, Task, Topology};
 use self::output::Output;
 use self::planted::{Fault, is_planted};
 use self::record::CheckpointRecord;
-pub use self::record::manifest_objects;
+pub use self::record::{manifest_objects, newest_numbers};
 use self::regions::{Phase, Regions};
 use self::removal::Removal;
 use self::rounds::Rounds;
 pub use self::unreadable::Unreadable;
-use super::Connection;
+use super::{Connection, RestorePoints};
 
 /// The checkpoints of one job at one JobMaster.
 #[derive(Debug)]
@@ -175,6 +176,60 @@ impl CheckpointCore {
     /// The durable record.
     pub fn durable(&self) -> &pb::JobCheckpoints {
         self.record.durable()
+    }
+
+    /// What regions are restored from at present, and whether the result waits.
+    pub fn points(&self) -> RestorePoints {
+        let mut points = RestorePoints {
+            has_uncommitted: !self.is_all_committed(),
+            ..RestorePoints::default()
+        };
+        for region in 0..self.regions.topology().region_count() {
+            points.numbers.push(match self.restored_from(region) {
+                Some(RestoredFrom::Snapshot(number)) => number,
+                Some(RestoredFrom::Start | RestoredFrom::Origin) => 0,
+                None => {
+                    points.held.insert(region);
+                    0
+                }
+            });
+        }
+        points
+    }
+
+    /// The newest durable snapshot of a region.
+    pub fn snapshot(&self, region: usize) -> Option<&pb::RegionSnapshot> {
+        self.record.snapshot(region)
+    }
+
+    /// Number of subtasks of the regions at which a number is in flight, and of those among them that have saved it.
+    pub fn progress(&self, number: u64) -> (u32, u32) {
+        let (mut subtasks, mut saved) = (0, 0);
+        for (region, attempt) in self.regions.attempts() {
+            if attempt.number() == number {
+                subtasks += self.regions.topology().tasks_of(region).len();
+                saved += attempt.snapshots().count();
+            }
+        }
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        (count(subtasks), count(saved))
+    }
+
+    /// Regions of which no checkpoint is taken at present, and why.
+    pub fn skipped(&self) -> Vec<(usize, String)> {
+        let regions = self.regions.iter();
+        let skipped = regions.filter_map(|(number, region)| {
+            if let Some(reason) = self.regions.topology().not_checkpointed(number) {
+                return Some((number, reason.to_owned()));
+            }
+            let mut places = region.by_task_manager().into_keys();
+            let without = places.find(|place| self.links.takes_none(place))?;
+            Some((
+                number,
+                format!("TaskManager {without} takes no checkpoints"),
+            ))
+        });
+        skipped.collect()
     }
 
     /// The number in flight at a region.

@@ -72,6 +72,29 @@ pub fn manifest_objects(record: &pb::JobCheckpoints) -> Vec<String> {
     objects.map(str::to_owned).collect()
 }
 
+/// By region, the number of the snapshot in the newest manifest of a record; 0: it has none. Empty if there is no
+/// manifest, or if it can't be read: then there will be no [`super::CheckpointCore`].
+pub fn newest_numbers(
+    record: &pb::JobCheckpoints,
+    objects: &BTreeMap<String, Vec<u8>>,
+) -> Vec<u64> {
+    let stored = record.retained.last().and_then(|it| it.manifest.as_ref());
+    let bytes = match stored.and_then(|stored| stored.place.as_ref()) {
+        Some(pb::stored_manifest::Place::Inline(bytes)) => Some(bytes),
+        Some(pb::stored_manifest::Place::Object(object)) => objects.get(&object.name),
+        None => None,
+    };
+    let manifest = bytes.and_then(|bytes| tanist_proto::manifest::decode(bytes).ok());
+    let regions = manifest.map_or_else(Vec::new, |manifest| manifest.regions);
+    let number = |region: pb::RegionSnapshot| match region.kind() {
+        pb::RegionSnapshotKind::Taken => region.number,
+        pb::RegionSnapshotKind::Unspecified
+        | pb::RegionSnapshotKind::FromOrigin
+        | pb::RegionSnapshotKind::FromStart => 0,
+    };
+    regions.into_iter().map(number).collect()
+}
+
 /// What in a record holds a manifest. A restart needs all but those of `Removing`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {

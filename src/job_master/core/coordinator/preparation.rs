@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use tanist_proto::v1 as pb;
 
 use super::{Coordination, Coordinators, Preparation, Unprepared};
+use crate::core::checkpointing::Checkpointing;
 use crate::core::durable_record::DurableRecord;
 use crate::core::execution_graph::blocking::OfVertices;
 use crate::core::execution_graph::{ExecutionGraph, RegionPhase, as_index};
@@ -117,10 +118,12 @@ impl Coordinators {
     }
 
     /// Removes the coordinators of a region that lost its placement from the record, unless another region is
-    /// still placed with them.
+    /// still placed with them. If one of their regions goes on from a snapshot, they go on with it: its sources continue
+    /// with the request at which the snapshot was taken.
     pub(in crate::core) fn forget(
         &mut self,
         region: usize,
+        checkpointing: &Checkpointing,
         record: &mut DurableRecord,
         graph: &ExecutionGraph,
     ) {
@@ -135,7 +138,14 @@ impl Coordinators {
         }
         group.failed.clear();
         group.is_doubted = false;
-        record.retain_coordinators(|it| Coordination::look_of_state(graph, it) != Some(look));
+        let is_of_group =
+            |it: &pb::CoordinatorState| Coordination::look_of_state(graph, it) == Some(look);
+        let mut regions = coordination.looks[look].regions.iter();
+        if regions.any(|region| checkpointing.may_go_on(*region)) {
+            let generation = coordination.generation(record.decided(), look);
+            return record.renew_coordinators(is_of_group, generation);
+        }
+        record.retain_coordinators(|it| !is_of_group(it));
     }
 
     /// Notes that a task of a region failed by itself.

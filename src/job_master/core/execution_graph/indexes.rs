@@ -22,6 +22,8 @@ pub struct RegionTally {
     pub live: usize,
     /// Number of its executions that are RECONCILING.
     pub awaited: usize,
+    /// Number of its executions that are RUNNING.
+    pub running: usize,
     /// Whether it runs, or waits only for slots.
     pub could_run: bool,
     /// The slots that it still needs.
@@ -84,6 +86,10 @@ impl Share {
         self.state == ExecutionState::Finished
     }
 
+    pub fn is_running(self) -> bool {
+        self.state == ExecutionState::Running
+    }
+
     pub fn is_awaited(self) -> bool {
         self.state == ExecutionState::Reconciling
     }
@@ -125,6 +131,7 @@ impl Indexes {
         let tally = &mut self.regions[at.region];
         tally.live += usize::from(share.is_live);
         tally.awaited += usize::from(share.is_awaited());
+        tally.running += usize::from(share.is_running());
         let key = graph.slot_key(task);
         let in_slot = u32::from(share.is_in_slot);
         self.slots
@@ -243,6 +250,8 @@ pub struct News {
     pub ended: Vec<usize>,
     /// Regions that have no awaited execution any more.
     pub reconciled: SmallSet<usize>,
+    /// Regions whose executions all run or have ended.
+    pub running: SmallSet<usize>,
     /// Regions whose executions have to end.
     pub stopping: SmallSet<usize>,
     /// Regions among `stopping` that may have ended.
@@ -262,6 +271,7 @@ impl News {
         let is_there = |region: &usize| graph.indexes.regions[*region].awaited == 0;
         News {
             ended: Vec::new(),
+            running: SmallSet::default(),
             reconciled: reconciling.filter(is_there).collect(),
             stopped: stopping.clone(),
             stopping,

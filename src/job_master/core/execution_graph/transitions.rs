@@ -94,9 +94,11 @@ impl ExecutionGraph {
         known_since.get_or_insert(turn);
     }
 
-    /// Notes that a task has finished, with the output of its sinks. Returns false if there is no such edge.
-    pub fn finish(&mut self, task: usize, committables: &[pb::Committable], now_ms: u64) -> bool {
-        self.tasks[task].execution.committables = committables.to_vec();
+    /// Notes that a task has finished, as its TaskManager reports. Returns false if there is no such edge.
+    pub fn finish(&mut self, task: usize, report: &pb::ExecutionReport, now_ms: u64) -> bool {
+        let execution = &mut self.tasks[task].execution;
+        execution.committables.clone_from(&report.committables);
+        execution.highest_checkpoint = report.highest_checkpoint;
         self.advance(task, ExecutionState::Finished, now_ms)
     }
 
@@ -256,6 +258,11 @@ impl ExecutionGraph {
         std::mem::take(&mut self.news.reconciled)
     }
 
+    /// The regions whose executions all run or have ended, since the last call.
+    pub fn take_newly_running(&mut self) -> SmallSet<usize> {
+        std::mem::take(&mut self.news.running)
+    }
+
     /// The regions whose executions have to end, since the last call.
     pub fn take_newly_stopping(&mut self) -> SmallSet<usize> {
         std::mem::take(&mut self.news.stopping)
@@ -355,6 +362,11 @@ impl ExecutionGraph {
         tally.awaited += usize::from(after.is_awaited());
         tally.live -= usize::from(before.is_live);
         tally.live += usize::from(after.is_live);
+        tally.running -= usize::from(before.is_running());
+        tally.running += usize::from(after.is_running());
+        if tally.running > 0 && tally.running == tally.live {
+            self.news.running.insert(region);
+        }
         if tally.awaited == 0 && phase == RegionPhase::Reconciling {
             self.news.reconciled.insert(region);
         }

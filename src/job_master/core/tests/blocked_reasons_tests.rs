@@ -230,6 +230,7 @@ fn what_waits_for_slots_fails_a_while_after_the_last_region_that_could_have_left
 fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
     let mut graph = one_region();
     graph.vertices[0].operators = vec![pb::Operator {
+        uid: String::new(),
         name: "lines".to_owned(),
         spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),

@@ -2,6 +2,7 @@
 
 mod adoption_tests;
 mod blocked_reasons_tests;
+mod checkpointing_tests;
 mod commit_tests;
 mod consistency;
 mod durable_record_tests;

@@ -29,6 +29,7 @@ fn of_files() -> pb::JobGraph {
 /// Makes the first vertex read files by splits.
 fn read_files(graph: &mut pb::JobGraph) {
     graph.vertices[0].operators = vec![pb::Operator {
+        uid: String::new(),
         name: "lines".to_owned(),
         spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),

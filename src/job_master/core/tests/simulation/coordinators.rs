@@ -42,6 +42,7 @@ pub(super) struct Asking {
 /// Makes the first vertex of a graph read files by splits.
 pub(super) fn coordinate_first(graph: &mut pb::JobGraph) {
     graph.vertices[0].operators = vec![pb::Operator {
+        uid: String::new(),
         name: OPERATOR.to_owned(),
         spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),

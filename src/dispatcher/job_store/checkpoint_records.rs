@@ -1,0 +1,121 @@
+//! The records of checkpoints as a term finds them.
+//!
+//! Invariant: only the JobMaster of a job writes its record. So what the term's beginning has proven stays true until a
+//! JobMaster of this term takes it; after that the record is read from the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::Mutex;
+use tanist_gateway::kinds;
+use tanist_ha::Error;
+use tanist_ha::keys::Name;
+use tanist_ha::records::store::Stored;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tracing::warn;
+
+use super::blob_ledger::BlobLedger;
+use super::error::{JobStoreError, is_transient};
+use super::job_records::{JobRecords, store_backoff};
+use super::records::CheckpointsRecord;
+
+/// The records of checkpoints; see the module.
+#[derive(Debug, Default)]
+pub(super) struct CheckpointRecords {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Records as proven at the beginning of the term, until they are taken.
+    found: BTreeMap<JobId, pb::JobCheckpoints>,
+    /// Jobs that have or had a record in this term, and whose record is to be read from the store.
+    known: BTreeSet<JobId>,
+}
+
+impl CheckpointRecords {
+    /// Keeps the records that were found at the beginning of the term.
+    pub(super) fn recover(
+        &self,
+        records: Vec<(Name, Result<Stored<CheckpointsRecord>, Error>)>,
+        ledger: &BlobLedger,
+    ) {
+        let mut state = self.state.lock();
+        for (name, stored) in records {
+            let Ok(job) = name.as_str().parse::<JobId>() else {
+                warn!(%name, "a record of checkpoints is ignored: its name is not a job id");
+                continue;
+            };
+            match stored {
+                Ok(stored) => {
+                    ledger.note_blob(job, kinds::CHECKPOINTS, stored.blob);
+                    state.found.insert(job, stored.record.0);
+                }
+                // The job's JobMaster finds out why.
+                Err(_) => {
+                    state.known.insert(job);
+                }
+            }
+        }
+    }
+
+    /// A record is about to be written.
+    pub(super) fn note_written(&self, job: JobId) {
+        let mut state = self.state.lock();
+        state.found.remove(&job);
+        state.known.insert(job);
+    }
+
+    /// Whether checkpoints of a job may have been taken.
+    pub(super) fn may_have_objects(&self, job: JobId) -> bool {
+        let state = self.state.lock();
+        state.found.contains_key(&job) || state.known.contains(&job)
+    }
+
+    /// The record of a job was deleted.
+    pub(super) fn forget(&self, job: JobId) {
+        let mut state = self.state.lock();
+        state.found.remove(&job);
+        state.known.remove(&job);
+    }
+
+    /// The record of a job, after all earlier writes of this process. Waits while it can't be read for now.
+    pub(super) async fn read(
+        &self,
+        job: JobId,
+        records: &JobRecords,
+        ledger: &BlobLedger,
+    ) -> Result<Option<pb::JobCheckpoints>, JobStoreError> {
+        {
+            let mut state = self.state.lock();
+            if let Some(found) = state.found.remove(&job) {
+                state.known.insert(job);
+                return Ok(Some(found));
+            }
+            if !state.known.contains(&job) {
+                return Ok(None);
+            }
+        }
+        let mut backoff = store_backoff();
+        loop {
+            records.confirm_term().await?;
+            match records.get::<CheckpointsRecord>(job).await {
+                Ok(Some(stored)) => {
+                    ledger.note_blob(job, kinds::CHECKPOINTS, stored.blob);
+                    return Ok(Some(stored.record.0));
+                }
+                Ok(None) => return Ok(None),
+                Err(error) if is_transient(&error) => {
+                    warn!(%job, %error, "the checkpoints of a job can't be read; reading is retried");
+                }
+                Err(error) => {
+                    records.note_unreadable(&error);
+                    return Err(JobStoreError::Refused(error));
+                }
+            }
+            if !records.wait_to_retry(&mut backoff).await {
+                return Err(JobStoreError::NotWritten);
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Runs the effects of the checkpoints. What waits is a task of the actor, whose result comes back as an event.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tanist_gateway::GatewayResult;
+use tanist_gateway::persistence::{JobStateStore, PersistError};
+use tanist_ha::blob::CheckpointStorage;
+use tanist_ha::failpoint::failpoint;
+use tanist_proto::v1 as pb;
+
+use crate::actor::JobMasterActor;
+use crate::calls::{Done, bounded, called};
+use crate::core::checkpoints::{Effect, Event, TriggerAnswer};
+use crate::core::{self, Connection};
+
+impl JobMasterActor {
+    pub(super) fn run_checkpoint_effect(&mut self, effect: Effect) {
+        let job = self.calls.job.job_id.clone();
+        match effect {
+            Effect::Trigger {
+                connection,
+                region,
+                generation,
+                tasks,
+                number,
+                newest,
+                floor,
+            } => {
+                let barrier = pb::CheckpointBarrier {
+                    number,
+                    newest,
+                    floor,
+                };
+                self.trigger(connection, (region, generation), tasks, barrier);
+            }
+            Effect::Abort {
+                connection,
+                region: _,
+                generation,
+                tasks,
+                number,
+            } => self.abort(connection, generation, &tasks, number),
+            Effect::AnswerAcknowledgement { number, answer, .. } => {
+                // A report is answered when it arrives; the reason is in the number's abort.
+                if let Err(reason) = answer {
+                    tracing::debug!(job, number, reason, "an acknowledgement does not count");
+                }
+            }
+            Effect::PutManifest { number, bytes } => {
+                if let Some(storage) = self.checkpoint_storage() {
+                    self.io.spawn(put_manifest(storage, number, bytes));
+                }
+            }
+            Effect::Write { write, record } => {
+                let newest = |record: &pb::JobCheckpoints| Some(record.retained.last()?.number);
+                let durable = self
+                    .checkpoints
+                    .as_ref()
+                    .map(|it| newest(it.core.durable()));
+                let completes = durable.is_some_and(|durable| newest(&record) != durable);
+                let store = self.calls.state_store.clone();
+                self.io.spawn(write_record(store, write, record, completes));
+            }
+            Effect::Commit {
+                number,
+                committables,
+            } => {
+                let count = committables.len();
+                tracing::error!(
+                    job,
+                    number,
+                    count,
+                    "no sink commits with checkpoints: output is kept back"
+                );
+                self.tell_checkpoints(Event::CommitFailed { number });
+            }
+            Effect::ForgetCommits { .. } => {}
+            Effect::Remove { removal, objects } => match self.checkpoint_storage() {
+                Some(storage) => {
+                    self.io.spawn(remove(storage, removal, objects));
+                }
+                None => self.tell_checkpoints(Event::Removed { removal }),
+            },
+            Effect::List => match self.checkpoint_storage() {
+                Some(storage) => {
+                    self.io.spawn(list(storage));
+                }
+                None => self.tell_checkpoints(Event::Listed(Vec::new())),
+            },
+            Effect::FailRegion { region, cause } => {
+                let failed = core::Event::CheckpointsFailed { region, cause };
+                self.exchange.answers.push_back(failed);
+            }
+            Effect::Completed { number, regions } => {
+                let regions = regions.len();
+                tracing::info!(job, checkpoint = number, regions, "checkpoint complete");
+            }
+            Effect::Aborted {
+                region,
+                number,
+                reason,
+            } => {
+                tracing::info!(
+                    job,
+                    checkpoint = number,
+                    region,
+                    reason,
+                    "checkpoint aborted"
+                );
+            }
+        }
+    }
+
+    fn checkpoint_storage(&self) -> Option<CheckpointStorage> {
+        self.checkpoints.as_ref()?.storage.clone()
+    }
+
+    fn ids(&self, tasks: &[usize], generation: u64) -> Vec<pb::ExecutionId> {
+        let tasks = tasks.iter();
+        tasks
+            .map(|task| self.core.execution_id(*task, generation))
+            .collect()
+    }
+
+    fn trigger(
+        &mut self,
+        connection: Connection,
+        (region, generation): (usize, u64),
+        tasks: Vec<usize>,
+        barrier: pb::CheckpointBarrier,
+    ) {
+        // Without an answer the number is aborted after a second.
+        let Some(peer) = self.calls.task_executor(&self.core, &connection) else {
+            return;
+        };
+        let number = barrier.number;
+        let request = pb::TriggerCheckpointRequest {
+            sender: self.calls.sender_to(&connection),
+            job: Some(self.calls.job.clone()),
+            barrier: Some(barrier),
+            sources: self.ids(&tasks, generation),
+        };
+        let ask_timeout = self.calls.ask_timeout;
+        self.io.spawn(async move {
+            failpoint("checkpoint.reserved").await;
+            let answer = bounded(ask_timeout, peer.trigger_checkpoint(request)).await;
+            failpoint("checkpoint.triggered").await;
+            let (answers, error) = answers_of(tasks, answer);
+            let event = Event::TriggerAnswered {
+                connection: connection.clone(),
+                region,
+                number,
+                answers,
+            };
+            Done::CheckpointCalled {
+                called: Box::new(called(connection.clone(), None, error)),
+                connection,
+                event: Some(event),
+                reports: Vec::new(),
+            }
+        });
+    }
+
+    fn abort(&mut self, connection: Connection, generation: u64, tasks: &[usize], number: u64) {
+        let Some(peer) = self.calls.task_executor(&self.core, &connection) else {
+            return;
+        };
+        let request = pb::AbortCheckpointRequest {
+            sender: self.calls.sender_to(&connection),
+            job: Some(self.calls.job.clone()),
+            number,
+            executions: self.ids(tasks, generation),
+        };
+        let ask_timeout = self.calls.ask_timeout;
+        self.io.spawn(async move {
+            let answer = bounded(ask_timeout, peer.abort_checkpoint(request)).await;
+            failpoint("checkpoint.aborted").await;
+            called(connection, None, answer.err())
+        });
+    }
+}
+
+/// The answers of sources to a trigger. A call that failed may have arrived; the number is aborted.
+fn answers_of(
+    tasks: Vec<usize>,
+    answer: GatewayResult<pb::TriggerCheckpointResponse>,
+) -> (
+    Vec<(usize, TriggerAnswer)>,
+    Option<tanist_gateway::GatewayError>,
+) {
+    use pb::trigger_answer::Answer;
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            let refused = |task| (task, TriggerAnswer::Refused(error.to_string()));
+            return (tasks.into_iter().map(refused).collect(), Some(error));
+        }
+    };
+    let mut answers = answer.answers.into_iter();
+    let of_task = |task| {
+        let answer = answers.next().and_then(|it| it.answer);
+        let answer = match answer {
+            Some(Answer::Injected(pb::Ack {})) => TriggerAnswer::Injected,
+            Some(Answer::SourceEnded(pb::Ack {})) => TriggerAnswer::SourceEnded,
+            Some(Answer::Refused(reason)) => TriggerAnswer::Refused(reason),
+            None => TriggerAnswer::Refused("its TaskManager gave no answer for it".to_owned()),
+        };
+        (task, answer)
+    };
+    (tasks.into_iter().map(of_task).collect(), None)
+}
+
+async fn write_record(
+    store: Arc<dyn JobStateStore>,
+    write: u64,
+    record: Arc<pb::JobCheckpoints>,
+    completes: bool,
+) -> Done {
+    if completes {
+        failpoint("checkpoint.all-acknowledged").await;
+    }
+    match store.put_checkpoints(&record).await {
+        Ok(()) => {
+            if completes {
+                failpoint("checkpoint.completed").await;
+            }
+            Done::Checkpoint(Event::Written { write })
+        }
+        Err(PersistError::TermOver) => Done::TermOver,
+        Err(error @ (PersistError::TooLarge { .. } | PersistError::Refused(_))) => {
+            let reason = error.to_string();
+            tracing::warn!(
+                job = record.job_id,
+                reason,
+                "the record of checkpoints is refused; it is tried again"
+            );
+            Done::Checkpoint(Event::WriteRefused { write, reason })
+        }
+    }
+}
+
+async fn put_manifest(storage: CheckpointStorage, number: u64, bytes: Vec<u8>) -> Done {
+    let name = format!("manifest-{number}-{:016x}", rand::random::<u64>());
+    let length = bytes.len() as u64;
+    let put = storage.put(&name, Bytes::from(bytes)).await;
+    failpoint("checkpoint.manifest-written").await;
+    Done::Checkpoint(match put {
+        Ok(()) => Event::ManifestPut(pb::ManifestObject { name, length }),
+        Err(error) => Event::ManifestNotPut(error.to_string()),
+    })
+}
+
+async fn remove(storage: CheckpointStorage, removal: u64, objects: Vec<String>) -> Done {
+    for object in &objects {
+        if let Err(error) = storage.remove(object).await {
+            tracing::warn!(object, %error, "an object of a checkpoint can't be removed; it is tried again");
+            return Done::Checkpoint(Event::RemovalFailed { removal });
+        }
+        failpoint("checkpoint.some-removed").await;
+    }
+    Done::Checkpoint(Event::Removed { removal })
+}
+
+async fn list(storage: CheckpointStorage) -> Done {
+    let listed = storage.list().await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the objects of a job's checkpoints can't be listed; the next listing finds them");
+        Vec::new()
+    });
+    Done::Checkpoint(Event::Listed(listed))
+}

@@ -1,0 +1,194 @@
+//! The beginning: reads the record of a job's checkpoints and its manifests, and builds their core.
+//!
+//! Invariant: a record or manifest that can't be used ends the JobMaster, not the job; nothing else is taken instead.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_gateway::persistence::CheckpointsUnread;
+use tanist_ha::blob::CheckpointStorage;
+use tanist_ha::election::Epoch;
+use tanist_ha::keys::Name;
+use tanist_ha::retry::Backoff;
+use tanist_ha::{Error, Outcome};
+use tanist_proto::v1 as pb;
+
+use super::history::History;
+use super::{Checkpoints, RestorePoints};
+use crate::core::JobMasterCore;
+use crate::core::checkpoints::{
+    CheckpointCore, Options, Unreadable, manifest_objects, newest_numbers,
+};
+use crate::options::{CheckpointDefaults, JobMasterContext};
+
+/// The interval of a job that has checkpoints and takes none: longer than it lives.
+const NEVER_MS: u64 = 100 * 365 * 24 * 3_600_000;
+/// Time between two listings of the job's directory, in milliseconds.
+const LISTING_INTERVAL_MS: u64 = 24 * 3_600_000;
+
+/// The record and the manifests of a job that takes checkpoints or has some.
+#[derive(Debug)]
+pub(crate) struct Found {
+    record: Arc<pb::JobCheckpoints>,
+    objects: BTreeMap<String, Vec<u8>>,
+    settings: pb::CheckpointSettings,
+    storage: Option<CheckpointStorage>,
+}
+
+/// Why a JobMaster can't begin.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    TermOver,
+    /// The reason, for people.
+    Unfit(String),
+}
+
+/// The core of the checkpoints, or why there is none.
+pub(crate) type Begun = Result<Option<Box<Checkpoints>>, Unreadable>;
+
+/// Reads what there is. None: the job takes no checkpoints, and has none. Waits while something can't be read at
+/// present.
+pub(crate) async fn find(
+    defaults: &CheckpointDefaults,
+    context: &JobMasterContext,
+) -> Result<Option<Found>, Unread> {
+    let job_id = &context.graph.job_id;
+    let record = match context.is_recovered {
+        true => context.state_store.checkpoints(job_id).await,
+        false => Ok(None),
+    };
+    let record = record.map_err(|error| match error {
+        CheckpointsUnread::TermOver => Unread::TermOver,
+        CheckpointsUnread::Unreadable { .. } => Unread::Unfit(error.to_string()),
+    })?;
+    let settings = settings(&context.graph, defaults);
+    if record.is_none() && settings.interval_ms() == 0 {
+        return Ok(None);
+    }
+    let record = record.unwrap_or_else(|| pb::JobCheckpoints {
+        job_id: job_id.clone(),
+        ..pb::JobCheckpoints::default()
+    });
+    if let Some(origin) = &record.origin {
+        let number = origin.number;
+        let reason = format!(
+            "checkpoints/{job_id} is of a later version: the job begins from checkpoint {number} of another job"
+        );
+        return Err(Unread::Unfit(reason));
+    }
+    let storage = storage(job_id, context);
+    Ok(Some(Found {
+        objects: read_objects(&record, storage.as_ref()).await?,
+        record: Arc::new(record),
+        settings,
+        storage,
+    }))
+}
+
+fn storage(job_id: &str, context: &JobMasterContext) -> Option<CheckpointStorage> {
+    let blobs = context.checkpoint_objects.as_ref()?;
+    Some(blobs.checkpoints(&Name::new(job_id).ok()?))
+}
+
+/// The contents of manifests that are objects, as far as they exist.
+async fn read_objects(
+    record: &pb::JobCheckpoints,
+    storage: Option<&CheckpointStorage>,
+) -> Result<BTreeMap<String, Vec<u8>>, Unread> {
+    let mut objects = BTreeMap::new();
+    let Some(storage) = storage else {
+        return Ok(objects);
+    };
+    for name in manifest_objects(record) {
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+        loop {
+            match storage.get(&name).await {
+                Ok(bytes) => {
+                    objects.insert(name, bytes.to_vec());
+                    break;
+                }
+                // Missing, by which number is said below.
+                Err(Error::Corrupt { .. }) => break,
+                Err(error) if may_pass(&error) => {
+                    let job = record.job_id.as_str();
+                    tracing::warn!(job, %error, "a manifest can't be read; reading is retried");
+                    tokio::time::sleep(backoff.next_delay()).await;
+                }
+                Err(error) => return Err(Unread::Unfit(error.to_string())),
+            }
+        }
+    }
+    Ok(objects)
+}
+
+fn may_pass(error: &Error) -> bool {
+    error.outcome() != Outcome::Fatal || matches!(error, Error::Denied { .. })
+}
+
+/// The settings of a job, with those of the cluster where it has none.
+fn settings(graph: &pb::JobGraph, defaults: &CheckpointDefaults) -> pb::CheckpointSettings {
+    let options = graph.options.as_ref();
+    let own = options.and_then(|options| options.checkpoints);
+    let own = own.unwrap_or_default();
+    let unlimited = |limit: u32| i64::from(limit);
+    pb::CheckpointSettings {
+        interval_ms: own.interval_ms.or(Some(defaults.interval_ms)),
+        min_pause_ms: own.min_pause_ms.or(Some(defaults.min_pause_ms)),
+        timeout_ms: own.timeout_ms.or(Some(defaults.timeout_ms)),
+        tolerable_failures: own
+            .tolerable_failures
+            .or(Some(defaults.tolerable_failures.map_or(-1, unlimited))),
+        retained: own.retained.or(Some(defaults.retained)),
+    }
+}
+
+impl Found {
+    /// What regions are restored from, for the JobMaster's core.
+    pub(crate) fn points(&self) -> Arc<RestorePoints> {
+        Arc::new(RestorePoints {
+            numbers: newest_numbers(&self.record, &self.objects),
+            ..RestorePoints::default()
+        })
+    }
+
+    fn options(&self) -> Options {
+        let interval_ms = match self.settings.interval_ms() {
+            0 => NEVER_MS,
+            interval_ms => interval_ms,
+        };
+        Options {
+            interval_ms,
+            min_pause_ms: self.settings.min_pause_ms(),
+            timeout_ms: self.settings.timeout_ms(),
+            tolerable_failures: u32::try_from(self.settings.tolerable_failures()).ok(),
+            retained: usize::try_from(self.settings.retained()).unwrap_or(usize::MAX),
+            has_blob_store: self.storage.is_some(),
+            listing_interval_ms: LISTING_INTERVAL_MS,
+        }
+    }
+}
+
+/// Builds the core of the checkpoints beside that of the JobMaster.
+pub(crate) fn begin(
+    found: Option<Found>,
+    core: &JobMasterCore,
+    graph: &pb::JobGraph,
+    epoch: Epoch,
+    now_ms: u64,
+) -> Begun {
+    let Some(found) = found else {
+        return Ok(None);
+    };
+    let options = (found.options(), core.checkpoint_topology(graph));
+    let start = core.checkpoint_start();
+    let record = found.record;
+    let checkpoints = CheckpointCore::new(options, record, &found.objects, start, epoch, now_ms)?;
+    Ok(Some(Box::new(Checkpoints {
+        points: Arc::default(),
+        core: checkpoints,
+        settings: found.settings,
+        storage: found.storage,
+        history: History::default(),
+    })))
+}

@@ -1,0 +1,333 @@
+//! Checkpoints of a job through the actor, with scripted TaskExecutors: a round, a restart from a snapshot, a change of
+//! the leader with a checkpoint in flight, and the end of the job.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_gateway::JobMasterGateway as _;
+use tanist_gateway::persistence::MemoryJobStateStore;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::{ExecutionState as S, JobStatus};
+
+use super::scripted::{Fixture, TaskExecutor, options, sender, wait_until};
+use crate::core::tests::testing::{graph_of, submitted};
+use crate::{CheckpointDefaults, JobMasterOptions, RestartStrategy};
+
+const INTERVAL: Duration = Duration::from_secs(10);
+
+fn with_checkpoints() -> JobMasterOptions {
+    let restart_strategy = RestartStrategy::FixedDelay {
+        attempts: 3,
+        delay_ms: 100,
+    };
+    JobMasterOptions {
+        checkpoints: CheckpointDefaults {
+            interval_ms: 10_000,
+            ..CheckpointDefaults::default()
+        },
+        ..options(restart_strategy)
+    }
+}
+
+/// The id of a subtask of `a`, the source, or `b`.
+fn execution(vertex: u32, subtask: u32, generation: u64) -> pb::ExecutionId {
+    pb::ExecutionId {
+        vertex_id: format!("{vertex:032x}"),
+        subtask,
+        generation,
+    }
+}
+
+/// What a subtask has saved for a number: its name and the number.
+fn snapshot(execution: &pb::ExecutionId, number: u64) -> pb::SubtaskSnapshot {
+    pb::SubtaskSnapshot {
+        vertex_id: execution.vertex_id.clone(),
+        subtask: execution.subtask,
+        positions: vec![pb::SourcePosition {
+            uid: "u".to_owned(),
+            position: format!("{}/{} at {number}", execution.vertex_id, execution.subtask).into(),
+        }],
+        ..pb::SubtaskSnapshot::default()
+    }
+}
+
+fn report(
+    execution: pb::ExecutionId,
+    number: u64,
+    progress: pb::CheckpointProgress,
+) -> pb::CheckpointReport {
+    let is_saved = progress == pb::CheckpointProgress::Acknowledged;
+    pb::CheckpointReport {
+        snapshot: is_saved.then(|| snapshot(&execution, number)),
+        execution: Some(execution),
+        highest: number,
+        progress: progress.into(),
+        reason: String::new(),
+        paused: false,
+        input_ended: false,
+    }
+}
+
+/// The reports of all three tasks that they have saved a number.
+fn all_saved(number: u64, generation: u64) -> Vec<pb::CheckpointReport> {
+    let tasks = [(1, 0), (2, 0), (2, 1)];
+    let saved = tasks.map(|(vertex, subtask)| {
+        let execution = execution(vertex, subtask, generation);
+        report(execution, number, pb::CheckpointProgress::Acknowledged)
+    });
+    saved.to_vec()
+}
+
+async fn tell(fixture: &Fixture, registration: u64, reports: Vec<pb::CheckpointReport>) {
+    let request = pb::ReportCheckpointsRequest {
+        sender: Some(sender(registration)),
+        job: None,
+        resource_id: "tm1".to_owned(),
+        incarnation: "1".to_owned(),
+        reports,
+    };
+    let told = fixture.job_master.report_checkpoints(request).await;
+    told.expect("registered");
+}
+
+/// A job whose three tasks run, as their TaskManager has reported.
+async fn running() -> (Fixture, Arc<TaskExecutor>) {
+    let (fixture, task_executor) = Fixture::running(with_checkpoints()).await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    (fixture, task_executor)
+}
+
+fn triggered(task_executor: &TaskExecutor) -> u64 {
+    let triggered = task_executor.triggered.lock();
+    let barrier = triggered.as_ref().and_then(|it| it.barrier);
+    barrier.map_or(0, |barrier| barrier.number)
+}
+
+fn retained(store: &MemoryJobStateStore) -> Vec<u64> {
+    let history = store.checkpoints_history();
+    let last = history.last().cloned().unwrap_or_default();
+    last.retained.iter().map(|it| it.number).collect()
+}
+
+/// A job of which a checkpoint is complete, and its number.
+async fn checkpointed() -> (Fixture, Arc<TaskExecutor>, u64) {
+    let (fixture, task_executor) = running().await;
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    let number = triggered(&task_executor);
+    tell(&fixture, 1, all_saved(number, 1)).await;
+    wait_until("complete", || retained(&fixture.store) == [number]).await;
+    (fixture, task_executor, number)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_triggers_the_source_and_its_acknowledgements_complete_it_in_one_write() {
+    let (fixture, task_executor) = running().await;
+    let began = tokio::time::Instant::now();
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    assert!(began.elapsed() <= INTERVAL + Duration::from_secs(1));
+    let trigger = task_executor.triggered.lock().clone().expect("triggered");
+    assert_eq!(trigger.sources, [execution(1, 0, 1)], "only the source");
+    assert_eq!(trigger.job.expect("named").job_id, fixture.graph.job_id);
+    let number = triggered(&task_executor);
+    let before = fixture.store.checkpoints_history().len();
+    let states = fixture.store.history().len();
+    let mut saved = all_saved(number, 1);
+    let last = saved.pop().expect("three");
+    tell(&fixture, 1, saved).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(fixture.store.checkpoints_history().len(), before);
+    let details = fixture.job_master.describe().await.expect("alive");
+    let checkpoints = details.checkpoints.expect("taken");
+    let open = checkpoints.history.last().expect("in progress");
+    assert_eq!(open.outcome(), pb::CheckpointOutcome::InProgress);
+    assert_eq!((open.subtasks, open.acknowledged_subtasks), (3, 2));
+
+    tell(&fixture, 1, vec![last]).await;
+    wait_until("complete", || retained(&fixture.store) == [number]).await;
+    let history = fixture.store.checkpoints_history();
+    assert_eq!(history.len(), before + 1, "one write");
+    assert_eq!(
+        fixture.store.history().len(),
+        states,
+        "none of the job's state"
+    );
+    let details = fixture.job_master.describe().await.expect("alive");
+    let checkpoints = details.checkpoints.expect("taken");
+    assert_eq!(
+        (checkpoints.completed, checkpoints.interval_ms),
+        (1, 10_000)
+    );
+    let done = checkpoints.history.last().expect("complete");
+    assert_eq!(done.outcome(), pb::CheckpointOutcome::Completed);
+    assert_eq!((done.number, done.acknowledged_subtasks), (number, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_region_is_placed_with_the_number_of_its_snapshot_and_its_tasks_get_it() {
+    let (fixture, task_executor, number) = checkpointed().await;
+    task_executor.restored.lock().clear();
+    let mut failed = task_executor.reports();
+    for report in &mut failed {
+        report.set_state(S::Failed);
+    }
+    task_executor.running.lock().clear();
+    fixture.report("tm1", 1, failed).await;
+    wait_until("deployed again", || {
+        task_executor.restored.lock().len() == 3
+    })
+    .await;
+    let placed = &fixture.stored().regions[0];
+    assert_eq!((placed.generation, placed.restored_from), (2, number));
+    for task in task_executor.restored.lock().iter() {
+        let restore = task.restore.as_ref().expect("a snapshot");
+        let id = pb::ExecutionId {
+            vertex_id: task.vertex_id.clone(),
+            subtask: task.subtask,
+            generation: 2,
+        };
+        assert_eq!(restore.number, number);
+        assert_eq!(restore.snapshot, Some(snapshot(&id, number)));
+    }
+    let details = fixture.job_master.describe().await.expect("alive");
+    let checkpoints = details.checkpoints.expect("taken");
+    assert_eq!(checkpoints.restored_from, number);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_in_flight_outlives_its_leader_and_no_task_restarts() {
+    let (former, task_executor) = running().await;
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    let number = triggered(&task_executor);
+    former.job_master.stop().await;
+    let mut state = former.stored();
+    state.regions[0].epoch = 2;
+    assert!(retained(&former.store).is_empty());
+    let fixture = Fixture::start_with(
+        with_checkpoints(),
+        former.graph.clone(),
+        state,
+        former.store.clone(),
+    );
+    let successor = fixture.task_executor("tm1");
+    *successor.running.lock() = task_executor.running.lock().clone();
+    // One has saved it, one works on it, and one has not heard of it.
+    *successor.checkpoints.lock() = vec![
+        report(
+            execution(1, 0, 1),
+            number,
+            pb::CheckpointProgress::Acknowledged,
+        ),
+        report(execution(2, 0, 1), number, pb::CheckpointProgress::Writing),
+        report(execution(2, 1, 1), 0, pb::CheckpointProgress::Unheard),
+    ];
+    fixture.register("tm1", 2).await.expect("admitted");
+    let adoption = fixture.job_master.reconciled().await.expect("alive");
+    assert_eq!((adoption.tasks_adopted, adoption.tasks_restarted), (3, 0));
+    let others = all_saved(number, 1).split_off(1);
+    tell(&fixture, 2, others).await;
+    wait_until("complete", || retained(&fixture.store) == [number]).await;
+    assert!(successor.restored.lock().is_empty());
+    let heard = successor.calls.lock().clone();
+    let aborted = format!("abort {number}");
+    assert!(!heard.contains(&aborted), "{heard:?}");
+    let region = &fixture.stored().regions[0];
+    assert_eq!((region.generation, region.restored_from), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
+    let (fixture, task_executor) = running().await;
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    let number = triggered(&task_executor);
+    let declined = pb::CheckpointReport {
+        reason: "its disk is full".to_owned(),
+        ..report(execution(2, 1, 1), number, pb::CheckpointProgress::Declined)
+    };
+    tell(&fixture, 1, vec![declined]).await;
+    let aborted = format!("abort {number}");
+    wait_until("aborted", || task_executor.was_called(&aborted)).await;
+    tell(&fixture, 1, all_saved(number, 1)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(retained(&fixture.store).is_empty());
+    let details = fixture.job_master.describe().await.expect("alive");
+    let checkpoints = details.checkpoints.expect("taken");
+    assert_eq!((checkpoints.completed, checkpoints.failed), (0, 1));
+    let failed = checkpoints.history.last().expect("failed");
+    assert_eq!(failed.reason, "its disk is full");
+    wait_until("the next one", || triggered(&task_executor) > number).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_cancellation_is_decided_no_snapshot_is_written() {
+    let (fixture, task_executor) = running().await;
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    let number = triggered(&task_executor);
+    fixture.job_master.cancel().await.expect("canceled");
+    let aborted = format!("abort {number}");
+    wait_until("aborted", || task_executor.was_called(&aborted)).await;
+    tell(&fixture, 1, all_saved(number, 1)).await;
+    tokio::time::sleep(3 * INTERVAL).await;
+    assert!(retained(&fixture.store).is_empty());
+    assert_eq!(triggered(&task_executor), number, "no other one");
+    let canceled = task_executor.all_become(S::Canceled);
+    fixture.report("tm1", 1, canceled).await;
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Canceled);
+    let details = result.details.as_ref().expect("described");
+    assert!(details.checkpoints.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_result_follows_the_manifest_that_has_the_ends_of_all_tasks() {
+    let (fixture, task_executor, number) = checkpointed().await;
+    fixture.store.set_delay(Duration::from_secs(1));
+    let finished = task_executor.all_become(S::Finished);
+    fixture.report("tm1", 1, finished).await;
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
+    let history = fixture.store.checkpoints_history();
+    let last = history.last().and_then(|it| it.retained.last()).cloned();
+    let last = last.expect("a checkpoint");
+    assert!(last.number > number);
+    let stored = last.manifest.and_then(|it| it.place).expect("a place");
+    let pb::stored_manifest::Place::Inline(bytes) = stored else {
+        panic!("{stored:?} is small");
+    };
+    let manifest = tanist_proto::manifest::decode(&bytes).expect("readable");
+    let subtasks = &manifest.regions[0].subtasks;
+    assert!(subtasks.iter().all(|it| it.ended), "{subtasks:?}");
+    // Nothing is written after the result.
+    let writes = history.len();
+    tokio::time::sleep(3 * INTERVAL).await;
+    assert_eq!(fixture.store.checkpoints_history().len(), writes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_can_not_be_read_ends_no_job_and_names_its_number() {
+    let graph = graph_of(&[("a", 1)], &[]);
+    let mut state = submitted(&graph);
+    state.job_incarnation = 1;
+    state.regions = vec![pb::RegionState::default()];
+    let store = MemoryJobStateStore::default();
+    let damaged = pb::StoredManifest {
+        place: Some(pb::stored_manifest::Place::Inline(b"tnCM?".to_vec())),
+    };
+    let record = pb::JobCheckpoints {
+        job_id: graph.job_id.clone(),
+        next: 20,
+        retained: vec![pb::CompletedCheckpoint {
+            number: 7,
+            manifest: Some(damaged),
+            ..pb::CompletedCheckpoint::default()
+        }],
+        ..pb::JobCheckpoints::default()
+    };
+    use tanist_gateway::persistence::JobStateStore as _;
+    store.put_checkpoints(&record).await.expect("written");
+    // Also if no checkpoints are to be taken any more.
+    let options = JobMasterOptions::default();
+    let fixture = Fixture::start_with(options, graph, state, store);
+    assert!(fixture.job_master.ended().await.is_none());
+    let reason = fixture.job_master.unfit().expect("unfit");
+    assert!(reason.contains("checkpoint 7"), "{reason}");
+}
