@@ -392,9 +392,6 @@ pub struct CheckpointOptions {
     pub tolerable_failures: Option<u32>,
     /// Number of completed checkpoints that are kept.
     pub retained: NonZeroU32,
-    /// Where their state is kept: the blob store of high availability, unless another one is set. `None`: there is
-    /// none.
-    pub storage: Option<StorageOptions>,
 }
 
 /// Cleanup after ended jobs.

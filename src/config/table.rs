@@ -368,8 +368,6 @@ options! {
             "Number of failed checkpoints of a region in a row after which one more is a failure of the region, for jobs that set none. -1: any number, since a slow disk is no reason to restart a healthy job (Flink: 0).";
         CHECKPOINTING_RETAINED: NonZeroU32 = "execution.checkpointing.num-retained", Value("1"),
             "Number of completed checkpoints that are kept of a job that sets none.";
-        CHECKPOINTING_DIR: StorageLocation = "execution.checkpointing.dir", Derived("`high-availability.storageDir`"),
-            "The directory or bucket in which checkpoints keep state. All processes of the cluster must be able to write there.";
         CHECKPOINTING_MODE: ExactlyOnce = "execution.checkpointing.mode", Value("EXACTLY_ONCE"),
             "The only mode: each record counts once in the restored state. `AT_LEAST_ONCE` is refused.";
         CHECKPOINTING_MAX_CONCURRENT: OneAtATime = "execution.checkpointing.max-concurrent-checkpoints", Value("1"),

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_config::{
-    Attempts, CleanupOptions, ClusterOptions, FailoverStrategyType, FailureThreshold,
-    LoadBalanceMode, RestartStrategyOptions, WorkerDriver,
+    Attempts, CheckpointOptions, CleanupOptions, ClusterOptions, FailoverStrategyType,
+    FailureThreshold, LoadBalanceMode, RestartStrategyOptions, WorkerDriver,
 };
 use tanist_dispatcher::{Cleaner, DispatcherOptions, SinkCleaner};
 use tanist_ha::blob::BlobStore;
 use tanist_ha::clock::millis;
 use tanist_ha::detector::DetectorOptions;
-use tanist_job_master::{FailoverStrategy, JobMasterOptions, RestartStrategy, StopFirst};
+use tanist_job_master::{
+    CheckpointDefaults, FailoverStrategy, JobMasterOptions, RestartStrategy, StopFirst,
+};
 use tanist_resource_manager as resource_manager;
 use tanist_resource_manager::Balance;
 
@@ -97,6 +99,7 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
             cancellation: options.taskmanager.isolation_cancellation_timeout,
         },
         restart_strategy: restart_strategy(&options.restart_strategy),
+        checkpoints: checkpoints(&options.checkpoints),
         failover_strategy: match options.failover_strategy {
             FailoverStrategyType::Region => FailoverStrategy::Region,
             FailoverStrategyType::Full => FailoverStrategy::Full,
@@ -141,6 +144,16 @@ fn failure_threshold(options: &ClusterOptions) -> Option<u32> {
     match options.heartbeat.rpc_failure_threshold {
         FailureThreshold::After(calls) => Some(calls.get()),
         FailureThreshold::Never => None,
+    }
+}
+
+fn checkpoints(options: &CheckpointOptions) -> CheckpointDefaults {
+    CheckpointDefaults {
+        interval_ms: options.interval.map_or(0, millis),
+        min_pause_ms: millis(options.min_pause),
+        timeout_ms: millis(options.timeout),
+        tolerable_failures: options.tolerable_failures,
+        retained: options.retained.get(),
     }
 }
 

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use super::super::address::StorageLocation;
 use super::super::checkpointing::{ExactlyOnce, OneAtATime, SHORTEST_INTERVAL_MS};
 use super::super::options::*;
 use super::super::table::*;
 use super::Builder;
 
 impl Builder<'_> {
-    /// `ha` has the storage that is used unless checkpoints have one of their own.
-    pub(super) fn checkpoints(&mut self, ha: &HaOptions) -> CheckpointOptions {
+    pub(super) fn checkpoints(&mut self) -> CheckpointOptions {
         let values = self.values;
         // Each has one value; another one is refused when it is read.
         let ExactlyOnce = values.get(&CHECKPOINTING_MODE);
@@ -30,20 +28,6 @@ impl Builder<'_> {
             timeout: self.positive(&CHECKPOINTING_TIMEOUT),
             tolerable_failures: values.get(&CHECKPOINTING_TOLERABLE).limit,
             retained: values.get(&CHECKPOINTING_RETAINED),
-            storage: self.checkpoint_storage(ha),
         }
-    }
-
-    fn checkpoint_storage(&self, ha: &HaOptions) -> Option<StorageOptions> {
-        let Some(location) = self.values.find(&CHECKPOINTING_DIR) else {
-            return ha.storage.clone();
-        };
-        let one_host = ha.backend.directory().is_some();
-        let bucket = matches!(location, StorageLocation::S3(_));
-        let declared = self.values.get(&HA_STORAGE_SHARED);
-        Some(StorageOptions {
-            location,
-            shared: one_host || bucket || declared,
-        })
     }
 }

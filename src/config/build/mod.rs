@@ -88,7 +88,7 @@ pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
     let jobmanager = builder.jobmanager();
     let ha = builder.ha();
     let options = ClusterOptions {
-        checkpoints: builder.checkpoints(&ha),
+        checkpoints: builder.checkpoints(),
         ha,
         rest: builder.rest(&jobmanager.address),
         jobmanager,

@@ -42,28 +42,6 @@ fn all_options_are_read() {
 }
 
 #[test]
-fn state_is_kept_where_blobs_are_unless_another_directory_is_set() {
-    let location = |pairs: &[(&str, &str)]| checkpoints(pairs).storage.map(|it| it.location);
-    let blobs = ("high-availability.storageDir", "/var/blobs");
-    let directory = |path: &str| Some(StorageLocation::Directory(path.into()));
-    assert_eq!(location(&[blobs]), directory("/var/blobs"));
-    let own = ("execution.checkpointing.dir", "/var/checkpoints");
-    assert_eq!(location(&[blobs, own]), directory("/var/checkpoints"));
-    let etcd = [
-        ("high-availability.type", "etcd"),
-        ("high-availability.etcd.endpoints", "a:1"),
-    ];
-    assert_eq!(location(&etcd), None);
-    let shared = |extra: &[(&str, &str)]| {
-        let pairs = [&etcd[..], extra].concat();
-        checkpoints(&pairs).storage.map(|it| it.shared)
-    };
-    assert_eq!(shared(&[own]), Some(false));
-    let bucket = ("execution.checkpointing.dir", "s3://bucket/checkpoints");
-    assert_eq!(shared(&[bucket]), Some(true));
-}
-
-#[test]
 fn what_is_not_supported_is_refused_in_words() {
     let cases = [
         (

@@ -1,0 +1,188 @@
+//! Tasks are restored from checkpoints: nothing is counted twice, nothing is lost, and no change of leaders costs a
+//! checkpoint or restarts a task.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use tanist_chaos::wordcount::visible_files;
+use tanist_chaos::{Cluster, StoreKind, Submission, wait_for};
+use tanist_proto::id::JobId;
+
+use crate::support::{BOUND, cluster_on, job_file};
+
+on_stores! {
+    each {
+        a_killed_taskmanager_costs_what_was_read_since_the_last_checkpoint,
+        a_leader_that_dies_costs_no_checkpoint_and_no_task,
+    }
+}
+on_stores! {
+    usually on anywhere(Embedded) { taskmanagers_and_leaders_are_killed_again_and_again }
+}
+
+/// Numbers altogether: at least ten seconds of work.
+const COUNT: u64 = 20_000;
+const KEYS: usize = 50;
+
+/// A job whose output says by itself whether each number counts once.
+struct Verified {
+    job: JobId,
+    counts: PathBuf,
+    numbers: PathBuf,
+    count: u64,
+}
+
+impl Verified {
+    async fn start(cluster: &mut Cluster, count: u64) -> anyhow::Result<Verified> {
+        let counts = cluster.directory().join("counts");
+        let numbers = cluster.directory().join("numbers");
+        let submission = Submission::new(job_file("checkpointed.yaml"))
+            .path("counts", &counts)
+            .path("numbers", &numbers)
+            .parameter("count", count);
+        let job = cluster.submit(&submission).await?;
+        cluster.wait_until_running(job).await?;
+        Ok(Verified {
+            job,
+            counts,
+            numbers,
+            count,
+        })
+    }
+
+    async fn checkpoints(&self, cluster: &mut Cluster) -> anyhow::Result<Value> {
+        cluster
+            .get(&format!("/v1/jobs/{}/checkpoints", self.job))
+            .await
+    }
+
+    /// Waits for a completed checkpoint above this number; returns its number.
+    async fn until_completed_above(
+        &self,
+        cluster: &mut Cluster,
+        number: u64,
+    ) -> anyhow::Result<u64> {
+        let what = format!("a checkpoint above {number}");
+        wait_for(&what, BOUND, async || {
+            let checkpoints = self.checkpoints(cluster).await?;
+            let newest = checkpoints["latest"]["completed"]["id"].as_u64();
+            let newest = newest.with_context(|| format!("{checkpoints}"))?;
+            ensure!(newest > number, "{checkpoints}");
+            anyhow::Ok(newest)
+        })
+        .await
+    }
+
+    /// Waits until a region was restored from a checkpoint at or above this number.
+    async fn until_restored_from(&self, cluster: &mut Cluster, number: u64) -> anyhow::Result<()> {
+        let what = format!("a restore from checkpoint {number} or a later one");
+        wait_for(&what, BOUND, async || {
+            let checkpoints = self.checkpoints(cluster).await?;
+            let restored = checkpoints["latest"]["restored"]["id"].as_u64();
+            ensure!(restored.is_some_and(|it| it >= number), "{checkpoints}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+
+    /// Waits for the end, and checks that each number counts once in both outputs.
+    async fn check_result(self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        cluster.wait_for_state(self.job, "FINISHED").await?;
+        let mut seen = vec![0_u32; usize::try_from(self.count)?];
+        let mut expected = BTreeMap::new();
+        for line in lines(&self.numbers)? {
+            let record: Value = serde_json::from_str(&line)?;
+            let field = |name: &str| record[name].as_u64().context("a number");
+            seen[usize::try_from(field("seq")?)?] += 1;
+            *expected.entry(field("key")?).or_insert(0_u64) += 1;
+        }
+        let wrong: Vec<_> = seen
+            .iter()
+            .enumerate()
+            .filter(|(_, it)| **it != 1)
+            .collect();
+        ensure!(wrong.is_empty(), "(number, times): {wrong:?}");
+        let mut counts = BTreeMap::new();
+        for line in lines(&self.counts)? {
+            let record: Value = serde_json::from_str(&line)?;
+            let field = |name: &str| record[name].as_u64().context("a number");
+            let before = counts.insert(field("key")?, field("count")?);
+            ensure!(before.is_none(), "two counts of one key: {line}");
+        }
+        ensure!(counts.len() == KEYS, "{} keys", counts.len());
+        ensure!(counts == expected, "{counts:?} are not {expected:?}");
+        cluster
+            .check_nothing_left(&[self.counts, self.numbers])
+            .await
+    }
+}
+
+fn lines(directory: &std::path::Path) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for file in visible_files(directory)? {
+        let content = std::fs::read_to_string(file)?;
+        lines.extend(content.lines().map(str::to_owned));
+    }
+    Ok(lines)
+}
+
+async fn a_killed_taskmanager_costs_what_was_read_since_the_last_checkpoint(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(2);
+    let mut cluster = builder.start().await?;
+    let job = Verified::start(&mut cluster, COUNT).await?;
+    let number = job.until_completed_above(&mut cluster, 3).await?;
+    cluster.taskmanager(0).kill();
+    cluster.taskmanager(0).start()?;
+    job.until_restored_from(&mut cluster, number).await?;
+    // The restored tasks take part in checkpoints again.
+    let number = job.until_completed_above(&mut cluster, number).await?;
+    job.until_completed_above(&mut cluster, number + 1).await?;
+    job.check_result(&mut cluster).await
+}
+
+async fn a_leader_that_dies_costs_no_checkpoint_and_no_task(kind: StoreKind) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.taskmanagers(2).start().await?;
+    let job = Verified::start(&mut cluster, COUNT).await?;
+    let number = job.until_completed_above(&mut cluster, 3).await?;
+    let before = cluster.attempts(job.job).await?;
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    let number = job.until_completed_above(&mut cluster, number).await?;
+    let after = cluster.attempts(job.job).await?;
+    ensure!(before.changed(&after) == 0, "{before:?}, {after:?}");
+    // What this leader completed is restored by the next one.
+    cluster.jobmanager(former.index).start()?;
+    let former = cluster.kill_leader().await?;
+    cluster.taskmanager(1).kill();
+    cluster.taskmanager(1).start()?;
+    cluster.successor_of(&former).await?;
+    job.until_restored_from(&mut cluster, number).await?;
+    job.check_result(&mut cluster).await
+}
+
+async fn taskmanagers_and_leaders_are_killed_again_and_again(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.taskmanagers(2).start().await?;
+    let job = Verified::start(&mut cluster, 2 * COUNT).await?;
+    let mut number = 0;
+    for round in 0..6 {
+        number = job.until_completed_above(&mut cluster, number).await?;
+        if round % 2 == 0 {
+            let former = cluster.kill_leader().await?;
+            cluster.successor_of(&former).await?;
+            cluster.jobmanager(former.index).start()?;
+        }
+        if round % 3 != 1 {
+            let killed = round % 2;
+            cluster.taskmanager(killed).kill();
+            cluster.taskmanager(killed).start()?;
+            job.until_restored_from(&mut cluster, number).await?;
+        }
+    }
+    job.check_result(&mut cluster).await
+}
