@@ -1,5 +1,5 @@
-//! How the end of a job is written: result and description replace graph, state and checkpoints. They are removed after the
-//! retention time.
+//! How the end of a job is written: result and description replace graph, state and checkpoints. They are removed
+//! after the retention time.
 
 use std::time::Duration;
 

@@ -88,8 +88,8 @@ impl Ending<'_> {
         self.events.add(kind, text.to_owned(), self.now_ms);
     }
 
-    /// Whether sources that may have read have to read from their beginning again and have not begun to. A region that is
-    /// restored from a snapshot goes on where that was taken.
+    /// Whether sources that may have read have to read from their beginning again and have not begun to. A region
+    /// that is restored from a snapshot goes on where that was taken.
     fn sources_start_again(&self) -> bool {
         let regions = self
             .record

@@ -7,8 +7,8 @@ use tanist_proto::v1 as pb;
 
 use super::{ExecutionGraph, as_index};
 
-/// The descriptor of a task that is placed, as are its producers. `restored_from` is the number of its region's snapshot;
-/// 0: it begins from the start. What the snapshot has of the task is filled in by the caller.
+/// The descriptor of a task that is placed, as are its producers. `restored_from` is the number of its region's
+/// snapshot; 0: it begins from the start. What the snapshot has of the task is filled in by the caller.
 pub fn task_deployment(
     graph: &ExecutionGraph,
     task: usize,
@@ -56,7 +56,7 @@ pub fn task_deployment(
         allocation_id: allocation.unwrap_or_default(),
         inputs: inputs.collect(),
         region: u32::try_from(this.region).unwrap_or(u32::MAX),
-        restore: (restored_from > 0).then(|| pb::TaskRestore {
+        restore: (restored_from > 0).then_some(pb::TaskRestore {
             number: restored_from,
             snapshot: None,
         }),

@@ -276,7 +276,12 @@ fn reported(subtask: u32, state: S) -> Event {
 fn the_checkpoints_are_told_what_happens_to_a_region_in_that_order() {
     let mut core = with_checkpoints(&placed(&one_region(), 2));
     let start = core.checkpoint_start();
-    let is_placed = |region: &RegionStart| matches!(region, RegionStart::Placed { generation: 2, places, .. } if places.len() == 4);
+    let is_placed = |region: &RegionStart| match region {
+        RegionStart::Placed {
+            generation, places, ..
+        } => (*generation, places.len()) == (2, 4),
+        _ => false,
+    };
     assert!(start.regions.iter().all(is_placed), "{start:?}");
     assert!(news(&mut core, Event::Started).is_empty());
     assert!(news(&mut core, registered(0, S::Running)).is_empty());
