@@ -130,6 +130,7 @@ mod tests {
             segments: vec![segment("7-2-0123456789abcdef")],
             channels: vec![segment("7-2-fedcba9876543210")],
             committables: vec![committable(b"part-1")],
+            output: Vec::new(),
         };
         let ended = pb::SubtaskSnapshot {
             vertex_id: "0000000000000000000000000000000a".to_owned(),

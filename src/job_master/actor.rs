@@ -99,11 +99,23 @@ async fn begin(
         }
         failpoint_of("job.recover", &context.graph.job_id).await;
     }
-    let finding = checkpointing::find(&options.checkpoints, &context);
-    let found = tokio::select! {
-        biased;
-        () = seen.to_stop() => return Ok(Begun::Stopped),
-        found = finding => found,
+    let found = {
+        let mut finding = std::pin::pin!(checkpointing::find(&options.checkpoints, &context));
+        loop {
+            let permit_ends = async {
+                match &permit {
+                    Some(permit) => tokio::time::sleep_until(permit.until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = seen.to_stop() => return Ok(Begun::Stopped),
+                found = &mut finding => break found,
+                // An object that can't be read at present delays this job alone.
+                () = permit_ends => permit = None,
+            }
+        }
     };
     let found = match found {
         Ok(found) => found,

@@ -1,13 +1,13 @@
 //! Tasks are restored from checkpoints: nothing is counted twice, nothing is lost, and no change of leaders costs a
 //! checkpoint or restarts a task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tanist_chaos::wordcount::visible_files;
-use tanist_chaos::{Cluster, StoreKind, Submission, wait_for};
+use tanist_chaos::{Cluster, JobView, StoreKind, Submission, wait_for};
 use tanist_proto::id::JobId;
 
 use crate::support::{BOUND, cluster_on, job_file};
@@ -19,7 +19,10 @@ on_stores! {
     }
 }
 on_stores! {
-    usually on anywhere(Embedded) { taskmanagers_and_leaders_are_killed_again_and_again }
+    usually on anywhere(Embedded) {
+        taskmanagers_and_leaders_are_killed_again_and_again,
+        a_sink_that_ended_before_its_region_was_restored_keeps_its_output,
+    }
 }
 
 /// Numbers altogether: at least ten seconds of work.
@@ -75,13 +78,20 @@ impl Verified {
         .await
     }
 
-    /// Waits until a region was restored from a checkpoint at or above this number.
-    async fn until_restored_from(&self, cluster: &mut Cluster, number: u64) -> anyhow::Result<()> {
-        let what = format!("a restore from checkpoint {number} or a later one");
+    /// When a region was restored last, as the present JobMaster knows.
+    async fn last_restore(&self, cluster: &mut Cluster) -> anyhow::Result<u64> {
+        let checkpoints = self.checkpoints(cluster).await?;
+        let restored = &checkpoints["latest"]["restored"];
+        Ok(restored["restore_timestamp"].as_u64().unwrap_or_default())
+    }
+
+    /// Waits until a region was restored from a checkpoint after this time. Its own snapshot may be older than the
+    /// newest checkpoint, of which other regions are a part.
+    async fn until_restored_after(&self, cluster: &mut Cluster, at_ms: u64) -> anyhow::Result<()> {
+        let what = format!("a restore from a checkpoint after {at_ms}");
         wait_for(&what, BOUND, async || {
-            let checkpoints = self.checkpoints(cluster).await?;
-            let restored = checkpoints["latest"]["restored"]["id"].as_u64();
-            ensure!(restored.is_some_and(|it| it >= number), "{checkpoints}");
+            let restored = self.last_restore(cluster).await?;
+            ensure!(restored > at_ms, "the last one was at {restored}");
             anyhow::Ok(())
         })
         .await
@@ -153,7 +163,7 @@ async fn a_killed_taskmanager_costs_what_was_read_since_the_last_checkpoint(
     let number = job.until_completed_above(&mut cluster, 3).await?;
     cluster.taskmanager(0).kill();
     cluster.taskmanager(0).start()?;
-    job.until_restored_from(&mut cluster, number).await?;
+    job.until_restored_after(&mut cluster, 0).await?;
     // The restored tasks take part in checkpoints again.
     let number = job.until_completed_above(&mut cluster, number).await?;
     job.until_completed_above(&mut cluster, number + 1).await?;
@@ -172,7 +182,7 @@ async fn a_leader_that_dies_costs_no_checkpoint_and_no_task(kind: StoreKind) -> 
     let before = cluster.attempts(job.job).await?;
     let former = cluster.kill_leader().await?;
     cluster.successor_of(&former).await?;
-    let number = job.until_completed_above(&mut cluster, number).await?;
+    job.until_completed_above(&mut cluster, number).await?;
     let after = cluster.attempts(job.job).await?;
     ensure!(before.changed(&after) == 0, "{before:?}, {after:?}");
     // What this leader completed is restored by the next one.
@@ -181,7 +191,7 @@ async fn a_leader_that_dies_costs_no_checkpoint_and_no_task(kind: StoreKind) -> 
     cluster.taskmanager(1).kill();
     cluster.taskmanager(1).start()?;
     cluster.successor_of(&former).await?;
-    job.until_restored_from(&mut cluster, number).await?;
+    job.until_restored_after(&mut cluster, 0).await?;
     job.check_result(&mut cluster).await
 }
 
@@ -205,10 +215,47 @@ async fn taskmanagers_and_leaders_are_killed_again_and_again(
         }
         if round % 3 != 1 {
             let killed = round % 2;
+            let before = job.last_restore(&mut cluster).await?;
             cluster.taskmanager(killed).kill();
             cluster.taskmanager(killed).start()?;
-            job.until_restored_from(&mut cluster, number).await?;
+            job.until_restored_after(&mut cluster, before).await?;
         }
     }
     job.check_result(&mut cluster).await
+}
+
+async fn a_sink_that_ended_before_its_region_was_restored_keeps_its_output(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.taskmanagers(2).slots(1);
+    let mut cluster = builder.start().await?;
+    let [short, all] = ["short", "all"].map(|name| cluster.directory().join(name));
+    let submission = Submission::new(job_file("ends-early.yaml"))
+        .path("short", &short)
+        .path("all", &all);
+    let job = cluster.submit(&submission).await?;
+    cluster.wait_until_running(job).await?;
+    let has_ended = |view: &JobView| !view.runs("short-out");
+    cluster
+        .wait_for_job(job, "to have read its short source", has_ended)
+        .await?;
+    let job = Verified {
+        job,
+        counts: short,
+        numbers: all,
+        count: 20_500,
+    };
+    let number = job.until_completed_above(&mut cluster, 0).await?;
+    job.until_completed_above(&mut cluster, number + 1).await?;
+    cluster.taskmanager(0).kill();
+    cluster.taskmanager(0).start()?;
+    job.until_restored_after(&mut cluster, 0).await?;
+    cluster.wait_for_state(job.job, "FINISHED").await?;
+    for (directory, expected) in [(&job.counts, 500), (&job.numbers, 20_500)] {
+        let lines = lines(directory)?;
+        let different: BTreeSet<&String> = lines.iter().collect();
+        let found = (lines.len(), different.len());
+        ensure!(found == (expected, expected), "{directory:?}: {found:?}");
+    }
+    cluster.check_nothing_left(&[job.counts, job.numbers]).await
 }

@@ -93,6 +93,9 @@ impl CheckpointControl {
             Phase::Running { has_source: false } | Phase::InputEnded { has_source: false } => {
                 return refused("it has no source");
             }
+            Phase::InputEnded { has_source: true } if self.has_saved(barrier.number) => {
+                return Answer::Injected(Ack {});
+            }
             Phase::InputEnded { has_source: true } => return Answer::SourceEnded(Ack {}),
             Phase::Running { has_source: true } => {}
         }

@@ -1,6 +1,6 @@
 //! What a task is restored from, as its deployment says it.
 
-use tanist_proto::v1::{SubtaskSnapshot, TaskDeployment};
+use tanist_proto::v1::{Committable, SubtaskSnapshot, TaskDeployment};
 
 use super::plan::PlanError;
 
@@ -11,8 +11,8 @@ pub(super) enum Beginning {
     Start,
     /// Behind what this snapshot covers.
     Snapshot(Box<SubtaskSnapshot>),
-    /// It had ended: it has nothing left to do.
-    Ended,
+    /// It had ended: it has nothing left to do, and this is the output of its sinks.
+    Ended(Vec<Committable>),
 }
 
 impl Beginning {
@@ -38,7 +38,7 @@ impl Beginning {
             )));
         }
         Ok(match snapshot.ended {
-            true => Beginning::Ended,
+            true => Beginning::Ended(snapshot.output),
             false => Beginning::Snapshot(Box::new(snapshot)),
         })
     }
@@ -82,7 +82,7 @@ mod tests {
         let expected = Beginning::Snapshot(Box::new(saved.clone()));
         assert_eq!(beginning(Some(saved)).expect("valid"), expected);
         let ended = beginning(Some(snapshot("v", 1, true)));
-        assert_eq!(ended.expect("valid"), Beginning::Ended);
+        assert_eq!(ended.expect("valid"), Beginning::Ended(Vec::new()));
     }
 
     #[test]

@@ -100,11 +100,11 @@ impl Run {
         let snapshot = match beginning? {
             Beginning::Start => None,
             Beginning::Snapshot(snapshot) => Some(snapshot),
-            Beginning::Ended => {
+            Beginning::Ended(output) => {
                 self.checkpoints.begin(plan.inputs.is_empty());
                 self.checkpoints.end_input();
                 self.status.send_replace(TaskStatus::Running);
-                return Ok(Vec::new());
+                return Ok(output);
             }
         };
         let uses_artifacts = plan.uses_artifacts(&*self.operators);

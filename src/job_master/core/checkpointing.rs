@@ -34,14 +34,25 @@ pub struct RestorePoints {
 pub(super) struct Checkpointing {
     /// None: the job takes no checkpoints, and has none.
     points: Option<Arc<RestorePoints>>,
+    /// Regions with a source that has no position: what it has read since its snapshot is lost by a restart.
+    without_positions: BTreeSet<usize>,
     is_end_told: bool,
 }
 
 impl Checkpointing {
     /// The checkpoints of a job when its JobMaster begins.
-    pub(super) fn new(points: Option<Arc<RestorePoints>>) -> Checkpointing {
+    pub(super) fn new(
+        points: Option<Arc<RestorePoints>>,
+        graph: &pb::JobGraph,
+        execution: &ExecutionGraph,
+    ) -> Checkpointing {
+        let without_positions = match points {
+            Some(_) => without_positions(graph, execution),
+            None => BTreeSet::new(),
+        };
         Checkpointing {
             points,
+            without_positions,
             is_end_told: false,
         }
     }
@@ -60,6 +71,11 @@ impl Checkpointing {
     pub(super) fn restored_from(&self, region: usize) -> u64 {
         let number = self.points.as_ref().and_then(|it| it.numbers.get(region));
         number.copied().unwrap_or_default()
+    }
+
+    /// Whether the next generation of a region goes on where its sources were, so that it loses no input.
+    pub(super) fn goes_on(&self, region: usize) -> bool {
+        self.restored_from(region) > 0 && !self.without_positions.contains(&region)
     }
 
     /// Whether a region must not be placed at present.
@@ -151,7 +167,7 @@ impl JobMasterCore {
             let is_present = durable.regions[region].generation == end.generation;
             if is_present && end.state() == ExecutionState::Finished {
                 let of_region = ends.entry(region).or_default();
-                of_region.push((task, task_end(end.highest_checkpoint)));
+                of_region.push((task, task_end(end.highest_checkpoint, &end.committables)));
             }
         }
         ends
@@ -211,12 +227,29 @@ impl JobMasterCore {
     }
 }
 
-/// The end of a task. Its output becomes visible with the end of the job, not with a checkpoint.
-pub(super) fn task_end(highest: u64) -> TaskEnd {
+/// The end of a task. Its output becomes visible with the end of the job, not with a checkpoint; the checkpoint keeps it
+/// until then.
+pub(super) fn task_end(highest: u64, output: &[pb::Committable]) -> TaskEnd {
     TaskEnd {
         highest,
         committables: Vec::new(),
+        output: output.to_vec(),
     }
+}
+
+/// The regions with a source that has no position.
+fn without_positions(graph: &pb::JobGraph, execution: &ExecutionGraph) -> BTreeSet<usize> {
+    let has_none = |operator: &pb::Operator| {
+        let spec = OperatorSpec::from_json(&operator.spec);
+        spec.map_or(true, |spec| {
+            spec.is_source() && !spec.declaration().has_position()
+        })
+    };
+    let vertices = graph.vertices.iter().enumerate();
+    vertices
+        .filter(|(_, vertex)| vertex.operators.iter().any(has_none))
+        .flat_map(|(number, _)| execution.regions_of(number))
+        .collect()
 }
 
 /// The regions that take no part in checkpoints, and why.

@@ -21,6 +21,8 @@ pub(super) struct DurableEffects<'a> {
     pub(super) task_managers: &'a mut TaskManagers,
     pub(super) dirty: &'a mut Dirty,
     pub(super) out: &'a mut Output,
+    /// Whether the job takes checkpoints, or has some.
+    pub(super) takes_checkpoints: bool,
     pub(super) now_ms: u64,
 }
 
@@ -59,7 +61,8 @@ impl DurableEffects<'_> {
         for (task_manager, tasks) in by_task_manager {
             let tasks = tasks.iter().map(|task| {
                 let number = restored_from.get(&self.graph.task(*task).region);
-                task_deployment(self.graph, *task, number.copied().unwrap_or_default())
+                let number = number.copied().unwrap_or_default();
+                task_deployment(self.graph, *task, number, self.takes_checkpoints)
             });
             let tasks = tasks.collect();
             if let Some(connection) = self.task_managers.connection(&task_manager) {

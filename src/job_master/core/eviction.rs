@@ -202,7 +202,7 @@ impl Eviction<'_> {
             ..
         } = &mut self.failover;
         let loses = |region: &usize| {
-            checkpointing.restored_from(*region) == 0 && would_lose_input(record, graph, *region)
+            !checkpointing.goes_on(*region) && would_lose_input(record, graph, *region)
         };
         if regions.iter().any(loses) {
             return;

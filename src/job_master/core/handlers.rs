@@ -112,6 +112,7 @@ impl JobMasterCore {
             task_managers: &mut self.task_managers,
             dirty: &mut self.dirty,
             out: &mut self.out,
+            takes_checkpoints: self.checkpointing.is_on(),
             now_ms,
         }
     }

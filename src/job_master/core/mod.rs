@@ -178,6 +178,7 @@ impl JobMasterCore {
         let failover = Failover::new(strategy, &options, kept.is_stop_first());
         let kept_failures = options.exception_history_size;
         let record = DurableRecord::new(state, epoch, kept_failures, &execution);
+        let checkpointing = Checkpointing::new(points, &graph, &execution);
         let mut core = JobMasterCore {
             job_graph: kept,
             is_recovered,
@@ -191,7 +192,7 @@ impl JobMasterCore {
             end: JobEnd::default(),
             moves: Moves::default(),
             coordinators,
-            checkpointing: Checkpointing::new(points),
+            checkpointing,
             job_events,
             decided_at_ms: 0,
             turn: 0,

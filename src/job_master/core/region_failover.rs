@@ -184,7 +184,7 @@ impl RegionFailover<'_> {
             if !runs || !given_up.insert(region) {
                 continue;
             }
-            let goes_on = self.checkpointing.restored_from(region) > 0;
+            let goes_on = self.checkpointing.goes_on(region);
             if !goes_on && would_lose_input(self.record, self.graph, region) {
                 fail_stopped(self.record);
                 return;

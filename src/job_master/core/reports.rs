@@ -434,7 +434,7 @@ impl Reports<'_> {
                 connection,
                 task,
                 generation: report.generation,
-                end: task_end(report.highest_checkpoint),
+                end: task_end(report.highest_checkpoint, &report.committables),
             });
         }
     }

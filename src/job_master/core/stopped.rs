@@ -99,7 +99,7 @@ impl Ending<'_> {
             .zip(self.graph.regions())
             .enumerate();
         let mut given_up = regions.filter(|(number, (state, _))| {
-            state.placed_before && self.checkpointing.restored_from(*number) == 0
+            state.placed_before && !self.checkpointing.goes_on(*number)
         });
         given_up.any(|(_, (_, region))| {
             let mut sources = region

@@ -127,6 +127,11 @@ pub trait Declaration: fmt::Debug {
         false
     }
 
+    /// Whether a source saves how far it has read, so that a restored one loses no input.
+    fn has_position(&self) -> bool {
+        true
+    }
+
     /// Whether it runs a program, whose state no checkpoint can save.
     fn runs_program(&self) -> bool {
         false

@@ -26,6 +26,10 @@ impl Declaration for SocketSource {
         StateUse::Saved
     }
 
+    fn has_position(&self) -> bool {
+        false
+    }
+
     fn role(&self) -> Role {
         Role::Source {
             bounded: !self.reconnect,

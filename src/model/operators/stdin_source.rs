@@ -20,6 +20,10 @@ impl Declaration for StdinSource {
         StateUse::Saved
     }
 
+    fn has_position(&self) -> bool {
+        false
+    }
+
     fn role(&self) -> Role {
         Role::Source { bounded: true }
     }

@@ -306,6 +306,7 @@ pub(super) fn spec(
             inputs: inputs.collect(),
             region: 0,
             restore: None,
+            takes_checkpoints: false,
         },
         cluster_incarnation: cluster(),
         epoch: EPOCH,

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
@@ -25,6 +26,9 @@ use crate::launcher::{TaskStart, TaskStatus};
 
 /// Ranges of one snapshot that are read at the same time.
 const MAX_CONCURRENT_READS: usize = 8;
+/// Pause after an object could not be read; it is doubled up to the longest one.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The place for objects. Opened when it is needed first: a TaskManager starts without it.
 #[derive(Debug)]
@@ -44,8 +48,8 @@ impl Storages {
     /// The objects of a job.
     async fn of(&self, cluster: &ClusterIncarnation, job: JobId) -> Result<CheckpointStorage> {
         let Some(place) = &self.place else {
-            let reason = "this TaskManager has no place for checkpoints: set execution.checkpointing.dir or \
-                          high-availability.storageDir";
+            let reason =
+                "this TaskManager has no place for checkpoints: set high-availability.storageDir";
             return Err(Error::Misconfigured(reason.into()));
         };
         let opening = self.opened.get_or_try_init(async || {
@@ -248,41 +252,63 @@ fn range(segment: &pb::StateSegment) -> Option<ObjectRange> {
     })
 }
 
-/// Fills in the contents of all segments.
+/// Fills in the contents of all segments. What can't be read at present is waited for; the caller ends this when the
+/// task is cancelled.
 async fn read(storages: &Storages, job: JobId, mut start: TaskStart) -> Restored {
-    let Some(restore) = &mut start.deployment.restore else {
-        return Ok(start);
-    };
-    let number = restore.number;
-    let failed = |object: &str, error: &Error| match error {
-        Error::Corrupt { .. } => {
-            format!("checkpoint {number} is damaged: its object {object} can't be used: {error}")
+    let mut pause = SHORTEST_PAUSE;
+    while let Some(restore) = &mut start.deployment.restore {
+        let number = restore.number;
+        let snapshot = restore.snapshot.get_or_insert_default();
+        let cluster = &start.cluster_incarnation;
+        let Err((object, error)) = fill_in(storages, cluster, job, snapshot).await else {
+            break;
+        };
+        match error {
+            error @ Error::Corrupt { .. } => {
+                return Err(format!(
+                    "checkpoint {number} is damaged: its object {object} can't be used: {error}"
+                ));
+            }
+            error @ Error::Misconfigured(_) => {
+                return Err(format!("checkpoint {number} can't be read here: {error}"));
+            }
+            error => tracing::warn!(
+                %job, checkpoint = number, object, %error,
+                "a checkpoint can't be read at present: its object may be intact; trying again"
+            ),
         }
-        error => format!(
-            "checkpoint {number} can't be read at present: its object {object} may be intact: {error}"
-        ),
-    };
-    let snapshot = restore.snapshot.get_or_insert_default();
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+    Ok(start)
+}
+
+/// Reads the contents of segments that name objects. The error names the object.
+async fn fill_in(
+    storages: &Storages,
+    cluster: &ClusterIncarnation,
+    job: JobId,
+    snapshot: &mut pb::SubtaskSnapshot,
+) -> std::result::Result<(), (String, Error)> {
     let ranges = ranges(snapshot);
-    let storage = storages.of(&start.cluster_incarnation, job).await;
-    let first = ranges
-        .first()
-        .map(|it| it.object.clone())
-        .unwrap_or_default();
-    let storage = storage.map_err(|error| failed(&first, &error))?;
+    let Some(first) = ranges.first().map(|it| it.object.clone()) else {
+        return Ok(());
+    };
+    let storage = storages.of(cluster, job).await;
+    let storage = storage.map_err(|error| (first, error))?;
     let reads = ranges.into_iter().map(|range| read_range(&storage, range));
     let reads: Vec<_> = reads.collect();
     let mut reads = stream::iter(reads).buffered(MAX_CONCURRENT_READS);
     let mut contents = Vec::new();
     while let Some((object, content)) = reads.next().await {
-        contents.push(content.map_err(|error| failed(&object, &error))?);
+        contents.push(content.map_err(|error| (object, error))?);
     }
     let segments = snapshot.segments.iter_mut().chain(&mut snapshot.channels);
     let in_objects = segments.filter(|segment| !segment.object.is_empty());
     for (segment, content) in in_objects.zip(contents) {
         segment.content = content.into();
     }
-    Ok(start)
+    Ok(())
 }
 
 async fn read_range(storage: &CheckpointStorage, range: ObjectRange) -> (String, Result<Bytes>) {

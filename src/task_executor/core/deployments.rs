@@ -139,6 +139,7 @@ impl Deployments<'_> {
         let begins = Beginning {
             cluster: cluster.clone(),
             restored_from: task.restore.as_ref().map_or(0, |it| it.number),
+            takes_checkpoints: task.takes_checkpoints,
         };
         known.admit(key, allocation, begins, deployment.timeouts, self.output)?;
         // A JobMaster that deploys into a slot has accepted it, even if its answer to the offer was lost.

@@ -34,6 +34,8 @@ pub struct Beginning {
     pub cluster: ClusterIncarnation,
     /// The checkpoint that it is restored from; 0: it begins from the start.
     pub restored_from: u64,
+    /// Whether what it does for checkpoints is reported.
+    pub takes_checkpoints: bool,
 }
 
 /// Whether the source of an execution can begin a checkpoint.
@@ -373,8 +375,11 @@ impl Job {
         let Beginning {
             cluster,
             restored_from,
+            takes_checkpoints,
         } = begins;
-        self.checkpoints.admit(execution, cluster, restored_from);
+        if takes_checkpoints {
+            self.checkpoints.admit(execution, cluster, restored_from);
+        }
         let older = execution.previous();
         let superseded = self.executions.cancel_up_to(older, timeouts);
         output.cancel(self.id, superseded);

@@ -234,6 +234,7 @@ impl Leader {
             inputs: Vec::new(),
             region: 0,
             restore: None,
+            takes_checkpoints: true,
         };
         pb::SubmitTasksRequest {
             sender: self.job_master_sender(),

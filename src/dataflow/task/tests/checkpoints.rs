@@ -186,13 +186,17 @@ async fn a_subtask_that_had_ended_opens_nothing_and_its_channel_ends() {
         let ended = SubtaskSnapshot {
             vertex_id: running.vertex_id.clone(),
             ended: true,
+            output: vec![Committable {
+                pending_path: "pending".to_owned(),
+                final_path: "final".to_owned(),
+            }],
             ..SubtaskSnapshot::default()
         };
+        let committables = ended.output.clone();
         drop(region);
 
         let from = (3, [ended, (*running).clone(), (*sink).clone()]);
         let region = Region::restore(at, Waiting::default(), Some(from)).await;
-        let committables = Vec::new();
         let ended = region.sources[0].ended().await;
         assert_eq!(ended, TaskStatus::Finished { committables });
         assert!(!region.feeds[0].is_open() && region.feeds[1].is_open());

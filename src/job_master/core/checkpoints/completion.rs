@@ -113,7 +113,7 @@ impl Completing<'_> {
         if !self.options.has_blob_store {
             return Err(format!(
                 "its state has {} bytes, and without a blob store that outlives the host {limit} are the limit: \
-                 set execution.checkpointing.dir",
+                 set high-availability.storageDir",
                 bytes.len()
             ));
         }
@@ -259,6 +259,7 @@ impl Completing<'_> {
             subtask: at.map_or(0, |at| at.subtask),
             ended: true,
             committables: end.map_or_else(Vec::new, |end| end.committables.clone()),
+            output: end.map_or_else(Vec::new, |end| end.output.clone()),
             ..pb::SubtaskSnapshot::default()
         }
     }

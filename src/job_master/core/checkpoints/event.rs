@@ -15,6 +15,8 @@ pub struct TaskEnd {
     pub highest: u64,
     /// Its last output.
     pub committables: Vec<pb::CheckpointCommittable>,
+    /// Its output that becomes visible when the job has finished.
+    pub output: Vec<pb::Committable>,
 }
 
 /// What a task has done for the highest number that it knows.

@@ -162,7 +162,9 @@ impl CheckpointCore {
     /// result of the job waits for it.
     pub fn is_all_committed(&self) -> bool {
         let newest = self.record.newest().map_or(0, |newest| newest.number);
-        let is_pending = self.record.writing().is_some() || self.put.is_running();
+        // What is put once the end is decided is not written.
+        let is_put = self.put.is_running() && !self.is_end_decided;
+        let is_pending = self.record.writing().is_some() || is_put;
         let has_finished = !self.is_end_decided && !self.unrecorded_ends().is_empty();
         self.commits.done() >= newest && !is_pending && !has_finished
     }
@@ -190,7 +192,8 @@ impl CheckpointCore {
                 Some(RestoredFrom::Start | RestoredFrom::Origin) => 0,
                 None => {
                     points.held.insert(region);
-                    0
+                    // A write can only raise it.
+                    self.record.newest_number(region)
                 }
             });
         }

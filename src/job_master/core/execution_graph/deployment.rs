@@ -9,10 +9,12 @@ use super::{ExecutionGraph, as_index};
 
 /// The descriptor of a task that is placed, as are its producers. `restored_from` is the number of its region's
 /// snapshot; 0: it begins from the start. What the snapshot has of the task is filled in by the caller.
+/// `takes_checkpoints`: the job does, or it has some.
 pub fn task_deployment(
     graph: &ExecutionGraph,
     task: usize,
     restored_from: u64,
+    takes_checkpoints: bool,
 ) -> pb::TaskDeployment {
     let this = graph.task(task);
     let allocation = this
@@ -60,6 +62,7 @@ pub fn task_deployment(
             number: restored_from,
             snapshot: None,
         }),
+        takes_checkpoints,
     }
 }
 
@@ -91,10 +94,15 @@ mod tests {
     fn a_forward_edge_gives_one_channel_and_every_other_edge_one_from_each_producer() {
         let mut graph = graph_of(&[("a", 3), ("b", 3)], &[(0, 1)]);
         let built = ExecutionGraph::build(&graph, MAX_REGIONS).expect("valid");
-        assert_eq!(task_deployment(&built, 4, 0).inputs[0].channels.len(), 3);
+        assert_eq!(
+            task_deployment(&built, 4, 0, false).inputs[0]
+                .channels
+                .len(),
+            3
+        );
         graph.edges[0].partitioning = pb::Partitioning::Forward.into();
         let built = ExecutionGraph::build(&graph, MAX_REGIONS).expect("valid");
-        let channels = &task_deployment(&built, 4, 0).inputs[0].channels;
+        let channels = &task_deployment(&built, 4, 0, false).inputs[0].channels;
         assert_eq!(
             channels
                 .iter()
@@ -102,7 +110,7 @@ mod tests {
                 .collect::<Vec<_>>(),
             [1]
         );
-        assert!(task_deployment(&built, 0, 0).inputs.is_empty());
+        assert!(task_deployment(&built, 0, 0, false).inputs.is_empty());
     }
 
     #[test]
@@ -110,7 +118,7 @@ mod tests {
         let graph = graph_of(&[("a", 2), ("b", 1)], &[]);
         let numbers = |max_regions| {
             let built = ExecutionGraph::build(&graph, max_regions).expect("valid");
-            (0..3).map(move |task| task_deployment(&built, task, 0).region)
+            (0..3).map(move |task| task_deployment(&built, task, 0, false).region)
         };
         assert!(numbers(2).eq([0, 0, 1]));
         assert!(numbers(3).eq([0, 1, 2]));

@@ -209,8 +209,7 @@ impl Checkpoints {
                 } else if !has_storage && pieces.total() > MOST_WITHOUT_STORAGE {
                     Progress::Declined(format!(
                         "its state has {} bytes, and without a place for checkpoints it can have \
-                         {MOST_WITHOUT_STORAGE}: set execution.checkpointing.dir or \
-                         high-availability.storageDir",
+                         {MOST_WITHOUT_STORAGE}: set high-availability.storageDir",
                         pieces.total()
                     ))
                 } else {

@@ -95,7 +95,7 @@ fn without_a_place_state_stays_in_the_report_unless_no_record_can_take_it() {
     checkpoints.update(&key, saved(5, 65_537), false);
     assert_eq!(states(&checkpoints), [(5, Pb::Declined)]);
     let reason = &checkpoints.reports()[0].reason;
-    assert!(reason.contains("execution.checkpointing.dir"), "{reason}");
+    assert!(reason.contains("high-availability.storageDir"), "{reason}");
 }
 
 #[test]

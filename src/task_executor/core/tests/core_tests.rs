@@ -264,6 +264,7 @@ fn submission(
             inputs: Vec::new(),
             region: 0,
             restore: None,
+            takes_checkpoints: true,
         }],
         graph_reference: None,
         stopping: false,

@@ -96,6 +96,7 @@ pub(super) fn end(highest: u64, part: &str, size: usize) -> TaskEnd {
     TaskEnd {
         highest,
         committables: vec![committable],
+        output: Vec::new(),
     }
 }
 

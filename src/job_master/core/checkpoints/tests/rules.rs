@@ -2,7 +2,7 @@
 
 use tanist_proto::v1 as pb;
 
-use super::super::{Effect, Event, TaskProgress, TaskReport};
+use super::super::{Effect, Event, TaskEnd, TaskProgress, TaskReport};
 use super::bench::{
     Bench, SINK, SOURCE, aborts, connection, end, finished, placed, record, report, saved, written,
 };
@@ -147,4 +147,23 @@ fn the_end_of_an_input_is_known_by_a_report_alone() {
     assert_eq!(bench.core.in_flight(0), Some(number));
     assert_eq!(aborts(&bench.pass(1_000)), [number]);
     assert_eq!(bench.core.in_flight(0), None);
+}
+
+#[test]
+fn a_snapshot_keeps_what_an_ended_task_has_for_the_end_of_the_job() {
+    let (mut bench, number) = Bench::with_number(1);
+    let output = vec![pb::Committable {
+        pending_path: "part-0.pending".to_owned(),
+        final_path: "part-0".to_owned(),
+    }];
+    let end = TaskEnd {
+        output: output.clone(),
+        ..TaskEnd::default()
+    };
+    bench.finish_task(SINK, end);
+    let (_, manifest) = written(&bench.acknowledge(SOURCE, number, 1)).expect("it is complete");
+    let manifest = manifest.expect("it stands in the record");
+    let ended = manifest.regions[0].subtasks.iter().find(|it| it.ended);
+    assert_eq!(ended.expect("the sink has ended").output, output);
+    assert!(manifest.uncommitted.is_empty(), "{manifest:?}");
 }

@@ -240,6 +240,7 @@ impl World {
         let end = TaskEnd {
             highest: execution.highest,
             committables: execution.last_parts(),
+            output: Vec::new(),
         };
         Event::TaskEnded {
             connection,
