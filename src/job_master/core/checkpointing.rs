@@ -227,8 +227,8 @@ impl JobMasterCore {
     }
 }
 
-/// The end of a task. Its output becomes visible with the end of the job, not with a checkpoint; the checkpoint keeps it
-/// until then.
+/// The end of a task. Its output becomes visible with the end of the job, not with a checkpoint, which keeps it until
+/// then.
 pub(super) fn task_end(highest: u64, output: &[pb::Committable]) -> TaskEnd {
     TaskEnd {
         highest,
