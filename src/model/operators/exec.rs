@@ -41,6 +41,10 @@ impl Declaration for Exec {
         StateUse::NotSaved(PROGRAM)
     }
 
+    fn runs_program(&self) -> bool {
+        true
+    }
+
     fn problems(&self) -> Vec<String> {
         self.0.problems(true)
     }
