@@ -124,6 +124,17 @@ async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task
     assert_eq!(contents, expected.collect::<Vec<_>>());
 }
 
+/// Deploys the next generation, which is restored from what was written for checkpoint 7.
+async fn deploy_restored(leader: &Leader, written: &pb::SubtaskSnapshot) {
+    let mut request = leader.deployment(0, 2, A1);
+    request.tasks[0].restore = Some(pb::TaskRestore {
+        number: 7,
+        snapshot: Some(written.clone()),
+    });
+    let answer = leader.task_executor().submit_tasks(request).await;
+    assert_eq!(answer.expect("is registered").refused, []);
+}
+
 #[tokio::test]
 async fn a_task_fails_whose_state_is_missing_and_the_cause_names_it() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -132,37 +143,38 @@ async fn a_task_fails_whose_state_is_missing_and_the_cause_names_it() {
     let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
     let written = report.snapshot.expect("a snapshot");
     let object = written.segments[0].object.clone();
-    for (is_there, what) in [(true, "is damaged"), (false, "at present")] {
-        let checkpoints = directory.path().join("checkpoints");
-        match is_there {
-            true => {
-                for cluster in std::fs::read_dir(&checkpoints).expect("a directory") {
-                    let job = cluster.expect("an entry").path().join(JOB.to_string());
-                    std::fs::remove_file(job.join(&object)).expect("it was there");
-                }
-            }
-            false => std::fs::remove_dir_all(&checkpoints).expect("it was there"),
-        }
-        let generation = if is_there { 2 } else { 3 };
-        let mut request = leader.deployment(0, generation, A1);
-        request.tasks[0].restore = Some(pb::TaskRestore {
-            number: 7,
-            snapshot: Some(written.clone()),
-        });
-        let answer = leader.task_executor().submit_tasks(request).await;
-        assert_eq!(answer.expect("is registered").refused, []);
-        let failed = leader.updated(pb::ExecutionState::Failed).await;
-        assert_eq!(
-            (failed.generation, failed.highest_checkpoint),
-            (generation, 7)
-        );
-        let cause = failed.cause;
-        assert!(
-            cause.contains("checkpoint 7") && cause.contains(&object),
-            "{cause}"
-        );
-        assert!(cause.contains(what), "{cause}");
+    let checkpoints = directory.path().join("checkpoints");
+    for cluster in std::fs::read_dir(&checkpoints).expect("a directory") {
+        let job = cluster.expect("an entry").path().join(JOB.to_string());
+        std::fs::remove_file(job.join(&object)).expect("it was there");
     }
+    deploy_restored(&leader, &written).await;
+    let failed = leader.updated(pb::ExecutionState::Failed).await;
+    assert_eq!((failed.generation, failed.highest_checkpoint), (2, 7));
+    for part in ["checkpoint 7", &object, "is damaged"] {
+        assert!(failed.cause.contains(part), "{}", failed.cause);
+    }
+}
+
+#[tokio::test]
+async fn state_that_can_not_be_read_at_present_is_waited_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut world, leader, task) = running_in(directory.path().to_owned()).await;
+    task.checkpoints.send_replace(saved(7));
+    let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
+    let written = report.snapshot.expect("a snapshot");
+    let [here, away] = ["checkpoints", "away"].map(|name| directory.path().join(name));
+    std::fs::rename(&here, &away).expect("it was there");
+    deploy_restored(&leader, &written).await;
+    let early = tokio::time::timeout(Duration::from_millis(300), world.next_started()).await;
+    assert!(early.is_err(), "its state is away");
+    std::fs::rename(&away, &here).expect("it was there");
+    let restored = world.next_started().await;
+    let restore = restored.start.deployment.restore.expect("a snapshot");
+    assert_eq!(
+        restore.snapshot.expect("there").segments[0].content.len(),
+        SIZE
+    );
 }
 
 #[tokio::test]
