@@ -206,7 +206,7 @@ impl Configuration {
         &self.options.restart_strategy
     }
 
-    /// Where checkpoints keep state, and when they are taken of jobs that don't say it.
+    /// When checkpoints are taken of jobs that don't say it.
     pub fn checkpoints(&self) -> &CheckpointOptions {
         &self.options.checkpoints
     }

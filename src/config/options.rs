@@ -48,7 +48,7 @@ pub struct ClusterOptions {
     pub restart_strategy: RestartStrategyOptions,
     /// Which tasks of a job restart after a failure.
     pub failover_strategy: FailoverStrategyType,
-    /// Checkpoints: where their state is kept, and when they are taken of jobs that don't say it.
+    /// When checkpoints are taken of jobs that don't say it.
     pub checkpoints: CheckpointOptions,
     /// The number of failures that are kept of a job.
     pub exception_history_size: NonZeroU32,
@@ -379,7 +379,7 @@ pub enum RestartStrategyOptions {
     },
 }
 
-/// Checkpoints of jobs. All but the storage can be set by each job.
+/// Checkpoints of jobs. All of it can be set by each job.
 #[derive(Debug, Clone)]
 pub struct CheckpointOptions {
     /// Time between the beginnings of two checkpoints, at least 10 ms. `None`: none are taken.

@@ -438,7 +438,7 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "state.checkpoints.dir",
-        "write `execution.checkpointing.dir`",
+        "state is kept in `high-availability.storageDir`: remove it",
     ),
     (
         "state.checkpoints.num-retained",

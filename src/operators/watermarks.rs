@@ -62,15 +62,25 @@ impl Watermarks {
 
     /// Emits the restored event time, so that no operator behind it waits for it.
     fn announce(&mut self, output: &mut Output) {
-        if !std::mem::take(&mut self.announces) {
-            return;
-        }
-        if let Some(watermark) = self.watermark {
-            output.signal(TimeSignal::Watermark(watermark));
-        }
-        if self.idle {
-            output.signal(TimeSignal::Idle);
-        }
+        announce(&mut self.announces, self.watermark, self.idle, output);
+    }
+}
+
+/// Emits a restored event time once, if that is due.
+pub(super) fn announce(
+    is_due: &mut bool,
+    watermark: Option<i64>,
+    is_idle: bool,
+    output: &mut Output,
+) {
+    if !std::mem::take(is_due) {
+        return;
+    }
+    if let Some(watermark) = watermark {
+        output.signal(TimeSignal::Watermark(watermark));
+    }
+    if is_idle {
+        output.signal(TimeSignal::Idle);
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::accumulator::{Accumulator, Cell, Cells};
 use super::aggregate_all::{Table, cells_of, load, save};
 use super::schema::column_of;
+use super::watermarks::announce;
 
 /// Name of the state with the watermark.
 const TIME: &str = "time";
@@ -78,15 +79,8 @@ impl WindowAggregate {
 
     /// Emits the restored event time, so that no operator behind it waits for it.
     fn announce(&mut self, output: &mut Output) {
-        if !std::mem::take(&mut self.announces) {
-            return;
-        }
-        if self.watermark > i64::MIN {
-            output.signal(TimeSignal::Watermark(self.watermark));
-        }
-        if self.idle {
-            output.signal(TimeSignal::Idle);
-        }
+        let watermark = (self.watermark > i64::MIN).then_some(self.watermark);
+        announce(&mut self.announces, watermark, self.idle, output);
     }
 
     /// Whether the window with this start was emitted.

@@ -17,11 +17,9 @@ use tanist_ha::election::ProcessId;
 use tanist_net::Port;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::trigger_answer::Answer as TriggerResult;
 use tanist_rpc::{RpcServer, Services, TonicConnector};
 use tanist_task_executor::{
-    CheckpointStatus, IsolationGuard, RunningTask, TaskLauncher, TaskStart, TaskStatus,
-    first_registration,
+    IsolationGuard, RunningTask, TaskLauncher, TaskStart, TaskStatus, first_registration,
 };
 use tanist_telemetry::ExitCode;
 use tokio::sync::watch;
@@ -196,18 +194,6 @@ impl RunningTask for EndlessTask {
 
     fn status(&self) -> watch::Receiver<TaskStatus> {
         self.status.subscribe()
-    }
-
-    fn trigger(&self, _: pb::CheckpointBarrier) -> TriggerResult {
-        TriggerResult::Refused("its state is not saved".to_owned())
-    }
-
-    fn abort_checkpoint(&self, _: u64) {}
-
-    fn decline_blocked(&self, _: &str) {}
-
-    fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
-        watch::channel(CheckpointStatus::default()).1
     }
 }
 

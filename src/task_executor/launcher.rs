@@ -55,7 +55,8 @@ pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
     }
 }
 
-/// A started task. Dropping it ends the task as soon as possible.
+/// A started task. Dropping it ends the task as soon as possible. The defaults are those of a task whose state is not
+/// saved.
 pub trait RunningTask: Send + fmt::Debug {
     /// Cancels it. Can be repeated.
     fn cancel(&self);
@@ -66,11 +67,15 @@ pub trait RunningTask: Send + fmt::Debug {
     /// Watches its status.
     fn status(&self) -> watch::Receiver<TaskStatus>;
     /// Begins a checkpoint at its source. Idempotent.
-    fn trigger(&self, barrier: pb::CheckpointBarrier) -> Answer;
+    fn trigger(&self, _barrier: pb::CheckpointBarrier) -> Answer {
+        Answer::Refused("its state is not saved".to_owned())
+    }
     /// Tells it that a checkpoint is aborted. Idempotent.
-    fn abort_checkpoint(&self, number: u64);
+    fn abort_checkpoint(&self, _number: u64) {}
     /// Makes it decline the checkpoint for which it blocks inputs, if there is one.
-    fn decline_blocked(&self, reason: &str);
+    fn decline_blocked(&self, _reason: &str) {}
     /// Watches what it has done for checkpoints. The last value before its end is published before the end.
-    fn checkpoints(&self) -> watch::Receiver<CheckpointStatus>;
+    fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
+        watch::channel(CheckpointStatus::default()).1
+    }
 }

@@ -70,11 +70,6 @@ impl CheckpointStorage {
         format!("{}/{}", self.blobs.location, self.directory)
     }
 
-    /// Whether the objects survive the loss of this host.
-    pub fn survives_host(&self) -> bool {
-        self.blobs.survives_host
-    }
-
     /// Stores an object under a name that was never used. After an error it may exist.
     pub async fn put(&self, object: &str, bytes: Bytes) -> Result<()> {
         self.blobs.check_marker().await?;

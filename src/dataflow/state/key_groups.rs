@@ -1,5 +1,7 @@
 //! The key groups of a subtask: a contiguous range, so that its keys are one range of hashes.
 
+use tanist_model::topology;
+
 use crate::key::{group_of_hash, key_hash};
 use crate::operator::OperatorContext;
 
@@ -15,9 +17,7 @@ pub struct KeyGroups {
 impl KeyGroups {
     /// The key groups of the operator's subtask.
     pub fn of(context: &OperatorContext) -> KeyGroups {
-        let vertex = context.vertex.to_string();
-        let mut vertices = context.graph.vertices.iter();
-        let vertex = vertices.find(|it| it.id == vertex);
+        let vertex = topology::vertex(&context.graph, context.vertex);
         let max_parallelism = vertex.map_or(0, |vertex| vertex.max_parallelism);
         KeyGroups::of_subtask(context.subtask, context.parallelism, max_parallelism)
     }

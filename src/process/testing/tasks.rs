@@ -9,8 +9,7 @@ use tanist_dataflow::{CoordinatorRequest, Requester};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
-use tanist_proto::v1::trigger_answer::Answer as TriggerResult;
-use tanist_task_executor::{CheckpointStatus, RunningTask, TaskLauncher, TaskStart, TaskStatus};
+use tanist_task_executor::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::history::{AttemptKey, Event};
@@ -249,18 +248,6 @@ impl RunningTask for ScriptedTask {
 
     fn status(&self) -> watch::Receiver<TaskStatus> {
         self.status.subscribe()
-    }
-
-    fn trigger(&self, _: pb::CheckpointBarrier) -> TriggerResult {
-        TriggerResult::Refused("its state is not saved".to_owned())
-    }
-
-    fn abort_checkpoint(&self, _: u64) {}
-
-    fn decline_blocked(&self, _: &str) {}
-
-    fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
-        watch::channel(CheckpointStatus::default()).1
     }
 }
 

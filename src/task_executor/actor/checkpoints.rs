@@ -14,6 +14,7 @@ use tanist_ha::blob::{BlobStore, CheckpointStorage, ObjectRange, object_name};
 use tanist_ha::election::ClusterIncarnation;
 use tanist_ha::error::{Error, Result};
 use tanist_ha::keys::Name;
+use tanist_ha::retry::Backoff;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::OnceCell;
@@ -26,7 +27,7 @@ use crate::launcher::{TaskStart, TaskStatus};
 
 /// Ranges of one snapshot that are read at the same time.
 const MAX_CONCURRENT_READS: usize = 8;
-/// Pause after an object could not be read; it is doubled up to the longest one.
+/// Pause after an object could not be read.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -255,7 +256,7 @@ fn range(segment: &pb::StateSegment) -> Option<ObjectRange> {
 /// Fills in the contents of all segments. What can't be read at present is waited for; the caller ends this when the
 /// task is cancelled.
 async fn read(storages: &Storages, job: JobId, mut start: TaskStart) -> Restored {
-    let mut pause = SHORTEST_PAUSE;
+    let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
     while let Some(restore) = &mut start.deployment.restore {
         let number = restore.number;
         let snapshot = restore.snapshot.get_or_insert_default();
@@ -277,8 +278,7 @@ async fn read(storages: &Storages, job: JobId, mut start: TaskStart) -> Restored
                 "a checkpoint can't be read at present: its object may be intact; trying again"
             ),
         }
-        tokio::time::sleep(pause).await;
-        pause = (2 * pause).min(LONGEST_PAUSE);
+        tokio::time::sleep(backoff.next_delay()).await;
     }
     Ok(start)
 }

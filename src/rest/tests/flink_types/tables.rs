@@ -354,91 +354,46 @@ const CHECKPOINT_STATISTICS: Type = Object(&[
     ("p99", Number),
     ("p999", Number),
 ]);
-pub(super) const CHECKPOINT: Type = Object(&[
-    ("className", OneOf(&["in_progress", "completed", "failed"])),
-    ("id", Long),
-    ("status", OneOf(&["IN_PROGRESS", "COMPLETED", "FAILED"])),
-    ("is_savepoint", Bool),
-    ("savepointFormat", Optional(&Text)),
-    ("trigger_timestamp", Long),
-    ("latest_ack_timestamp", Long),
-    ("checkpointed_size", Long),
-    ("state_size", Long),
-    ("end_to_end_duration", Long),
-    ("alignment_buffered", Long),
-    ("processed_data", Long),
-    ("persisted_data", Long),
-    ("num_subtasks", Int),
-    ("num_acknowledged_subtasks", Int),
-    (
-        "checkpoint_type",
-        OneOf(&[
-            "CHECKPOINT",
-            "UNALIGNED_CHECKPOINT",
-            "SAVEPOINT",
-            "SYNC_SAVEPOINT",
-        ]),
-    ),
-    ("tasks", Map(&Raw)),
-]);
-pub(super) const COMPLETED_CHECKPOINT: Type = Object(&[
-    ("className", OneOf(&["in_progress", "completed", "failed"])),
-    ("id", Long),
-    ("status", OneOf(&["IN_PROGRESS", "COMPLETED", "FAILED"])),
-    ("is_savepoint", Bool),
-    ("savepointFormat", Optional(&Text)),
-    ("trigger_timestamp", Long),
-    ("latest_ack_timestamp", Long),
-    ("checkpointed_size", Long),
-    ("state_size", Long),
-    ("end_to_end_duration", Long),
-    ("alignment_buffered", Long),
-    ("processed_data", Long),
-    ("persisted_data", Long),
-    ("num_subtasks", Int),
-    ("num_acknowledged_subtasks", Int),
-    (
-        "checkpoint_type",
-        OneOf(&[
-            "CHECKPOINT",
-            "UNALIGNED_CHECKPOINT",
-            "SAVEPOINT",
-            "SYNC_SAVEPOINT",
-        ]),
-    ),
-    ("tasks", Map(&Raw)),
-    ("external_path", Optional(&Text)),
-    ("discarded", Bool),
-]);
-pub(super) const FAILED_CHECKPOINT: Type = Object(&[
-    ("className", OneOf(&["in_progress", "completed", "failed"])),
-    ("id", Long),
-    ("status", OneOf(&["IN_PROGRESS", "COMPLETED", "FAILED"])),
-    ("is_savepoint", Bool),
-    ("savepointFormat", Optional(&Text)),
-    ("trigger_timestamp", Long),
-    ("latest_ack_timestamp", Long),
-    ("checkpointed_size", Long),
-    ("state_size", Long),
-    ("end_to_end_duration", Long),
-    ("alignment_buffered", Long),
-    ("processed_data", Long),
-    ("persisted_data", Long),
-    ("num_subtasks", Int),
-    ("num_acknowledged_subtasks", Int),
-    (
-        "checkpoint_type",
-        OneOf(&[
-            "CHECKPOINT",
-            "UNALIGNED_CHECKPOINT",
-            "SAVEPOINT",
-            "SYNC_SAVEPOINT",
-        ]),
-    ),
-    ("tasks", Map(&Raw)),
+/// The type of a checkpoint: what each has, and these further fields.
+macro_rules! checkpoint {
+    ($($field:expr),* $(,)?) => {
+        Object(&[
+            ("className", OneOf(&["in_progress", "completed", "failed"])),
+            ("id", Long),
+            ("status", OneOf(&["IN_PROGRESS", "COMPLETED", "FAILED"])),
+            ("is_savepoint", Bool),
+            ("savepointFormat", Optional(&Text)),
+            ("trigger_timestamp", Long),
+            ("latest_ack_timestamp", Long),
+            ("checkpointed_size", Long),
+            ("state_size", Long),
+            ("end_to_end_duration", Long),
+            ("alignment_buffered", Long),
+            ("processed_data", Long),
+            ("persisted_data", Long),
+            ("num_subtasks", Int),
+            ("num_acknowledged_subtasks", Int),
+            (
+                "checkpoint_type",
+                OneOf(&[
+                    "CHECKPOINT",
+                    "UNALIGNED_CHECKPOINT",
+                    "SAVEPOINT",
+                    "SYNC_SAVEPOINT",
+                ]),
+            ),
+            ("tasks", Map(&Raw)),
+            $($field),*
+        ])
+    };
+}
+pub(super) const CHECKPOINT: Type = checkpoint!();
+pub(super) const COMPLETED_CHECKPOINT: Type =
+    checkpoint!(("external_path", Optional(&Text)), ("discarded", Bool));
+pub(super) const FAILED_CHECKPOINT: Type = checkpoint!(
     ("failure_timestamp", Long),
     ("failure_message", Optional(&Text)),
-]);
+);
 pub(super) const CHECKPOINTS: Type = Object(&[
     (
         "counts",
