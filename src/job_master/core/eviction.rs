@@ -142,7 +142,8 @@ impl Eviction<'_> {
         }
     }
 
-    /// Adds regions to the move that were placed in its slots while it waited for slots.
+    /// Adds regions to the move that were placed in its slots while it waited for slots, and takes out those that have
+    /// nothing to move any more.
     fn join_move(&mut self) {
         let graph = &*self.failover.graph;
         let is_gone = |region: &usize| {
@@ -156,9 +157,11 @@ impl Eviction<'_> {
             return;
         }
         let by_slot = self.needs().regions_by_slot_to_leave();
+        let still_there: BTreeSet<usize> = by_slot.values().flatten().copied().collect();
         let mut together = BTreeSet::new();
         for region in self.moves.regions() {
-            if !together.contains(region) && graph.region(*region).phase.is_placed() {
+            // One whose tasks there have ended meanwhile has nothing to move, and must not run again.
+            if !together.contains(region) && still_there.contains(region) {
                 together.extend(self.regions_with_slots_of(*region, &by_slot));
             }
         }

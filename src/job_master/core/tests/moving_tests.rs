@@ -245,6 +245,18 @@ fn who_stops_first_does_not_go_back_to_who_still_stops_in_its_slot() {
 }
 
 #[test]
+fn what_finishes_while_its_move_waits_for_slots_does_not_run_again() {
+    let mut job = with_slots(&two_regions(), &["tm0", "tm1"]);
+    leaves(&mut job, &[("tm1", Leave::Moved)]);
+    for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
+        job.reports(name, vec![report(1, subtask, 1, S::Finished)]);
+    }
+    job.register("tm2", "1", vec![]);
+    assert_eq!(job.generations(), [1, 2]);
+    assert_no_failure(&job);
+}
+
+#[test]
 fn slots_that_came_for_a_move_are_for_what_is_moved() {
     let mut job = with_slots(&apart(&[1, 1]), &["tm0", "tm1"]);
     // The first region waits without a slot.
