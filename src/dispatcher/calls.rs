@@ -132,6 +132,22 @@ impl Calls {
                     Ok(pb::Ack {})
                 });
             }
+            Effect::TriggerSavepoint {
+                job,
+                request,
+                reply,
+            } => {
+                let job_master = self.job_master(job);
+                self.spawn_reply(reply, async move {
+                    let job_master = started(job, job_master)?;
+                    job_master.trigger_savepoint(*request).await?;
+                    Ok(pb::Ack {})
+                });
+            }
+            Effect::DisposeSavepoint { path, reply } => {
+                let text = format!("no savepoint is at {path}");
+                self.spawn_reply(reply, async { Err(GatewayError::NotFound(text)) });
+            }
             Effect::AnswerRetried { job, reply } => self.answer_retried(job, reply),
             Effect::RemoveJobMaster {
                 job,

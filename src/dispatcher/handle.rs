@@ -66,6 +66,8 @@ impl Command {
             Command::Submit { reply, .. } => drop(reply.send(Err(error))),
             Command::Cancel { reply, .. } => drop(reply.send(Err(error))),
             Command::StopJob { reply, .. } => drop(reply.send(Err(error))),
+            Command::TriggerSavepoint { reply, .. } => drop(reply.send(Err(error))),
+            Command::DisposeSavepoint { reply, .. } => drop(reply.send(Err(error))),
             Command::List { reply } => drop(reply.send(Err(error))),
             Command::Describe { reply, .. } => drop(reply.send(Err(error))),
             Command::JobMaster { reply, .. } => drop(reply.send(Err(error))),
@@ -291,6 +293,29 @@ impl DispatcherGateway for DispatcherHandle {
     async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack> {
         let job = job_of(&request.job_id)?;
         self.write(|reply| Command::StopJob { job, reply }).await
+    }
+
+    async fn trigger_savepoint(
+        &self,
+        request: pb::TriggerSavepointRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let job = job_of(&request.job_id)?;
+        let request = Box::new(request);
+        self.write(|reply| Command::TriggerSavepoint {
+            job,
+            request,
+            reply,
+        })
+        .await
+    }
+
+    async fn dispose_savepoint(
+        &self,
+        request: pb::DisposeSavepointRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let path = request.path;
+        self.write(|reply| Command::DisposeSavepoint { path, reply })
+            .await
     }
 
     async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {

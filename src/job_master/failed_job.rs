@@ -32,7 +32,11 @@ pub(super) async fn serve_failed(
                 return;
             }
             Some(Message::Gone(..)) => {}
-            Some(Message::Cancel(reply) | Message::StopJob(reply)) => {
+            Some(
+                Message::Cancel(reply)
+                | Message::StopJob(reply)
+                | Message::TriggerSavepoint(_, reply),
+            ) => {
                 drop(reply.send(Err(over())));
             }
             Some(Message::Request(request)) => request.refuse(over()),

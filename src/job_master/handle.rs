@@ -28,6 +28,7 @@ pub(super) enum Message {
     Gone(ResourceId, String),
     Cancel(Reply<()>),
     StopJob(Reply<()>),
+    TriggerSavepoint(Box<pb::TriggerSavepointRequest>, Reply<()>),
     Describe(Reply<pb::JobDetails>),
     ResultWritten(Reply<()>),
 }
@@ -107,6 +108,17 @@ impl JobMasterHandle {
     /// [`GatewayError::Conflict`] if the job ends in another way.
     pub async fn stop_job(&self) -> GatewayResult<()> {
         self.ask(Message::StopJob).await
+    }
+
+    /// Takes a savepoint of the job, and with it stops the job if the request says so. Returns once the request is
+    /// durable; [`GatewayError::Conflict`] if the job ends, or can have no savepoint.
+    pub async fn trigger_savepoint(
+        &self,
+        request: pb::TriggerSavepointRequest,
+    ) -> GatewayResult<()> {
+        let request = Box::new(request);
+        self.ask(|reply| Message::TriggerSavepoint(request, reply))
+            .await
     }
 
     /// The present state of the job.

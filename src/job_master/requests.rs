@@ -108,6 +108,11 @@ impl JobMasterActor {
                 add(&mut self.stops, reply);
                 self.note(Event::StopRequested);
             }
+            Message::TriggerSavepoint(_, reply) => {
+                let _ = reply.send(Err(GatewayError::Conflict(
+                    "savepoints are not taken yet".to_owned(),
+                )));
+            }
             Message::Describe(reply) => {
                 let _ = reply.send(Ok(self.details()));
             }

@@ -58,6 +58,20 @@ impl DispatcherGateway for ForwardingDispatcher {
         self.leader.list_jobs(request).await
     }
 
+    async fn trigger_savepoint(
+        &self,
+        request: pb::TriggerSavepointRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.leader.trigger_savepoint(request).await
+    }
+
+    async fn dispose_savepoint(
+        &self,
+        request: pb::DisposeSavepointRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.leader.dispose_savepoint(request).await
+    }
+
     async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails> {
         self.leader.describe_job(request).await
     }

@@ -182,6 +182,10 @@ impl JobMasterControl for Started {
         self.0.stop_job().await
     }
 
+    async fn trigger_savepoint(&self, request: pb::TriggerSavepointRequest) -> GatewayResult<()> {
+        self.0.trigger_savepoint(request).await
+    }
+
     async fn describe(&self) -> GatewayResult<pb::JobDetails> {
         self.0.describe().await
     }

@@ -137,8 +137,13 @@ pub(super) fn encode_barrier(barrier: CheckpointBarrier) -> Vec<u8> {
         number,
         newest,
         floor,
+        savepoint,
+        pause,
     } = barrier;
-    [number, newest, floor].map(u64::to_le_bytes).concat()
+    let flags = u64::from(savepoint) | u64::from(pause) << 1;
+    [number, newest, floor, flags]
+        .map(u64::to_le_bytes)
+        .concat()
 }
 
 /// Decodes the body of a [`FrameType::Barrier`]. Numbers are given out from 1 on, and what a barrier says about
@@ -147,11 +152,11 @@ pub(super) fn decode_barrier(body: &[u8]) -> io::Result<CheckpointBarrier> {
     let (words, []) = body.as_chunks::<8>() else {
         return Err(invalid(format!("a barrier of {} bytes", body.len())));
     };
-    let &[number, newest, floor] = words else {
+    let &[number, newest, floor, flags] = words else {
         return Err(invalid(format!("a barrier of {} bytes", body.len())));
     };
-    let [number, newest, floor] = [number, newest, floor].map(u64::from_le_bytes);
-    if newest >= number || floor > number {
+    let [number, newest, floor, flags] = [number, newest, floor, flags].map(u64::from_le_bytes);
+    if newest >= number || floor > number || flags > 3 {
         return Err(invalid(format!(
             "a barrier of checkpoint {number} with snapshot {newest} and floor {floor}"
         )));
@@ -160,6 +165,8 @@ pub(super) fn decode_barrier(body: &[u8]) -> io::Result<CheckpointBarrier> {
         number,
         newest,
         floor,
+        savepoint: flags & 1 != 0,
+        pause: flags & 2 != 0,
     })
 }
 
@@ -290,6 +297,7 @@ mod tests {
             number,
             newest,
             floor,
+            ..CheckpointBarrier::default()
         };
         for valid in [barrier(1, 0, 0), barrier(1, 0, 1), barrier(u64::MAX, 7, 3)] {
             let decoded = decode_barrier(&encode_barrier(valid));

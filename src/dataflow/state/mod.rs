@@ -16,7 +16,10 @@ mod segment;
 use std::collections::BTreeMap;
 
 use prost::Message;
-use tanist_proto::v1::{OperatorState, SmallState, SourcePosition, StateSegment, SubtaskSnapshot};
+use tanist_proto::v1::{
+    CheckpointBarrier, CheckpointCommittable, OperatorState, SmallState, SourcePosition,
+    StateSegment, SubtaskSnapshot,
+};
 
 pub use error::{StateError, StateProblem};
 pub use key_groups::KeyGroups;
@@ -29,12 +32,50 @@ const POSITION: &str = "position";
 /// What an operator or source saves.
 #[derive(Debug, Default)]
 pub struct Snapshot {
+    barrier: CheckpointBarrier,
     position: Option<Vec<u8>>,
     states: BTreeMap<&'static str, Vec<u8>>,
     segments: Vec<StateSegment>,
+    committables: Vec<(&'static str, Vec<u8>)>,
+    files: Vec<Vec<u8>>,
 }
 
 impl Snapshot {
+    /// An empty one, for a checkpoint.
+    pub fn of(barrier: CheckpointBarrier) -> Snapshot {
+        Snapshot {
+            barrier,
+            ..Snapshot::default()
+        }
+    }
+
+    /// The number of the checkpoint.
+    pub fn number(&self) -> u64 {
+        self.barrier.number
+    }
+
+    /// The number of the task's newest snapshot that is durable; 0: it has none.
+    pub fn newest(&self) -> u64 {
+        self.barrier.newest
+    }
+
+    /// Whether a savepoint is taken: a sink gives all that it has written to be committed with it.
+    pub fn is_savepoint(&self) -> bool {
+        self.barrier.savepoint
+    }
+
+    /// Adds output that becomes visible once the checkpoint is durable. `kind` says what `content` is, for whoever
+    /// commits it. A sink names the same output in each snapshot until one that has it is durable.
+    pub fn add_committable(&mut self, kind: &'static str, content: Vec<u8>) {
+        self.committables.push((kind, content));
+    }
+
+    /// Names a file outside the state that a restore needs, by its path as the system has it. It is not removed while
+    /// the checkpoint is retained.
+    pub fn keep_file(&mut self, path: Vec<u8>) {
+        self.files.push(path);
+    }
+
     /// Saves how far a source has read. Only the source interprets the bytes.
     pub fn save_position(&mut self, position: Vec<u8>) {
         self.position = Some(position);
@@ -107,6 +148,14 @@ impl Snapshot {
             ..segment
         });
         subtask.segments.extend(segments);
+        let committables = self.committables.into_iter();
+        let committables = committables.map(|(kind, content)| CheckpointCommittable {
+            uid: uid(),
+            kind: kind.to_owned(),
+            content,
+        });
+        subtask.committables.extend(committables);
+        subtask.files.extend(self.files);
     }
 }
 

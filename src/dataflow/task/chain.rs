@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Context;
 
-use tanist_proto::v1::{Committable, SubtaskSnapshot};
+use tanist_proto::v1::{CheckpointBarrier, Committable, SubtaskSnapshot};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -133,17 +133,18 @@ impl Chain {
     /// Saves the state of the source, if there is one, and then of the operators, in the order of the chain.
     pub(super) fn snapshot(
         &mut self,
+        barrier: CheckpointBarrier,
         source: Option<(&Place, &mut Box<dyn Source>)>,
         subtask: &mut SubtaskSnapshot,
     ) -> Result<(), TaskError> {
         if let Some((place, source)) = source {
-            let mut snapshot = Snapshot::default();
+            let mut snapshot = Snapshot::of(barrier);
             let saved = source.snapshot(&mut snapshot);
             saved.map_err(|error| place.error(error))?;
             snapshot.add_to(subtask, &place.uid);
         }
         for Link { place, operator } in &mut self.links {
-            let mut snapshot = Snapshot::default();
+            let mut snapshot = Snapshot::of(barrier);
             let saved = operator.snapshot(&mut snapshot);
             saved.map_err(|error| place.error(error))?;
             snapshot.add_to(subtask, &place.uid);

@@ -277,7 +277,7 @@ impl Run {
             subtask: self.spec.deployment.subtask,
             ..SubtaskSnapshot::default()
         };
-        let saved = Pace::default().step(|| chain.snapshot(source, &mut snapshot));
+        let saved = Pace::default().step(|| chain.snapshot(barrier, source, &mut snapshot));
         if let Err(error) = saved {
             let task = self.name();
             tracing::warn!(task, checkpoint = number, %error, "a task can't save its state");

@@ -39,6 +39,35 @@ impl<R: Replies> DispatcherCore<R> {
         self.out.acknowledge(reply, answer);
     }
 
+    /// Asks for a savepoint of the job.
+    pub(super) fn trigger_savepoint(
+        &mut self,
+        job: JobId,
+        request: Box<pb::TriggerSavepointRequest>,
+        reply: R::To<pb::Ack>,
+    ) {
+        let refusal = match self.jobs.get(job) {
+            None => no_such_job(job),
+            Some(Entry::Persisting(_) | Entry::Rebuilding(_)) => no_job_master(job),
+            // A suspended term decides nothing new.
+            Some(Entry::Running { .. }) if self.is_suspended() => suspended(),
+            Some(Entry::Running { .. }) => {
+                self.out.effect(Effect::TriggerSavepoint {
+                    job,
+                    request,
+                    reply,
+                });
+                return;
+            }
+            Some(Entry::Ended(ended)) => has_ended(job, ended.result().status()),
+            Some(Entry::Quarantined(known)) => GatewayError::Conflict(format!(
+                "job {job} is quarantined, so no savepoint can be taken of it: {}",
+                known.reason()
+            )),
+        };
+        self.out.acknowledge(reply, Err(refusal));
+    }
+
     /// Asks the job's sources to end, so that the job finishes.
     pub(super) fn stop_job(&mut self, job: JobId, reply: R::To<pb::Ack>) {
         let answer = match self.jobs.get(job) {

@@ -27,6 +27,13 @@ pub enum Command<R: Replies> {
     Cancel { job: JobId, reply: R::To<pb::Ack> },
     /// Ask the job's sources to end.
     StopJob { job: JobId, reply: R::To<pb::Ack> },
+    TriggerSavepoint {
+        job: JobId,
+        request: Box<pb::TriggerSavepointRequest>,
+        reply: R::To<pb::Ack>,
+    },
+    /// Remove a savepoint.
+    DisposeSavepoint { path: String, reply: R::To<pb::Ack> },
     /// Describe all jobs in short.
     List { reply: R::To<pb::ListJobsResponse> },
     /// Describe a job.
@@ -93,6 +100,7 @@ impl<R: Replies> Command<R> {
             Command::Submit { submission, .. } => Subject::Submission(submission),
             Command::Cancel { job, .. }
             | Command::StopJob { job, .. }
+            | Command::TriggerSavepoint { job, .. }
             | Command::Describe { job, .. }
             | Command::ResolveQuarantine { job, .. }
             | Command::JobMaster { job, .. } => Subject::Job(*job),
@@ -100,6 +108,7 @@ impl<R: Replies> Command<R> {
             Command::JobMasters { .. }
             | Command::TaskManagers { .. }
             | Command::DrainTaskManager { .. }
+            | Command::DisposeSavepoint { .. }
             | Command::StartCrashSuspects { .. }
             | Command::ReadResults { .. }
             | Command::Turn { .. } => Subject::Other,

@@ -88,6 +88,14 @@ pub enum Effect<R: Replies> {
     CancelByJobMaster { job: JobId, reply: R::To<pb::Ack> },
     /// Ask the job's JobMaster to stop it. It answers.
     StopByJobMaster { job: JobId, reply: R::To<pb::Ack> },
+    /// Answers as its JobMaster does.
+    TriggerSavepoint {
+        job: JobId,
+        request: Box<pb::TriggerSavepointRequest>,
+        reply: R::To<pb::Ack>,
+    },
+    /// Remove a savepoint.
+    DisposeSavepoint { path: String, reply: R::To<pb::Ack> },
     /// Answer whether the record of a running job has a retry of its quarantine.
     AnswerRetried { job: JobId, reply: R::To<pb::Ack> },
     /// Stop the rest of a broken JobMaster and withdraw its requirements, then read the job again.

@@ -31,6 +31,14 @@ impl<R: Replies> DispatcherCore<R> {
             Command::Submit { submission, reply } => self.submit(*submission, reply),
             Command::Cancel { job, reply } => self.cancel(job, reply),
             Command::StopJob { job, reply } => self.stop_job(job, reply),
+            Command::TriggerSavepoint {
+                job,
+                request,
+                reply,
+            } => self.trigger_savepoint(job, request, reply),
+            Command::DisposeSavepoint { path, reply } => {
+                self.out.effect(Effect::DisposeSavepoint { path, reply });
+            }
             Command::List { reply } => self.list(reply),
             Command::Describe { job, brief, reply } => self.describe(job, brief, reply),
             Command::JobMaster { job, reply } => {

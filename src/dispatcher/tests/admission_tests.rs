@@ -53,6 +53,10 @@ impl JobMasterControl for Scripted {
         Ok(())
     }
 
+    async fn trigger_savepoint(&self, _: pb::TriggerSavepointRequest) -> GatewayResult<()> {
+        unreachable!("no test takes a savepoint")
+    }
+
     async fn stop_job(&self) -> GatewayResult<()> {
         self.heard.lock().push("stop job");
         Ok(())

@@ -81,6 +81,10 @@ impl JobMasterControl for Scripted {
         Ok(())
     }
 
+    async fn trigger_savepoint(&self, _: pb::TriggerSavepointRequest) -> GatewayResult<()> {
+        unreachable!("no test takes a savepoint")
+    }
+
     async fn stop_job(&self) -> GatewayResult<()> {
         Ok(())
     }

@@ -26,11 +26,15 @@ impl JobMasterActor {
                 number,
                 newest,
                 floor,
+                is_savepoint,
+                pauses,
             } => {
                 let barrier = pb::CheckpointBarrier {
                     number,
                     newest,
                     floor,
+                    savepoint: is_savepoint,
+                    pause: pauses,
                 };
                 self.trigger(connection, (region, generation), tasks, barrier);
             }
@@ -76,6 +80,7 @@ impl JobMasterActor {
                 self.tell_checkpoints(Event::CommitFailed { number });
             }
             Effect::ForgetCommits { .. } => {}
+            Effect::AnswerSavepoint { .. } | Effect::CopySavepoint { .. } => {}
             Effect::Remove { removal, objects } => match self.checkpoint_storage() {
                 Some(storage) => {
                     self.io.spawn(remove(storage, removal, objects));

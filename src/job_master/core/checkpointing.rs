@@ -27,6 +27,8 @@ pub struct RestorePoints {
     pub held: BTreeSet<usize>,
     /// Whether the result of the job has to wait.
     pub has_uncommitted: bool,
+    /// The path of the savepoint with which the job stops, once that is durably complete.
+    pub stops_with: Option<String>,
 }
 
 /// The checkpoints as this core knows them; see the module.
@@ -167,7 +169,9 @@ impl JobMasterCore {
             let is_present = durable.regions[region].generation == end.generation;
             if is_present && end.state() == ExecutionState::Finished {
                 let of_region = ends.entry(region).or_default();
-                of_region.push((task, task_end(end.highest_checkpoint, &end.committables)));
+                let output = (&*end.checkpoint_committables, &*end.committables);
+                let end = task_end(end.highest_checkpoint, output.0, output.1);
+                of_region.push((task, end));
             }
         }
         ends
@@ -227,12 +231,16 @@ impl JobMasterCore {
     }
 }
 
-/// The end of a task. Its output becomes visible with the end of the job, not with a checkpoint, which keeps it until
-/// then.
-pub(super) fn task_end(highest: u64, output: &[pb::Committable]) -> TaskEnd {
+/// The end of a task. `committables` become visible with the manifest of its region's end, `output` with the end of the
+/// job; until then checkpoints keep it.
+pub(super) fn task_end(
+    highest: u64,
+    committables: &[pb::CheckpointCommittable],
+    output: &[pb::Committable],
+) -> TaskEnd {
     TaskEnd {
         highest,
-        committables: Vec::new(),
+        committables: committables.to_vec(),
         output: output.to_vec(),
     }
 }

@@ -160,6 +160,8 @@ impl JobMasterCore {
             if execution.enter(to, end.ended_at_ms) {
                 execution.cause.clone_from(&end.cause);
                 execution.committables.clone_from(&end.committables);
+                let committables = &end.checkpoint_committables;
+                execution.checkpoint_committables.clone_from(committables);
                 execution.highest_checkpoint = end.highest_checkpoint;
                 execution.is_recorded = true;
             } else {

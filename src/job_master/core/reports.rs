@@ -434,7 +434,11 @@ impl Reports<'_> {
                 connection,
                 task,
                 generation: report.generation,
-                end: task_end(report.highest_checkpoint, &report.committables),
+                end: task_end(
+                    report.highest_checkpoint,
+                    &report.checkpoint_committables,
+                    &report.committables,
+                ),
             });
         }
     }

@@ -48,6 +48,7 @@ impl TerminalStates<'_> {
                 state: execution.state.into(),
                 cause: execution.cause.clone(),
                 committables: execution.committables.clone(),
+                checkpoint_committables: execution.checkpoint_committables.clone(),
                 ended_at_ms: execution.ended_at_ms,
                 initializing_at_ms: execution.entered_at_ms(ExecutionState::Initializing),
                 running_at_ms: execution.entered_at_ms(ExecutionState::Running),

@@ -126,6 +126,20 @@ mod tests {
             not_called()
         }
 
+        async fn trigger_savepoint(
+            &self,
+            _: pb::TriggerSavepointRequest,
+        ) -> GatewayResult<pb::Ack> {
+            not_called()
+        }
+
+        async fn dispose_savepoint(
+            &self,
+            _: pb::DisposeSavepointRequest,
+        ) -> GatewayResult<pb::Ack> {
+            not_called()
+        }
+
         async fn drain_task_manager(
             &self,
             _: pb::DrainTaskManagerRequest,

@@ -48,6 +48,7 @@ pub(super) fn details() -> pb::CheckpointDetails {
         }],
         restored_from: 16,
         restored_at_ms: 16_500,
+        ..pb::CheckpointDetails::default()
     }
 }
 

@@ -163,6 +163,16 @@ impl DispatcherGateway for ScriptedDispatcher {
         })
     }
 
+    async fn trigger_savepoint(&self, _: pb::TriggerSavepointRequest) -> GatewayResult<pb::Ack> {
+        self.script()?;
+        Ok(pb::Ack {})
+    }
+
+    async fn dispose_savepoint(&self, _: pb::DisposeSavepointRequest) -> GatewayResult<pb::Ack> {
+        self.script()?;
+        Ok(pb::Ack {})
+    }
+
     async fn drain_task_manager(
         &self,
         request: pb::DrainTaskManagerRequest,

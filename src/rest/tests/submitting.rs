@@ -74,6 +74,7 @@ async fn a_graph_is_handed_to_the_leader_with_the_clients_token_and_deadline_of_
         deadline_ms: 123,
         graph_reference: None,
         deadline_epoch: 6,
+        restore: None,
     };
     assert_eq!(leader.submissions.lock().as_slice(), [expected]);
 

@@ -487,5 +487,6 @@ fn message(
         unrecoverable,
         ages: Vec::new(),
         highest_checkpoint: execution.highest_checkpoint,
+        checkpoint_committables: Vec::new(),
     }
 }

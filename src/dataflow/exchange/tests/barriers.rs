@@ -7,6 +7,7 @@ fn barrier(number: u64) -> CheckpointBarrier {
         number,
         newest: number - 1,
         floor: 1,
+        ..CheckpointBarrier::default()
     }
 }
 

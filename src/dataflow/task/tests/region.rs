@@ -180,6 +180,7 @@ pub(super) fn barrier(number: u64) -> CheckpointBarrier {
         number,
         newest: 0,
         floor: 1,
+        ..CheckpointBarrier::default()
     }
 }
 

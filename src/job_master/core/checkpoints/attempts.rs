@@ -76,6 +76,8 @@ impl Attempts<'_> {
                     number,
                     newest,
                     floor,
+                    is_savepoint: false,
+                    pauses: false,
                 });
             }
         }

@@ -229,6 +229,7 @@ impl Completing<'_> {
             uncommitted: self.uncommitted(&snapshots, &regions),
             regions: snapshots,
             coordinators: self.coordinators.to_vec(),
+            steps: Vec::new(),
         };
         Completion {
             manifest: Arc::new(manifest),

@@ -36,8 +36,12 @@ pub enum Effect {
         newest: u64,
         /// Snapshots name objects of that snapshot, and objects numbered from here on.
         floor: u64,
+        /// It is for a savepoint.
+        is_savepoint: bool,
+        /// Sources pause behind it.
+        pauses: bool,
     },
-    /// Tell tasks that a number is aborted.
+    /// Tell tasks that a number is aborted. Sources that paused behind it, or behind a lower one, go on.
     Abort {
         /// The TaskExecutor's connection.
         connection: Connection,
@@ -104,6 +108,23 @@ pub enum Effect {
         region: usize,
         /// Why.
         cause: String,
+    },
+    /// Answer a request for a savepoint: it is durable, or refused.
+    AnswerSavepoint {
+        /// Identifies the request.
+        trigger_id: String,
+        /// Why it is refused.
+        answer: Result<(), String>,
+    },
+    /// Copy a completed checkpoint, everything of which is committed, into a directory below this one. Repeated by each
+    /// JobMaster until its outcome is durable.
+    CopySavepoint {
+        /// Identifies the request.
+        trigger_id: String,
+        /// The checkpoint, which stays retained meanwhile.
+        number: u64,
+        /// The directory.
+        directory: String,
     },
     /// For people: a checkpoint is complete.
     Completed {

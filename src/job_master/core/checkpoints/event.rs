@@ -268,4 +268,18 @@ pub enum Event {
     Listed(Vec<String>),
     /// It is decided that the job is canceled or fails: no snapshot is written any more.
     EndDecided,
+    /// A client asks for a savepoint. A known trigger id is the same request.
+    SavepointRequested {
+        /// The request.
+        request: pb::TriggerSavepointRequest,
+        /// Milliseconds since 1970, for people.
+        at_ms: u64,
+    },
+    /// The copy of a savepoint is complete, or why there is none.
+    SavepointCopied {
+        /// Identifies the request.
+        trigger_id: String,
+        /// Its path.
+        outcome: Result<String, String>,
+    },
 }

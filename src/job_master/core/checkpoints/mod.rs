@@ -426,6 +426,7 @@ impl CheckpointCore {
             Event::EndDecided => {
                 self.is_end_decided = true;
             }
+            Event::SavepointRequested { .. } | Event::SavepointCopied { .. } => {}
         }
     }
 

@@ -58,6 +58,8 @@ pub struct Execution {
     pub cause: String,
     /// The output of its sinks that is to be committed.
     pub committables: Vec<pb::Committable>,
+    /// The output of its sinks that is committed with the end of its region.
+    pub checkpoint_committables: Vec<pb::CheckpointCommittable>,
     /// After its end: the highest checkpoint that it took up, declined, saw aborted or was restored from.
     pub highest_checkpoint: u64,
     /// Its last reported counters.
@@ -88,6 +90,7 @@ impl Execution {
             ended_at_ms: 0,
             cause: String::new(),
             committables: Vec::new(),
+            checkpoint_committables: Vec::new(),
             highest_checkpoint: 0,
             metrics: None,
             is_recorded: false,

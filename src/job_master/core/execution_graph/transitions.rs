@@ -98,6 +98,8 @@ impl ExecutionGraph {
     pub fn finish(&mut self, task: usize, report: &pb::ExecutionReport, now_ms: u64) -> bool {
         let execution = &mut self.tasks[task].execution;
         execution.committables.clone_from(&report.committables);
+        let committables = &report.checkpoint_committables;
+        execution.checkpoint_committables.clone_from(committables);
         execution.highest_checkpoint = report.highest_checkpoint;
         self.advance(task, ExecutionState::Finished, now_ms)
     }

@@ -201,6 +201,7 @@ fn trigger(
             number: 4,
             newest: 3,
             floor: 2,
+            ..pb::CheckpointBarrier::default()
         }),
         sources: vec![execution(generation).message()],
     };

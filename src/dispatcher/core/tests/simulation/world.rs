@@ -347,6 +347,8 @@ impl World {
             | Effect::ListTaskManagers { reply }
             | Effect::AnswerJobMaster { reply, .. }
             | Effect::AnswerJobMasters { reply, .. }
+            | Effect::TriggerSavepoint { reply, .. }
+            | Effect::DisposeSavepoint { reply, .. }
             | Effect::DrainTaskManager { reply, .. } => drop(self.answered(reply)),
             Effect::StartJobMaster { job, .. } => {
                 self.job_masters.insert(job, JobMaster::default());
@@ -401,6 +403,8 @@ impl World {
             Command::Submit { reply, .. }
             | Command::Cancel { reply, .. }
             | Command::StopJob { reply, .. }
+            | Command::TriggerSavepoint { reply, .. }
+            | Command::DisposeSavepoint { reply, .. }
             | Command::List { reply }
             | Command::Describe { reply, .. }
             | Command::JobMaster { reply, .. }

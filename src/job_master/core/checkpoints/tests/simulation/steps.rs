@@ -177,6 +177,7 @@ impl World {
                 number,
                 newest,
                 floor,
+                ..
             } => {
                 let barrier = Barrier {
                     number,

@@ -413,7 +413,9 @@ impl World {
                 let is_present = leader == self.present();
                 self.reached.aborted += u64::from(is_present);
             }
-            Effect::ForgetCommits { .. } => {}
+            Effect::ForgetCommits { .. }
+            | Effect::AnswerSavepoint { .. }
+            | Effect::CopySavepoint { .. } => {}
         }
         Ok(())
     }
