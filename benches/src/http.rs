@@ -47,6 +47,17 @@ impl Http {
         serde_json::from_slice(&body).with_context(|| format!("GET {address}{path}"))
     }
 
+    /// The text of a successful answer to `GET http://address/path`.
+    pub async fn text(&self, address: &str, path: &str) -> anyhow::Result<String> {
+        let request = Request::get(format!("http://{address}{path}")).body(Full::default())?;
+        let (status, body) = self.send(request).await?;
+        let body = text(&body);
+        if !status.is_success() {
+            bail!("GET {address}{path}: {status}: {body}");
+        }
+        Ok(body)
+    }
+
     /// The JSON of a successful answer to `POST http://address/path` with that JSON.
     pub async fn post(&self, address: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
         let request = Request::post(format!("http://{address}{path}"))

@@ -62,6 +62,31 @@ steps:
     discard: {}
 ";
 
+/// The same with checkpoints and a rate.
+pub const CHECKPOINTED_COUNT: &str = "version: 1
+name: checkpointed-count
+checkpoints:
+  interval: ${interval}
+parameters:
+  count:
+    description: How many records.
+  keys:
+    description: How many keys.
+  rate:
+    description: Records a second.
+  interval:
+    description: Time between two checkpoints.
+steps:
+  - name: numbers
+    datagen: { count: \"${count}\", keys: \"${keys}\", rate: \"${rate}\" }
+  - name: by-key
+    key-by: { columns: [key] }
+  - name: counts
+    count: { emit: updates }
+  - name: out
+    discard: {}
+";
+
 /// Submits a job file with parameters.
 pub async fn submit(
     http: &Http,

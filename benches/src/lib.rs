@@ -7,6 +7,7 @@
 pub mod adopted;
 pub mod beside_flink;
 pub mod busy;
+pub mod checkpoints;
 pub mod core_time;
 pub mod ended_jobs;
 pub mod failover;
@@ -75,13 +76,15 @@ pub enum Benchmark {
     Wordcount,
     /// Records counted by key per second, without reading files.
     KeyedCount,
+    /// The cost of checkpoints, and how long one takes.
+    Checkpoints,
     /// Tanist and Apache Flink in turns; only on request.
     BesideFlink,
 }
 
 impl Benchmark {
     /// All benchmarks, in the order in which they are run and shown.
-    pub const ALL: [Benchmark; 16] = [
+    pub const ALL: [Benchmark; 17] = [
         Benchmark::Startup,
         Benchmark::Memory,
         Benchmark::Failover,
@@ -97,6 +100,7 @@ impl Benchmark {
         Benchmark::Recovery,
         Benchmark::Wordcount,
         Benchmark::KeyedCount,
+        Benchmark::Checkpoints,
         Benchmark::BesideFlink,
     ];
 
@@ -131,6 +135,7 @@ impl Benchmark {
             Benchmark::Recovery => "Recovery",
             Benchmark::Wordcount => "Word count",
             Benchmark::KeyedCount => "Keyed count",
+            Benchmark::Checkpoints => "Checkpoints",
             Benchmark::BesideFlink => "Beside Flink",
         }
     }
@@ -153,6 +158,7 @@ impl Benchmark {
             Benchmark::Recovery => recovery::METHOD,
             Benchmark::Wordcount => throughput::WORDCOUNT_METHOD,
             Benchmark::KeyedCount => throughput::KEYED_COUNT_METHOD,
+            Benchmark::Checkpoints => checkpoints::METHOD,
             Benchmark::BesideFlink => beside_flink::METHOD,
         }
     }
@@ -254,6 +260,7 @@ async fn measure(
         Benchmark::Recovery => Box::pin(recovery::measure(store, options)).await,
         Benchmark::Wordcount => Box::pin(throughput::wordcount(store, options)).await,
         Benchmark::KeyedCount => Box::pin(throughput::keyed_count(store, options)).await,
+        Benchmark::Checkpoints => Box::pin(checkpoints::measure(store, options)).await,
         Benchmark::BesideFlink => Box::pin(beside_flink::measure(options)).await,
     }
 }

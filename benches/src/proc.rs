@@ -14,6 +14,8 @@ const MILLISECONDS_A_TICK: u64 = 10;
 pub struct Memory {
     /// Resident memory in bytes, mapped files included, as `ps` shows it.
     pub resident: u64,
+    /// The most that it was.
+    pub peak: u64,
     /// The part of it that belongs to no file.
     pub anonymous: u64,
     /// Number of threads.
@@ -51,6 +53,7 @@ pub fn memory(pid: u32) -> anyhow::Result<Memory> {
     };
     Ok(Memory {
         resident: field("VmRSS")? * 1024,
+        peak: field("VmHWM")? * 1024,
         anonymous: field("RssAnon")? * 1024,
         threads: field("Threads")?,
     })

@@ -10,12 +10,14 @@ use tanist_chaos::wordcount::visible_files;
 use tanist_chaos::{Cluster, JobView, StoreKind, Submission, wait_for};
 use tanist_proto::id::JobId;
 
-use crate::support::{BOUND, cluster_on, job_file};
+use crate::kill_at_every_step::{die_in_turns, kill_at};
+use crate::support::{BOUND, cluster_on, job_file, need_failpoints};
 
 on_stores! {
     each {
         a_killed_taskmanager_costs_what_was_read_since_the_last_checkpoint,
         a_leader_that_dies_costs_no_checkpoint_and_no_task,
+        leaders_that_die_at_each_step_of_a_checkpoint_cost_no_task,
     }
 }
 on_stores! {
@@ -192,6 +194,37 @@ async fn a_leader_that_dies_costs_no_checkpoint_and_no_task(kind: StoreKind) -> 
     cluster.taskmanager(1).start()?;
     cluster.successor_of(&former).await?;
     job.until_restored_after(&mut cluster, 0).await?;
+    job.check_result(&mut cluster).await
+}
+
+async fn leaders_that_die_at_each_step_of_a_checkpoint_cost_no_task(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let steps = [
+        "checkpoint.reserved",
+        "checkpoint.triggered",
+        "checkpoint.all-acknowledged",
+        "checkpoint.completed",
+    ];
+    let builder = cluster_on(kind)
+        .await?
+        .failpoints(1, &kill_at(steps[0]))
+        .taskmanagers(2)
+        .slots(1);
+    let mut cluster = builder.start().await?;
+    let job = Verified::start(&mut cluster, COUNT).await?;
+    job.until_completed_above(&mut cluster, 1).await?;
+    let before = cluster.attempts(job.job).await?;
+    let former = cluster.kill_leader().await?;
+    let former = cluster.jobmanager(former.index);
+    former.arm(kill_at(steps[1]));
+    former.start()?;
+    die_in_turns(&mut cluster, 1, &steps).await?;
+    let number = job.until_completed_above(&mut cluster, 1).await?;
+    job.until_completed_above(&mut cluster, number).await?;
+    let after = cluster.attempts(job.job).await?;
+    ensure!(before.changed(&after) == 0, "{before:?}, {after:?}");
     job.check_result(&mut cluster).await
 }
 

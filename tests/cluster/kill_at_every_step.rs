@@ -81,29 +81,15 @@ async fn a_job_that_is_canceled_ends_though_its_leaders_die_at_every_step(
 /// die at the one after that.
 async fn survives(store: StoreKind, kind: Kind, steps: &[&str]) -> anyhow::Result<()> {
     need_failpoints()?;
-    let kill = |step: &&str| format!("{step}=kill");
     let mut builder = cluster_on(store).await?;
     for (jobmanager, step) in steps.iter().take(2).enumerate() {
-        builder = builder.failpoints(jobmanager, &kill(step));
+        builder = builder.failpoints(jobmanager, &kill_at(step));
     }
     let mut cluster = builder.start().await?;
     let first = cluster.leader().await?;
     let life = Life::of(kind, &cluster.directory().join("job"))?;
     let client = client(&cluster, &addresses_of(&cluster), 1).await?;
-    let deaths = async {
-        for (number, step) in steps.iter().enumerate() {
-            let jobmanager = cluster.jobmanager(number % 2);
-            jobmanager.ended(BOUND).await?;
-            jobmanager.reached(step, BOUND).await?;
-            until_leading(&mut cluster, (number + 1) % 2).await?;
-            let jobmanager = cluster.jobmanager(number % 2);
-            if let Some(next) = steps.get(number + 2) {
-                jobmanager.arm(kill(next));
-            }
-            jobmanager.start()?;
-        }
-        anyhow::Ok(())
-    };
+    let deaths = die_in_turns(&mut cluster, 0, steps);
     let (status, ()) = tokio::try_join!(life.live(client.jobs()), deaths)?;
     let last = cluster.leader().await?;
     ensure!(
@@ -118,6 +104,33 @@ async fn survives(store: StoreKind, kind: Kind, steps: &[&str]) -> anyhow::Resul
         results.len() == 1 && results[0].status() == status,
         "{status:?}, and in the store {results:?}"
     );
+    Ok(())
+}
+
+/// The failpoint that kills a process at a step.
+pub(crate) fn kill_at(step: &str) -> String {
+    format!("{step}=kill")
+}
+
+/// Waits for the deaths of two JobManagers in turns, one a step, and starts them again. The first one and the other one
+/// are armed for the first two steps; the later ones are armed here.
+pub(crate) async fn die_in_turns(
+    cluster: &mut Cluster,
+    first: usize,
+    steps: &[&str],
+) -> anyhow::Result<()> {
+    for (number, step) in steps.iter().enumerate() {
+        let dying = (first + number) % 2;
+        let jobmanager = cluster.jobmanager(dying);
+        jobmanager.ended(BOUND).await?;
+        jobmanager.reached(step, BOUND).await?;
+        until_leading(cluster, 1 - dying).await?;
+        let jobmanager = cluster.jobmanager(dying);
+        if let Some(next) = steps.get(number + 2) {
+            jobmanager.arm(kill_at(next));
+        }
+        jobmanager.start()?;
+    }
     Ok(())
 }
 

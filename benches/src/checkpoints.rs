@@ -1,0 +1,176 @@
+//! What checkpoints cost, and how long one takes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tanist_chaos::cluster::Cluster;
+use tanist_chaos::store::{Store, StoreKind};
+use tokio::time::{Instant, sleep};
+
+use crate::BenchOptions;
+use crate::http::Http;
+use crate::jobs::{self, CHECKPOINTED_COUNT};
+use crate::memory::mebibytes;
+use crate::proc;
+use crate::report::Figure;
+use crate::samples::Unit;
+use crate::watch::{until_finished, until_running};
+
+pub(super) const METHOD: &str = "`datagen` (unthrottled) -> key-by -> count with each update emitted -> discard, one \
+TaskManager of 2 slots, parallelism 2, a fixed number of records; in turns with an interval that \
+is never over and with one each second. *Cost*: CPU time of the TaskManager. *Trigger to durable*: of each checkpoint of a job of 20,000 records a \
+second, one each 200 ms, as `/checkpoints` says. *Puts a checkpoint*: what etcd counts meanwhile \
+(`etcd_mvcc_put_total`), everything that the cluster writes included; *store*: the growth of its file \
+(`etcd_mvcc_db_total_size_in_bytes`), with no compaction.";
+
+const REPETITIONS: (usize, usize) = (3, 1);
+const RECORDS: (u64, u64) = (100_000_000, 2_000_000);
+const KEYS: [u64; 2] = [1_000, 100_000];
+/// Interval of a job that takes none while it runs.
+const NEVER: &str = "1d";
+/// A rate that no source reaches.
+const UNTHROTTLED: &str = "1000000000";
+const WATCHED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(4));
+const LOOK_EACH: Duration = Duration::from_millis(1_000);
+
+pub(super) async fn measure(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for keys in KEYS {
+        figures.extend(cost(store, options, keys).await?);
+    }
+    for keys in KEYS {
+        figures.extend(durations(store, options, keys).await?);
+    }
+    Ok(figures)
+}
+
+async fn start(store: Store, options: &BenchOptions) -> anyhow::Result<Cluster> {
+    let builder = options.cluster(store).jobmanagers(1).taskmanagers(1);
+    builder.slots(2).start().await
+}
+
+/// CPU time and memory of the TaskManager, without and with checkpoints.
+async fn cost(store: StoreKind, options: &BenchOptions, keys: u64) -> anyhow::Result<Vec<Figure>> {
+    let records = options.pick(RECORDS.0, RECORDS.1);
+    let variants = [("without", NEVER), ("each second", "1s")];
+    let mut figures = Vec::new();
+    for (name, _) in variants {
+        let figure = |what: &str, unit| Figure::new(format!("{keys} keys, {name}: {what}"), unit);
+        figures.push(figure("cost", Unit::CpuSecondsPerMillion));
+        figures.push(figure("TaskManager, peak", Unit::Mebibytes));
+    }
+    for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
+        for (variant, (_, interval)) in variants.into_iter().enumerate() {
+            let mut cluster = start(Store::shared(store).await?, options).await?;
+            let http = Http::default();
+            let leader = cluster.leader().await?;
+            let pid = cluster.taskmanager(0).pid().context("it runs")?;
+            let before = proc::total_cpu(pid)?;
+            let (count, keys) = (records.to_string(), keys.to_string());
+            let parameters = [
+                ("count", &*count),
+                ("keys", &*keys),
+                ("interval", interval),
+                ("rate", UNTHROTTLED),
+            ];
+            let rest = &leader.rest;
+            let job = jobs::submit(&http, rest, CHECKPOINTED_COUNT, 2, &parameters).await?;
+            until_finished(&http, rest, job).await?;
+            let cpu = proc::total_cpu(pid)?.saturating_sub(before);
+            figures[2 * variant].push(cpu.as_secs_f64() / (records as f64 / 1e6));
+            figures[2 * variant + 1].push(mebibytes(proc::memory(pid)?.peak));
+            cluster.discard();
+        }
+    }
+    Ok(figures)
+}
+
+/// What etcd says about itself.
+struct EtcdMetrics {
+    puts: f64,
+    bytes: f64,
+}
+
+async fn etcd_metrics(http: &Http, address: &str) -> anyhow::Result<EtcdMetrics> {
+    let text = http.text(address, "/metrics").await?;
+    let value = |name: &str| {
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));
+        let value = lines.find_map(|rest| rest.strip_prefix(' '));
+        let value = value.with_context(|| format!("etcd has no {name}"))?;
+        anyhow::Ok(value.parse()?)
+    };
+    Ok(EtcdMetrics {
+        puts: value("etcd_mvcc_put_total")?,
+        bytes: value("etcd_mvcc_db_total_size_in_bytes")?,
+    })
+}
+
+/// How long checkpoints take from their trigger until they are durable, and what they write to the store.
+async fn durations(
+    store: StoreKind,
+    options: &BenchOptions,
+    keys: u64,
+) -> anyhow::Result<Vec<Figure>> {
+    let name = |what: &str| format!("{keys} keys: {what}");
+    let mut duration = Figure::new(name("trigger to durable"), Unit::Milliseconds);
+    let mut size = Figure::new(name("state"), Unit::Kibibytes);
+    let own = Store::own(store).await?;
+    let endpoint = own.endpoint().to_owned();
+    let is_etcd = store == StoreKind::Etcd;
+    let mut cluster = start(own, options).await?;
+    let http = Http::default();
+    let leader = cluster.leader().await?;
+    let keys_text = keys.to_string();
+    let parameters = [
+        ("count", "100000000"),
+        ("keys", &*keys_text),
+        ("interval", "200ms"),
+        ("rate", "20000"),
+    ];
+    let rest = &leader.rest;
+    let job = jobs::submit(&http, rest, CHECKPOINTED_COUNT, 2, &parameters).await?;
+    until_running(&http, rest, job).await?;
+    let path = format!("/v1/jobs/{job}/checkpoints");
+    let before = match is_etcd {
+        true => Some(etcd_metrics(&http, &endpoint).await?),
+        false => None,
+    };
+    let mut completed: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
+    let until = Instant::now() + options.pick(WATCHED.0, WATCHED.1);
+    while Instant::now() < until {
+        sleep(LOOK_EACH).await;
+        let checkpoints = http.get(rest, &path).await?;
+        for checkpoint in checkpoints["history"].as_array().into_iter().flatten() {
+            if checkpoint["status"] == "COMPLETED" {
+                let number = checkpoint["id"].as_u64().context("a number")?;
+                let took = checkpoint["end_to_end_duration"].as_f64();
+                let bytes = checkpoint["state_size"].as_f64();
+                completed.insert(
+                    number,
+                    (took.context("a duration")?, bytes.context("a size")?),
+                );
+            }
+        }
+    }
+    ensure!(!completed.is_empty(), "no checkpoint is complete");
+    for (took, bytes) in completed.values() {
+        duration.push(*took);
+        size.push(bytes / 1024.0);
+    }
+    let mut figures = vec![duration, size];
+    if let Some(before) = before {
+        let after = etcd_metrics(&http, &endpoint).await?;
+        let count = completed.len() as f64;
+        let mut puts = Figure::new(name("puts a checkpoint"), Unit::Count);
+        puts.push((after.puts - before.puts) / count);
+        let mut growth = Figure::new(name("store, a checkpoint"), Unit::Kibibytes);
+        growth.push((after.bytes - before.bytes) / 1024.0 / count);
+        figures.extend([puts, growth]);
+    }
+    cluster.discard();
+    Ok(figures)
+}
