@@ -17,7 +17,8 @@ on_stores! {
     each {
         a_killed_taskmanager_costs_what_was_read_since_the_last_checkpoint,
         a_leader_that_dies_costs_no_checkpoint_and_no_task,
-        leaders_that_die_at_each_step_of_a_checkpoint_cost_no_task,
+        leaders_that_die_when_they_trigger_a_checkpoint_cost_no_task,
+        leaders_that_die_when_they_complete_a_checkpoint_cost_no_task,
     }
 }
 on_stores! {
@@ -197,16 +198,26 @@ async fn a_leader_that_dies_costs_no_checkpoint_and_no_task(kind: StoreKind) -> 
     job.check_result(&mut cluster).await
 }
 
-async fn leaders_that_die_at_each_step_of_a_checkpoint_cost_no_task(
+async fn leaders_that_die_when_they_trigger_a_checkpoint_cost_no_task(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
+    costs_no_task(kind, ["checkpoint.reserved", "checkpoint.triggered"]).await
+}
+
+async fn leaders_that_die_when_they_complete_a_checkpoint_cost_no_task(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    costs_no_task(
+        kind,
+        ["checkpoint.all-acknowledged", "checkpoint.completed"],
+    )
+    .await
+}
+
+/// The first leader is killed between two checkpoints, the next ones at these steps of one. A job whose leaders die more
+/// often in so short a time is quarantined.
+async fn costs_no_task(kind: StoreKind, steps: [&str; 2]) -> anyhow::Result<()> {
     need_failpoints()?;
-    let steps = [
-        "checkpoint.reserved",
-        "checkpoint.triggered",
-        "checkpoint.all-acknowledged",
-        "checkpoint.completed",
-    ];
     let builder = cluster_on(kind)
         .await?
         .failpoints(1, &kill_at(steps[0]))
