@@ -23,6 +23,8 @@ pub struct Submission {
     pub file: PathBuf,
     /// Its parameters.
     pub parameters: Vec<(String, String)>,
+    /// Further arguments of the client.
+    pub arguments: Vec<String>,
 }
 
 impl Submission {
@@ -32,7 +34,16 @@ impl Submission {
             job: JobId::random(),
             file: file.into(),
             parameters: Vec::new(),
+            arguments: Vec::new(),
         }
+    }
+
+    /// Adds arguments of the client.
+    #[must_use]
+    pub fn arguments(mut self, arguments: &[&str]) -> Submission {
+        let arguments = arguments.iter().map(|it| (*it).to_owned());
+        self.arguments.extend(arguments);
+        self
     }
 
     /// Sets a parameter.
@@ -51,7 +62,7 @@ impl Submission {
 
     /// Submits the job through the JobManager at `address`; returns when the client ends.
     pub async fn submit(&self, cli: &Cli, address: &str) -> anyhow::Result<CliOutput> {
-        let arguments = self.arguments(address);
+        let arguments = self.detached_arguments(address);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         cli.run(&arguments).await
     }
@@ -66,11 +77,12 @@ impl Submission {
         for (name, value) in &self.parameters {
             arguments.extend(["--param".to_owned(), format!("{name}={value}")]);
         }
+        arguments.extend(self.arguments.iter().cloned());
         arguments.push(self.file.to_string_lossy().into_owned());
         arguments
     }
 
-    fn arguments(&self, address: &str) -> Vec<String> {
+    fn detached_arguments(&self, address: &str) -> Vec<String> {
         let mut arguments = self.attached_arguments();
         arguments.extend(["--detached", "--address", address].map(str::to_owned));
         arguments

@@ -1,17 +1,14 @@
 //! Tasks are restored from checkpoints: nothing is counted twice, nothing is lost, and no change of leaders costs a
 //! checkpoint or restarts a task.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 
-use anyhow::{Context as _, ensure};
-use serde_json::Value;
-use tanist_chaos::wordcount::visible_files;
-use tanist_chaos::{Cluster, JobView, StoreKind, Submission, wait_for};
-use tanist_proto::id::JobId;
+use anyhow::ensure;
+use tanist_chaos::{Cluster, JobView, StoreKind, Submission};
 
 use crate::kill_at_every_step::{die_in_turns, kill_at};
-use crate::support::{BOUND, cluster_on, job_file, need_failpoints};
+use crate::support::{cluster_on, job_file, need_failpoints};
+use crate::verified::{COUNT, Verified, lines};
 
 on_stores! {
     each {
@@ -24,133 +21,9 @@ on_stores! {
 on_stores! {
     usually on anywhere(Embedded) {
         taskmanagers_and_leaders_are_killed_again_and_again,
+        output_of_checkpoints_is_visible_once_whoever_is_killed,
         a_sink_that_ended_before_its_region_was_restored_keeps_its_output,
     }
-}
-
-/// Numbers altogether: at least ten seconds of work.
-const COUNT: u64 = 20_000;
-const KEYS: usize = 50;
-
-/// A job whose output says by itself whether each number counts once.
-struct Verified {
-    job: JobId,
-    counts: PathBuf,
-    numbers: PathBuf,
-    count: u64,
-}
-
-impl Verified {
-    async fn start(cluster: &mut Cluster, count: u64) -> anyhow::Result<Verified> {
-        let counts = cluster.directory().join("counts");
-        let numbers = cluster.directory().join("numbers");
-        let submission = Submission::new(job_file("checkpointed.yaml"))
-            .path("counts", &counts)
-            .path("numbers", &numbers)
-            .parameter("count", count);
-        let job = cluster.submit(&submission).await?;
-        cluster.wait_until_running(job).await?;
-        Ok(Verified {
-            job,
-            counts,
-            numbers,
-            count,
-        })
-    }
-
-    async fn checkpoints(&self, cluster: &mut Cluster) -> anyhow::Result<Value> {
-        cluster
-            .get(&format!("/v1/jobs/{}/checkpoints", self.job))
-            .await
-    }
-
-    /// Waits for a completed checkpoint above this number; returns its number.
-    async fn until_completed_above(
-        &self,
-        cluster: &mut Cluster,
-        number: u64,
-    ) -> anyhow::Result<u64> {
-        let what = format!("a checkpoint above {number}");
-        wait_for(&what, BOUND, async || {
-            let checkpoints = self.checkpoints(cluster).await?;
-            let newest = checkpoints["latest"]["completed"]["id"].as_u64();
-            let newest = newest.with_context(|| format!("{checkpoints}"))?;
-            ensure!(newest > number, "{checkpoints}");
-            anyhow::Ok(newest)
-        })
-        .await
-    }
-
-    /// When a region was restored last, as the present JobMaster knows.
-    async fn last_restore(&self, cluster: &mut Cluster) -> anyhow::Result<u64> {
-        let checkpoints = self.checkpoints(cluster).await?;
-        let restored = &checkpoints["latest"]["restored"];
-        Ok(restored["restore_timestamp"].as_u64().unwrap_or_default())
-    }
-
-    /// Waits until a region was restored from a checkpoint after this time. Its own snapshot may be older than the
-    /// newest checkpoint, of which other regions are a part.
-    async fn until_restored_after(&self, cluster: &mut Cluster, at_ms: u64) -> anyhow::Result<()> {
-        let what = format!("a restore from a checkpoint after {at_ms}");
-        wait_for(&what, BOUND, async || {
-            let restored = self.last_restore(cluster).await?;
-            ensure!(restored > at_ms, "the last one was at {restored}");
-            anyhow::Ok(())
-        })
-        .await
-    }
-
-    /// Waits for the end, and checks that each number counts once in both outputs.
-    async fn check_result(self, cluster: &mut Cluster) -> anyhow::Result<()> {
-        cluster.wait_for_state(self.job, "FINISHED").await?;
-        let mut seen = vec![0_u32; usize::try_from(self.count)?];
-        let mut expected = BTreeMap::new();
-        for line in lines(&self.numbers)? {
-            let [seq, key, _value] = fields(&line)?;
-            seen[usize::try_from(seq)?] += 1;
-            *expected.entry(key).or_insert(0) += 1;
-        }
-        let wrong: Vec<_> = seen
-            .iter()
-            .enumerate()
-            .filter(|(_, it)| **it != 1)
-            .collect();
-        let some = &wrong[..wrong.len().min(20)];
-        ensure!(
-            wrong.is_empty(),
-            "{} (number, times): {some:?}",
-            wrong.len()
-        );
-        let mut counts = BTreeMap::new();
-        for line in lines(&self.counts)? {
-            let [key, count] = fields(&line)?;
-            let before = counts.insert(key, count);
-            ensure!(before.is_none(), "two counts of one key: {line}");
-        }
-        ensure!(counts.len() == KEYS, "{} keys", counts.len());
-        ensure!(counts == expected, "{counts:?} are not {expected:?}");
-        cluster
-            .check_nothing_left(&[self.counts, self.numbers])
-            .await
-    }
-}
-
-/// The columns of a record in a file.
-fn fields<const COUNT: usize>(line: &str) -> anyhow::Result<[i64; COUNT]> {
-    let columns = line.split(' ').map(str::parse);
-    let columns: Vec<i64> = columns.collect::<Result<_, _>>()?;
-    let count = columns.len();
-    let columns = columns.try_into();
-    columns.map_err(|_| anyhow::anyhow!("{count} columns: {line}"))
-}
-
-fn lines(directory: &std::path::Path) -> anyhow::Result<Vec<String>> {
-    let mut lines = Vec::new();
-    for file in visible_files(directory)? {
-        let content = std::fs::read_to_string(file)?;
-        lines.extend(content.lines().map(str::to_owned));
-    }
-    Ok(lines)
 }
 
 async fn a_killed_taskmanager_costs_what_was_read_since_the_last_checkpoint(
@@ -249,9 +122,26 @@ async fn taskmanagers_and_leaders_are_killed_again_and_again(
         .start()
         .await?;
     let job = Verified::start(&mut cluster, 2 * COUNT).await?;
+    kill_in_rounds(&mut cluster, &job).await?;
+    job.check_result(&mut cluster).await
+}
+
+async fn output_of_checkpoints_is_visible_once_whoever_is_killed(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.taskmanagers(2).slots(1);
+    let mut cluster = builder.start().await?;
+    let job = Verified::start_committing(&mut cluster, 2 * COUNT).await?;
+    job.until_visible().await?;
+    kill_in_rounds(&mut cluster, &job).await?;
+    job.check_result(&mut cluster).await
+}
+
+/// Kills leaders, TaskManagers, and both, each after another checkpoint.
+async fn kill_in_rounds(cluster: &mut Cluster, job: &Verified) -> anyhow::Result<()> {
     let mut number = 0;
     for round in 0..6 {
-        number = job.until_completed_above(&mut cluster, number).await?;
+        number = job.until_completed_above(cluster, number).await?;
         if round % 2 == 0 {
             let former = cluster.kill_leader().await?;
             cluster.successor_of(&former).await?;
@@ -259,13 +149,13 @@ async fn taskmanagers_and_leaders_are_killed_again_and_again(
         }
         if round % 3 != 1 {
             let killed = round % 2;
-            let before = job.last_restore(&mut cluster).await?;
+            let before = job.last_restore(cluster).await?;
             cluster.taskmanager(killed).kill();
             cluster.taskmanager(killed).start()?;
-            job.until_restored_after(&mut cluster, before).await?;
+            job.until_restored_after(cluster, before).await?;
         }
     }
-    job.check_result(&mut cluster).await
+    Ok(())
 }
 
 async fn a_sink_that_ended_before_its_region_was_restored_keeps_its_output(
@@ -285,8 +175,7 @@ async fn a_sink_that_ended_before_its_region_was_restored_keeps_its_output(
         .await?;
     let job = Verified {
         job,
-        counts: short,
-        numbers: all,
+        outputs: vec![[short, all]],
         count: 20_500,
     };
     let number = job.until_completed_above(&mut cluster, 0).await?;
@@ -295,11 +184,11 @@ async fn a_sink_that_ended_before_its_region_was_restored_keeps_its_output(
     cluster.taskmanager(0).start()?;
     job.until_restored_after(&mut cluster, 0).await?;
     cluster.wait_for_state(job.job, "FINISHED").await?;
-    for (directory, expected) in [(&job.counts, 500), (&job.numbers, 20_500)] {
+    for (directory, expected) in job.outputs[0].iter().zip([500, 20_500]) {
         let lines = lines(directory)?;
         let different: BTreeSet<&String> = lines.iter().collect();
         let found = (lines.len(), different.len());
         ensure!(found == (expected, expected), "{directory:?}: {found:?}");
     }
-    cluster.check_nothing_left(&[job.counts, job.numbers]).await
+    cluster.check_nothing_left(&job.outputs.concat()).await
 }

@@ -1,0 +1,111 @@
+//! Savepoints: a job is stopped with one, and another job goes on where it was. Nothing is lost, and nothing is in the
+//! output twice.
+
+use std::path::Path;
+
+use anyhow::ensure;
+use tanist_chaos::{Cluster, StoreKind};
+
+use crate::kill_at_every_step::{die_in_turns, kill_at};
+use crate::support::{cluster_on, need_failpoints};
+use crate::verified::{COUNT, Verified};
+
+on_stores! {
+    each {
+        a_job_goes_on_at_another_parallelism_where_another_one_was_stopped,
+    }
+}
+on_stores! {
+    usually on anywhere(Embedded) {
+        a_savepoint_is_taken_though_its_leaders_die,
+        a_damaged_savepoint_is_refused,
+    }
+}
+
+/// Stops the job with a savepoint; returns its path.
+async fn stop_with_savepoint(cluster: &mut Cluster, job: &Verified) -> anyhow::Result<String> {
+    let leader = cluster.leader().await?;
+    let directory = cluster.directory().join("savepoints");
+    let savepoint = format!("--savepoint={}", directory.display());
+    let job = job.job.to_string();
+    let arguments = ["stop", &savepoint, &job, "--address", &leader.rest];
+    let said = cluster.cli().run(&arguments).await?.success()?;
+    let path = said.lines().last().unwrap_or_default().trim().to_owned();
+    ensure!(Path::new(&path).starts_with(&directory), "{said:?}");
+    ensure!(Path::new(&path).join("_metadata").is_file(), "{said:?}");
+    Ok(path)
+}
+
+async fn a_job_goes_on_at_another_parallelism_where_another_one_was_stopped(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.taskmanagers(3).slots(1);
+    let mut cluster = builder.start().await?;
+    let mut job = Verified::start_committing(&mut cluster, COUNT).await?;
+    job.until_visible().await?;
+    for parallelism in ["3", "1"] {
+        job.until_completed_above(&mut cluster, 0).await?;
+        let path = stop_with_savepoint(&mut cluster, &job).await?;
+        cluster.wait_for_state(job.job, "FINISHED").await?;
+        let arguments = ["--parallelism", parallelism];
+        job = job.go_on(&mut cluster, &path, &arguments).await?;
+        job.until_visible().await?;
+    }
+    // It is restored from its own checkpoints from now on.
+    let number = job.until_completed_above(&mut cluster, 0).await?;
+    job.until_completed_above(&mut cluster, number).await?;
+    for taskmanager in 0..3 {
+        cluster.taskmanager(taskmanager).kill();
+        cluster.taskmanager(taskmanager).start()?;
+    }
+    job.until_restored_after(&mut cluster, 0).await?;
+    job.check_result(&mut cluster).await
+}
+
+/// The request is durable before the first leader dies, and the copy is complete before the second one does.
+async fn a_savepoint_is_taken_though_its_leaders_die(kind: StoreKind) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let steps = ["savepoint.requested", "savepoint.copied"];
+    let builder = cluster_on(kind)
+        .await?
+        .failpoints(0, &kill_at(steps[0]))
+        .failpoints(1, &kill_at(steps[1]))
+        .taskmanagers(2)
+        .slots(1);
+    let mut cluster = builder.start().await?;
+    let job = Verified::start_committing(&mut cluster, COUNT).await?;
+    job.until_completed_above(&mut cluster, 1).await?;
+    let leader = cluster.leader().await?;
+    let directory = cluster.directory().join("savepoints");
+    let savepoint = format!("--savepoint={}", directory.display());
+    let id = job.job.to_string();
+    let standby = cluster.rest_address(1 - leader.index).to_owned();
+    let cli = cluster.cli().clone();
+    let arguments = ["stop", &savepoint, &id, "--address", &standby];
+    let (said, ()) = tokio::try_join!(cli.run(&arguments), die_in_turns(&mut cluster, 0, &steps))?;
+    let said = said.success()?;
+    let path = said.lines().last().unwrap_or_default().trim();
+    cluster.wait_for_state(job.job, "FINISHED").await?;
+    let job = job.go_on(&mut cluster, path, &[]).await?;
+    job.check_result(&mut cluster).await
+}
+
+async fn a_damaged_savepoint_is_refused(kind: StoreKind) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.taskmanagers(2).slots(1);
+    let mut cluster = builder.start().await?;
+    let job = Verified::start_committing(&mut cluster, COUNT).await?;
+    job.until_completed_above(&mut cluster, 1).await?;
+    let path = stop_with_savepoint(&mut cluster, &job).await?;
+    let metadata = Path::new(&path).join("_metadata");
+    let mut bytes = std::fs::read(&metadata)?;
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&metadata, &bytes)?;
+    let refused = job.go_on(&mut cluster, &path, &[]).await;
+    let refusal = refused.err().map(|error| format!("{error:#}"));
+    ensure!(
+        refusal.as_ref().is_some_and(|it| it.contains("damaged")),
+        "{refusal:?}"
+    );
+    Ok(())
+}
