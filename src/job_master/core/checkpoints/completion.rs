@@ -23,7 +23,7 @@ use super::removal::Removal;
 /// The manifest that is being put; see the module.
 #[derive(Debug, Default)]
 pub(super) struct ManifestPut {
-    putting: Option<(Completion, u64)>,
+    putting: Option<Completion>,
     retry_at_ms: u64,
 }
 
@@ -34,7 +34,7 @@ impl ManifestPut {
     }
 
     /// The manifest was put, or could not be. Returns it.
-    pub(super) fn finish(&mut self) -> Option<(Completion, u64)> {
+    pub(super) fn finish(&mut self) -> Option<Completion> {
         self.putting.take()
     }
 
@@ -117,7 +117,7 @@ impl Completing<'_> {
                 bytes.len()
             ));
         }
-        self.put.putting = Some((completion, number));
+        self.put.putting = Some(completion);
         self.out.push(Effect::PutManifest { number, bytes });
         Ok(())
     }
@@ -127,7 +127,8 @@ impl Completing<'_> {
         let is_there = |(region, number): &(usize, u64)| {
             let at = self.regions.get(*region);
             let attempt = at.attempt().filter(|attempt| attempt.is_complete());
-            completion.finished.contains(region) || attempt.is_some_and(|it| it.number() == *number)
+            let has_finished = completion.finished.binary_search(region).is_ok();
+            has_finished || attempt.is_some_and(|it| it.number() == *number)
         };
         completion.regions.iter().all(is_there) || is_planted(Fault::SnapshotAfterFailure)
     }
@@ -195,10 +196,12 @@ impl Completing<'_> {
         let mut regions = Vec::new();
         let mut snapshots = Vec::new();
         for (region, at) in self.regions.iter() {
-            let attempt = at.attempt().filter(|_| complete.contains(&region));
+            let attempt = at
+                .attempt()
+                .filter(|_| complete.binary_search(&region).is_ok());
             let taken = match attempt {
                 Some(attempt) => Some(attempt.number()),
-                None => finished.contains(&region).then_some(number),
+                None => finished.binary_search(&region).is_ok().then_some(number),
             };
             let Some(taken) = taken else {
                 let carried_over = before.and_then(|before| before.regions.get(region));

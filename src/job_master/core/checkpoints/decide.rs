@@ -89,10 +89,10 @@ impl CheckpointCore {
     /// Regions that could take a number.
     fn ready(&self, now_ms: u64) -> Vec<usize> {
         let regions = self.regions.iter();
+        let takes = |place| self.links.takes_checkpoints(place);
         let ready = regions.filter(|(number, region)| {
-            let mut places = region.by_task_manager().into_keys();
             self.regions.is_ready(*number, now_ms)
-                && places.all(|place| self.links.takes_checkpoints(place))
+                && region.by_task_manager().into_keys().all(takes)
         });
         ready.map(|(number, _)| number).collect()
     }
@@ -137,7 +137,7 @@ impl CheckpointCore {
     }
 
     pub(super) fn manifest_put(&mut self, object: pb::ManifestObject) {
-        let Some((completion, _)) = self.put.finish() else {
+        let Some(completion) = self.put.finish() else {
             return;
         };
         let is_end_decided = self.is_end_decided;

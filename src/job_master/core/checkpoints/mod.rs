@@ -165,8 +165,9 @@ impl CheckpointCore {
         // What is put once the end is decided is not written.
         let is_put = self.put.is_running() && !self.is_end_decided;
         let is_pending = self.record.writing().is_some() || is_put;
-        let has_finished = !self.is_end_decided && !self.unrecorded_ends().is_empty();
-        self.commits.done() >= newest && !is_pending && !has_finished
+        // Last, because it looks at each region.
+        let has_unrecorded = || !self.is_end_decided && !self.unrecorded_ends().is_empty();
+        self.commits.done() >= newest && !is_pending && !has_unrecorded()
     }
 
     /// The record that is written with the job's result, for the Dispatcher's cleanup. `is_kept`: the newest completed
@@ -404,7 +405,7 @@ impl CheckpointCore {
             Event::CoordinatorsChanged(coordinators) => self.coordinators = coordinators,
             Event::ManifestPut(object) => self.manifest_put(object),
             Event::ManifestNotPut(reason) => {
-                if let Some((completion, _)) = self.put.finish() {
+                if let Some(completion) = self.put.finish() {
                     let reason = format!("its manifest could not be put: {reason}");
                     self.give_up(now_ms, &completion.regions, &reason);
                 }

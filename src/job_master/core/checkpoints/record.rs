@@ -20,9 +20,9 @@ use super::unreadable::{Unreadable, unfit};
 #[derive(Debug, Clone)]
 pub(super) struct Completion {
     pub(super) manifest: Arc<pb::CheckpointManifest>,
-    /// Regions with a new snapshot, and its number.
+    /// Regions with a new snapshot, and its number, in order.
     pub(super) regions: Vec<(usize, u64)>,
-    /// Regions among them that have durably finished.
+    /// Regions among them that have durably finished, in order.
     pub(super) finished: Vec<usize>,
 }
 
@@ -197,10 +197,8 @@ impl CheckpointRecord {
 
     /// Whether the write in flight has a snapshot of a region.
     pub(super) fn is_writing(&self, region: usize) -> bool {
-        let completion = self.writing.iter().flat_map(|write| &write.completion);
-        completion
-            .flat_map(|it| &it.regions)
-            .any(|(at, _)| *at == region)
+        let completion = self.writing.as_ref().and_then(|it| it.completion.as_ref());
+        completion.is_some_and(|it| it.regions.binary_search_by_key(&region, |it| it.0).is_ok())
     }
 
     /// The newest completed checkpoint.
