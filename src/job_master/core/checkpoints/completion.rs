@@ -19,6 +19,7 @@ use super::planted::{Fault, is_planted};
 use super::record::{Change, CheckpointRecord, Completion};
 use super::regions::Regions;
 use super::removal::Removal;
+use super::savepoints::Savepoints;
 
 /// The manifest that is being put; see the module.
 #[derive(Debug, Default)]
@@ -58,6 +59,7 @@ pub(super) struct Completing<'a> {
     pub(super) numbers: &'a mut Numbers,
     pub(super) commits: &'a Commits,
     pub(super) removal: &'a Removal,
+    pub(super) savepoints: &'a Savepoints,
     pub(super) put: &'a mut ManifestPut,
     pub(super) coordinators: &'a [pb::CoordinatorState],
     pub(super) out: &'a mut Output,
@@ -84,7 +86,7 @@ impl Completing<'_> {
             None => match self.numbers.take() {
                 Some(number) => number,
                 None => {
-                    self.reserve();
+                    self.write_alone();
                     return Ok(());
                 }
             },
@@ -142,8 +144,8 @@ impl Completing<'_> {
         )));
     }
 
-    /// Makes a write that only reserves numbers.
-    pub(super) fn reserve(&mut self) {
+    /// Makes a write without a manifest: it reserves numbers, and has what has changed of requests for savepoints.
+    pub(super) fn write_alone(&mut self) {
         self.write(None);
     }
 
@@ -160,7 +162,15 @@ impl Completing<'_> {
                 committables: completion.manifest.uncommitted.clone(),
             });
         }
+        let newest = match &completion {
+            Some((completion, _)) => Some(&completion.manifest),
+            None => self.record.newest_manifest(),
+        };
+        let durable = &self.record.durable().requests;
+        let next = self.numbers.next();
+        let newest = newest.map(|newest| &**newest);
         let change = Change {
+            requests: self.savepoints.requests(durable, next, newest),
             next: self.numbers.to_reserve(),
             floor: self.floor(&written),
             drops_origin: completion

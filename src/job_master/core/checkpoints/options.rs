@@ -99,6 +99,20 @@ impl Topology {
         tasks.filter(|task| self.tasks[*task].is_source)
     }
 
+    /// What people call the vertices of a region.
+    pub(super) fn vertices_of(&self, region: usize) -> Vec<&str> {
+        let mut vertices = Vec::new();
+        for task in self.tasks_of(region) {
+            let id = self.tasks[*task].vertex_id.as_str();
+            let mut steps = self.steps.iter().filter(|step| step.vertex_id == id);
+            let name = steps.next().map_or(id, |step| &step.name);
+            if !vertices.contains(&name) {
+                vertices.push(name);
+            }
+        }
+        vertices
+    }
+
     /// Number of regions.
     pub(super) fn region_count(&self) -> usize {
         self.regions.len()

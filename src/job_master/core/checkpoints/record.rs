@@ -15,6 +15,7 @@ use super::effect::RestoredFrom;
 use super::objects::{manifest_object, named_by, named_by_region, state_size};
 use super::options::Topology;
 use super::planted::{Fault, is_planted};
+use super::requests::is_open;
 use super::unreadable::{Unreadable, unfit, unfit_origin};
 
 /// A manifest that a write makes the newest one.
@@ -33,6 +34,7 @@ pub(super) struct Change {
     pub(super) next: u64,
     pub(super) floor: u64,
     pub(super) completion: Option<(Completion, pb::StoredManifest)>,
+    pub(super) requests: Vec<pb::SavepointRequest>,
     /// Number of completed checkpoints that are kept.
     pub(super) retained: usize,
     /// Up to this number everything is committed.
@@ -300,6 +302,8 @@ impl CheckpointRecord {
         let mut record = (*self.durable).clone();
         record.next = record.next.max(change.next);
         record.floor = record.floor.max(change.floor);
+        // First: they say which checkpoints stay.
+        record.requests = change.requests;
         record
             .removing
             .retain(|it| !change.removed.contains(&it.number));
@@ -371,6 +375,10 @@ impl CheckpointRecord {
     pub(super) fn with_result(&self, is_kept: bool) -> pb::JobCheckpoints {
         let mut record = (*self.durable).clone();
         record.floor = record.next;
+        for request in record.requests.iter_mut().filter(|it| is_open(it)) {
+            request.set_progress(pb::SavepointProgress::Failed);
+            "the job has ended".clone_into(&mut request.outcome);
+        }
         subsume(&mut record, usize::from(is_kept));
         for kept in &mut record.retained {
             kept.committed = true;
@@ -401,14 +409,11 @@ fn drop_origin(record: &mut pb::JobCheckpoints) -> Option<String> {
 
 /// Moves all but the newest completed checkpoints to `removing`, except those that a savepoint is copied from.
 fn subsume(record: &mut pb::JobCheckpoints, retained: usize) {
-    let is_open =
-        |request: &&pb::SavepointRequest| request.progress() == pb::SavepointProgress::Copying;
-    let pinned: BTreeSet<u64> = record
-        .requests
-        .iter()
-        .filter(is_open)
-        .map(|it| it.number)
-        .collect();
+    let is_copied = |request: &&pb::SavepointRequest| {
+        request.progress() == pb::SavepointProgress::Copying && !is_planted(Fault::PinnedSubsumed)
+    };
+    let copied = record.requests.iter().filter(is_copied);
+    let pinned: BTreeSet<u64> = copied.map(|it| it.number).collect();
     let surplus = record.retained.len().saturating_sub(retained);
     let (older, newer) = record.retained.split_at(surplus);
     let (kept, subsumed): (Vec<_>, Vec<_>) = older
