@@ -184,8 +184,10 @@ impl CheckpointCore {
 
     /// Sources that pause go on, unless the job stops.
     pub(super) fn resume_sources(&mut self, now_ms: u64) {
-        let stops = stop_of(&self.record.durable().requests).is_some();
-        if stops && !is_planted(Fault::ResumedWhileStopping) || self.is_end_decided {
+        let stop = stop_of(&self.record.durable().requests);
+        let is_planted = is_planted(Fault::ResumedWhileStopping);
+        let stops = stop.is_some_and(|stop| stop.number == 0 || !is_planted);
+        if stops || self.is_end_decided {
             return;
         }
         let paused = self.regions.iter().filter_map(|(region, at)| {

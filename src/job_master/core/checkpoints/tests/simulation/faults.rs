@@ -55,8 +55,10 @@ impl World {
             8 if !self.outside.is_empty() => self.do_outside(pick % self.outside.len(), true),
             9 => {
                 // A source comes to its end early.
-                let source =
-                    self.pick_execution(|it| it.life == Life::Running && it.inputs.is_empty());
+                let source = self.pick_execution(|it| {
+                    let reads = it.inputs.is_empty() && it.paused_behind.is_none();
+                    it.life == Life::Running && reads
+                });
                 if let Some(source) = source {
                     self.end_input(source);
                 }
