@@ -68,11 +68,13 @@ impl Attempts<'_> {
         Some(number)
     }
 
-    /// The number behind which the sources of a region pause. While the job stops, all of them have to; otherwise one
-    /// is enough, so that it goes on.
+    /// The number behind which the sources of a region pause. While the job stops, all of them have to whose input has
+    /// not ended; otherwise one is enough, so that it goes on.
     fn paused_behind(&self, region: usize, reports: &[TaskReport]) -> Option<u64> {
+        let ended = reports.iter().filter(|it| it.has_input_ended);
+        let ended: Vec<usize> = ended.map(|it| it.task).collect();
         let open = self.open_sources(region).into_values().flatten();
-        let open: Vec<usize> = open.collect();
+        let open: Vec<usize> = open.filter(|it| !ended.contains(it)).collect();
         let of_sources = reports.iter().filter(|it| open.contains(&it.task));
         let paused = of_sources.filter(|it| it.is_paused);
         let paused: Vec<u64> = paused.map(|it| it.highest).collect();

@@ -433,7 +433,7 @@ fn sources_go_on_when_a_stop_has_failed() {
         paused.is_paused = true;
         vec![paused]
     };
-    // It was told nobody, and a report of a later JobMaster says so.
+    // No source was told it, and a report to a later JobMaster says so.
     let record = first.core.durable().clone();
     let start = || {
         with(

@@ -223,7 +223,7 @@ impl World {
                     let execution = &mut self.executions[at];
                     if execution.lives() && execution.highest <= number {
                         execution.give_up(number, TaskProgress::Aborted);
-                        self.resume(at, number)?;
+                        self.resume(leader, at, number)?;
                     }
                 }
             }
