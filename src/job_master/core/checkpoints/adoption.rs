@@ -3,11 +3,11 @@
 //! No trigger is persisted: what executions report is all that is known. Until a region is settled, acknowledgements
 //! are kept as reports and get no answer, since an answer is final.
 
-use super::attempt::Attempt;
 use super::attempts::Attempts;
 use super::event::{TaskEnd, TaskProgress, TaskReport};
 use super::planted::{Fault, is_planted};
 use super::regions::Phase;
+use super::requests::stop_of;
 
 impl Attempts<'_> {
     /// Decides about the highest number that the executions of an awaited region report, or that their ends name: it
@@ -31,7 +31,7 @@ impl Attempts<'_> {
             .filter(|it| it.progress != TaskProgress::Unheard);
         let mut numbers: Vec<u64> = heard.map(|report| report.highest).collect();
         // An ended task may have taken up a number of which no execution reports anything any more.
-        let newest = self.record.newest_number(region);
+        let newest = self.record.restored_number(region);
         let ends = self.regions.get(region).ends();
         numbers.extend(ends.map(|(_, end)| end.highest).filter(|it| *it > newest));
         numbers.sort_unstable();
@@ -46,9 +46,12 @@ impl Attempts<'_> {
         for number in given_up {
             self.tell_abort(region, number);
         }
+        // After the aborts, which have sources go on.
+        if let Some(number) = self.paused_behind(region, &reports) {
+            self.regions.pause(region, number);
+        }
         let number = adopted?;
-        let floor = self.record.durable().floor;
-        let attempt = Attempt::new(number, floor, self.now_ms);
+        let attempt = self.attempt(region, number);
         self.regions.begin_attempt(region, attempt);
         self.rounds.join(region);
         for report in &reports {
@@ -63,6 +66,21 @@ impl Attempts<'_> {
         // Again, at all sources: some may never have heard of it. Barriers need not begin at the same time.
         self.trigger(region, None);
         Some(number)
+    }
+
+    /// The number behind which the sources of a region pause. While the job stops, all of them have to whose input has
+    /// not ended; otherwise one is enough, so that it goes on.
+    fn paused_behind(&self, region: usize, reports: &[TaskReport]) -> Option<u64> {
+        let ended = reports.iter().filter(|it| it.has_input_ended);
+        let ended: Vec<usize> = ended.map(|it| it.task).collect();
+        let open = self.open_sources(region).into_values().flatten();
+        let open: Vec<usize> = open.filter(|it| !ended.contains(it)).collect();
+        let of_sources = reports.iter().filter(|it| open.contains(&it.task));
+        let paused = of_sources.filter(|it| it.is_paused);
+        let paused: Vec<u64> = paused.map(|it| it.highest).collect();
+        let stops = stop_of(&self.record.durable().requests).is_some();
+        let are_enough = !stops || paused.len() == open.len();
+        paused.into_iter().max().filter(|_| are_enough)
     }
 
     fn can_adopt(&self, region: usize, number: u64, reports: &[TaskReport]) -> bool {
@@ -87,6 +105,12 @@ impl Attempts<'_> {
             };
             end.highest >= number && !reports.iter().any(has_saved)
         };
+        // Its sources would wait behind it, and no barrier of a repeated trigger would have them go on.
+        let has_paused = |report: &TaskReport| report.is_paused && report.highest == number;
+        let stops = stop_of(&self.record.durable().requests).is_some();
+        if !stops && reports.iter().any(has_paused) {
+            return false;
+        }
         let mut ends = self.regions.get(region).ends();
         is_possible && !reports.iter().any(refuses) && !ends.any(owes)
     }

@@ -11,11 +11,21 @@ use tanist_proto::v1 as pb;
 
 use super::options::ANSWER_TIMEOUT_MS;
 
+/// What the barriers of a number say beside it: the same for each of its triggers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Flags {
+    /// It is for a savepoint.
+    pub(super) is_savepoint: bool,
+    /// Sources pause behind it.
+    pub(super) pauses: bool,
+}
+
 /// A number in flight; see the module.
 #[derive(Debug)]
 pub(super) struct Attempt {
     number: u64,
     floor: u64,
+    flags: Flags,
     began_ms: u64,
     acknowledged: BTreeMap<usize, Arc<pb::SubtaskSnapshot>>,
     /// TaskExecutors that have not answered the trigger, and until when they may.
@@ -27,10 +37,11 @@ pub(super) struct Attempt {
 
 impl Attempt {
     /// A number that is about to be triggered.
-    pub(super) fn new(number: u64, floor: u64, now_ms: u64) -> Attempt {
+    pub(super) fn new(number: u64, floor: u64, flags: Flags, now_ms: u64) -> Attempt {
         Attempt {
             number,
             floor,
+            flags,
             began_ms: now_ms,
             acknowledged: BTreeMap::new(),
             unanswered: BTreeMap::new(),
@@ -47,6 +58,11 @@ impl Attempt {
     /// The floor that it was triggered with.
     pub(super) fn floor(&self) -> u64 {
         self.floor
+    }
+
+    /// What its barriers say.
+    pub(super) fn flags(&self) -> Flags {
+        self.flags
     }
 
     /// When it began.

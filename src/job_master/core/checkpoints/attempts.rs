@@ -21,6 +21,7 @@ use super::output::Output;
 use super::record::CheckpointRecord;
 use super::regions::{Phase, Regions};
 use super::removal::Removal;
+use super::requests::{flags_of, stop_of};
 use super::rounds::Rounds;
 use crate::core::Connection;
 
@@ -46,10 +47,17 @@ pub(super) struct Attempts<'a> {
 impl Attempts<'_> {
     /// Puts a number in flight at a region and triggers it.
     pub(super) fn begin(&mut self, region: usize, number: u64) {
-        let floor = self.record.durable().floor;
-        let attempt = Attempt::new(number, floor, self.now_ms);
+        let attempt = self.attempt(region, number);
         self.regions.begin_attempt(region, attempt);
         self.trigger(region, None);
+    }
+
+    /// A number that is about to be in flight at a region.
+    pub(super) fn attempt(&self, region: usize, number: u64) -> Attempt {
+        let durable = self.record.durable();
+        let newest = self.record.newest_number(region);
+        let flags = flags_of(&durable.requests, number, newest);
+        Attempt::new(number, durable.floor, flags, self.now_ms)
     }
 
     /// Triggers the number in flight at the sources of a region that have not acknowledged it, on one TaskExecutor or
@@ -60,6 +68,7 @@ impl Attempts<'_> {
             return;
         };
         let (number, floor, generation) = (attempt.number(), attempt.floor(), at.generation());
+        let flags = attempt.flags();
         let mut by_task_manager = self.open_sources(region);
         by_task_manager.retain(|place, _| only.is_none_or(|only| only == place));
         let newest = self.record.newest_number(region);
@@ -76,15 +85,15 @@ impl Attempts<'_> {
                     number,
                     newest,
                     floor,
-                    is_savepoint: false,
-                    pauses: false,
+                    is_savepoint: flags.is_savepoint,
+                    pauses: flags.pauses,
                 });
             }
         }
     }
 
     /// The sources of a region that have not ended and have not acknowledged the number in flight, by TaskExecutor.
-    fn open_sources(&self, region: usize) -> BTreeMap<ResourceId, Vec<usize>> {
+    pub(super) fn open_sources(&self, region: usize) -> BTreeMap<ResourceId, Vec<usize>> {
         let at = self.regions.get(region);
         let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
         for task in self.regions.topology().sources_of(region) {
@@ -242,6 +251,10 @@ impl Attempts<'_> {
         let Some(region) = self.regions.region_of(report.task, report.generation) else {
             return;
         };
+        if report.is_paused && stop_of(&self.record.durable().requests).is_none() {
+            // An abort that has it go on was lost, or no leader has told it.
+            self.regions.pause(region, report.highest);
+        }
         let attempt = self.regions.get(region).attempt();
         let in_flight = attempt.map(Attempt::number);
         let (number, is_in_flight) = (report.highest, in_flight == Some(report.highest));
@@ -325,7 +338,11 @@ impl Attempts<'_> {
         };
         self.removal.leave(attempt.snapshots());
         self.rounds.leave(region);
-        self.rounds.end(self.now_ms);
+        if !attempt.flags().is_savepoint {
+            // Numbers that are forced again and again put no other round off.
+            self.rounds.end(self.now_ms);
+        }
+        self.regions.note_abort(region, self.now_ms, reason);
         self.tell_abort(region, attempt.number());
         self.out.push(Effect::Aborted {
             region,
@@ -349,8 +366,9 @@ impl Attempts<'_> {
         }
     }
 
-    /// Tells all tasks of a region that a number is aborted.
+    /// Tells all tasks of a region that a number is aborted. Sources that paused behind it, or a lower one, go on.
     pub(super) fn tell_abort(&mut self, region: usize, number: u64) {
+        self.regions.resume(region, number);
         let at = self.regions.get(region);
         let generation = at.generation();
         for (place, tasks) in at.by_task_manager() {

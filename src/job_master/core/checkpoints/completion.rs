@@ -19,11 +19,12 @@ use super::planted::{Fault, is_planted};
 use super::record::{Change, CheckpointRecord, Completion};
 use super::regions::Regions;
 use super::removal::Removal;
+use super::savepoints::Savepoints;
 
 /// The manifest that is being put; see the module.
 #[derive(Debug, Default)]
 pub(super) struct ManifestPut {
-    putting: Option<(Completion, u64)>,
+    putting: Option<Completion>,
     retry_at_ms: u64,
 }
 
@@ -34,7 +35,7 @@ impl ManifestPut {
     }
 
     /// The manifest was put, or could not be. Returns it.
-    pub(super) fn finish(&mut self) -> Option<(Completion, u64)> {
+    pub(super) fn finish(&mut self) -> Option<Completion> {
         self.putting.take()
     }
 
@@ -58,6 +59,7 @@ pub(super) struct Completing<'a> {
     pub(super) numbers: &'a mut Numbers,
     pub(super) commits: &'a Commits,
     pub(super) removal: &'a Removal,
+    pub(super) savepoints: &'a Savepoints,
     pub(super) put: &'a mut ManifestPut,
     pub(super) coordinators: &'a [pb::CoordinatorState],
     pub(super) out: &'a mut Output,
@@ -84,7 +86,7 @@ impl Completing<'_> {
             None => match self.numbers.take() {
                 Some(number) => number,
                 None => {
-                    self.reserve();
+                    self.write_alone();
                     return Ok(());
                 }
             },
@@ -117,7 +119,7 @@ impl Completing<'_> {
                 bytes.len()
             ));
         }
-        self.put.putting = Some((completion, number));
+        self.put.putting = Some(completion);
         self.out.push(Effect::PutManifest { number, bytes });
         Ok(())
     }
@@ -127,7 +129,8 @@ impl Completing<'_> {
         let is_there = |(region, number): &(usize, u64)| {
             let at = self.regions.get(*region);
             let attempt = at.attempt().filter(|attempt| attempt.is_complete());
-            completion.finished.contains(region) || attempt.is_some_and(|it| it.number() == *number)
+            let has_finished = completion.finished.binary_search(region).is_ok();
+            has_finished || attempt.is_some_and(|it| it.number() == *number)
         };
         completion.regions.iter().all(is_there) || is_planted(Fault::SnapshotAfterFailure)
     }
@@ -141,8 +144,8 @@ impl Completing<'_> {
         )));
     }
 
-    /// Makes a write that only reserves numbers.
-    pub(super) fn reserve(&mut self) {
+    /// Makes a write without a manifest: it reserves numbers, and has what has changed of requests for savepoints.
+    pub(super) fn write_alone(&mut self) {
         self.write(None);
     }
 
@@ -159,7 +162,15 @@ impl Completing<'_> {
                 committables: completion.manifest.uncommitted.clone(),
             });
         }
+        let newest = match &completion {
+            Some((completion, _)) => Some(&completion.manifest),
+            None => self.record.newest_manifest(),
+        };
+        let durable = &self.record.durable().requests;
+        let next = self.numbers.next();
+        let newest = newest.map(|newest| &**newest);
         let change = Change {
+            requests: self.savepoints.requests(durable, next, newest),
             next: self.numbers.to_reserve(),
             floor: self.floor(&written),
             drops_origin: completion
@@ -195,10 +206,12 @@ impl Completing<'_> {
         let mut regions = Vec::new();
         let mut snapshots = Vec::new();
         for (region, at) in self.regions.iter() {
-            let attempt = at.attempt().filter(|_| complete.contains(&region));
+            let attempt = at
+                .attempt()
+                .filter(|_| complete.binary_search(&region).is_ok());
             let taken = match attempt {
                 Some(attempt) => Some(attempt.number()),
-                None => finished.contains(&region).then_some(number),
+                None => finished.binary_search(&region).is_ok().then_some(number),
             };
             let Some(taken) = taken else {
                 let carried_over = before.and_then(|before| before.regions.get(region));
@@ -229,7 +242,7 @@ impl Completing<'_> {
             uncommitted: self.uncommitted(&snapshots, &regions),
             regions: snapshots,
             coordinators: self.coordinators.to_vec(),
-            steps: Vec::new(),
+            steps: self.regions.topology().steps().to_vec(),
         };
         Completion {
             manifest: Arc::new(manifest),

@@ -24,13 +24,19 @@ impl CheckpointCore {
             }
         } else {
             self.attempts(now_ms).abort_overdue();
-            // After the aborts: a round ends with its last region. Before the next round, which begins when what is
-            // complete is durable.
-            self.complete(now_ms);
-            self.begin_round(now_ms);
+            // Before the next completion, which must not have a number that is aborted for it.
+            self.resume_sources(now_ms);
         }
+        // Before the next write, which says so.
+        self.fail_savepoints(now_ms);
+        // After the aborts: a round ends with its last region. Before the next round, which begins when what is
+        // complete is durable.
+        self.complete(now_ms);
+        self.begin_round(now_ms);
         // After the write was confirmed: only what is durable is committed.
         self.commit(now_ms);
+        // After the commits: what is copied has no output that is not visible.
+        self.copy_savepoints();
         // Last, and never before a completion.
         self.remove(now_ms);
     }
@@ -42,22 +48,23 @@ impl CheckpointCore {
         if is_busy || now_ms < self.put.retry_at_ms() {
             return;
         }
-        let is_due = self.rounds.due_ms() <= now_ms;
-        let is_over = is_due || !self.rounds.is_open();
-        let needs_number = is_due && !self.numbers.is_any_left() && !self.ready(now_ms).is_empty();
-        let mut finished = self.unrecorded_ends();
-        let is_committing = self.is_committing();
+        let is_over = self.rounds.due_ms() <= now_ms || !self.rounds.is_open();
+        let needs_write = !self.numbers.is_any_left() && !self.next_round(now_ms).is_empty()
+            || self.have_requests_changed();
+        let may_complete =
+            !self.is_end_decided && !self.is_committing() && !self.is_last_complete();
+        let finished = match may_complete {
+            true => self.unrecorded_ends(),
+            false => Vec::new(),
+        };
         let mut completing = self.completing();
-        let mut complete = completing.complete();
-        if !is_over || is_committing {
-            complete.clear();
-        }
-        if is_committing {
-            finished.clear();
-        }
+        let complete = match may_complete && is_over {
+            true => completing.complete(),
+            false => Vec::new(),
+        };
         if complete.is_empty() && finished.is_empty() {
-            if needs_number {
-                completing.reserve();
+            if needs_write {
+                completing.write_alone();
             }
             return;
         }
@@ -67,32 +74,37 @@ impl CheckpointCore {
         }
     }
 
-    /// Begins a round if it is due and nothing is on its way that raises the floor.
+    /// Begins a round if it is due or a request needs it, and nothing is on its way that raises the floor.
     fn begin_round(&mut self, now_ms: u64) {
         let is_busy = self.record.writing().is_some() || self.put.is_running();
-        if is_busy || now_ms < self.rounds.due_ms() || self.uncommitted() > MAX_UNCOMMITTED {
+        if is_busy || self.uncommitted() > MAX_UNCOMMITTED {
             return;
         }
-        let ready = self.ready(now_ms);
-        if ready.is_empty() {
+        let regions = self.next_round(now_ms);
+        if regions.is_empty() {
             return;
         }
         if let Some(number) = self.numbers.take() {
             self.numbers.put_in_flight(number);
-            self.rounds.begin(ready.iter().copied(), now_ms);
-            for region in ready {
+            if self.rounds.due_ms() <= now_ms {
+                self.rounds.begin(regions.iter().copied(), now_ms);
+            } else {
+                // A forced number does not put the next round off.
+                regions.iter().for_each(|it| self.rounds.join(*it));
+            }
+            for region in regions {
                 self.attempts(now_ms).begin(region, number);
             }
         }
     }
 
     /// Regions that could take a number.
-    fn ready(&self, now_ms: u64) -> Vec<usize> {
+    pub(super) fn ready(&self, now_ms: u64) -> Vec<usize> {
         let regions = self.regions.iter();
+        let takes = |place| self.links.takes_checkpoints(place);
         let ready = regions.filter(|(number, region)| {
-            let mut places = region.by_task_manager().into_keys();
             self.regions.is_ready(*number, now_ms)
-                && places.all(|place| self.links.takes_checkpoints(place))
+                && region.by_task_manager().into_keys().all(takes)
         });
         ready.map(|(number, _)| number).collect()
     }
@@ -137,7 +149,7 @@ impl CheckpointCore {
     }
 
     pub(super) fn manifest_put(&mut self, object: pb::ManifestObject) {
-        let Some((completion, _)) = self.put.finish() else {
+        let Some(completion) = self.put.finish() else {
             return;
         };
         let is_end_decided = self.is_end_decided;
@@ -156,10 +168,15 @@ impl CheckpointCore {
         };
         self.numbers.confirm(write.record.next);
         self.removal.record_changed(&write.record);
+        let requests = &write.record.requests;
+        self.savepoints.confirm(requests, now_ms, &mut self.out);
         if write.committed_up_to > 0 {
             self.out.push(Effect::ForgetCommits {
                 up_to: write.committed_up_to,
             });
+        }
+        if let Some(object) = write.left {
+            self.removal.leave_manifest(object, &mut self.out);
         }
         let Some(completion) = write.completion else {
             return;

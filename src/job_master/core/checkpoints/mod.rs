@@ -28,6 +28,7 @@
 //! | `ManifestPut` | which manifest is being put |
 //! | `Commits` | up to which number everything is committed |
 //! | `Removal` | what may be removed, and what is gone |
+//! | `Savepoints` | which requests, outcomes and copies of savepoints are not durable |
 //!
 //! Invariants: a number is given out once; a region has one number in flight; nothing acts on a manifest before it is
 //! durable; from the event that a region has failed, no snapshot of its generation is written; `floor` is durable
@@ -55,7 +56,10 @@ mod planted;
 mod record;
 mod regions;
 mod removal;
+mod requests;
 mod rounds;
+mod savepoint_rounds;
+mod savepoints;
 #[cfg(test)]
 mod tests;
 mod unreadable;
@@ -82,7 +86,9 @@ use self::record::CheckpointRecord;
 pub use self::record::{manifest_objects, newest_numbers};
 use self::regions::{Phase, Regions};
 use self::removal::Removal;
+pub use self::requests::stops_with;
 use self::rounds::Rounds;
+use self::savepoints::Savepoints;
 pub use self::unreadable::Unreadable;
 use super::{Connection, RestorePoints};
 
@@ -99,6 +105,7 @@ pub struct CheckpointCore {
     put: ManifestPut,
     commits: Commits,
     removal: Removal,
+    savepoints: Savepoints,
     coordinators: Vec<pb::CoordinatorState>,
     /// It is decided that the job is canceled or fails.
     is_end_decided: bool,
@@ -131,6 +138,7 @@ impl CheckpointCore {
             put: ManifestPut::default(),
             commits: Commits::new(committed.next().unwrap_or_default()),
             removal: Removal::new(options.listing_interval_ms, now_ms),
+            savepoints: Savepoints::new(&record.durable().requests, now_ms),
             coordinators: start.coordinators,
             is_end_decided: start.is_end_decided,
             out: Output::default(),
@@ -158,15 +166,19 @@ impl CheckpointCore {
         })
     }
 
-    /// Whether a checkpoint is durable, or none is, and everything that completed checkpoints name is committed. The
-    /// result of the job waits for it.
+    /// Whether a checkpoint is durable, or none is, everything that completed checkpoints name is committed, and each
+    /// request for a savepoint has an outcome. The result of the job waits for it.
     pub fn is_all_committed(&self) -> bool {
         let newest = self.record.newest().map_or(0, |newest| newest.number);
         // What is put once the end is decided is not written.
         let is_put = self.put.is_running() && !self.is_end_decided;
         let is_pending = self.record.writing().is_some() || is_put;
-        let has_finished = !self.is_end_decided && !self.unrecorded_ends().is_empty();
-        self.commits.done() >= newest && !is_pending && !has_finished
+        let delays = self
+            .savepoints
+            .delay_result(&self.record.durable().requests);
+        // Last, because it looks at each region.
+        let has_unrecorded = || !self.is_end_decided && !self.unrecorded_ends().is_empty();
+        self.commits.done() >= newest && !is_pending && !delays && !has_unrecorded()
     }
 
     /// The record that is written with the job's result, for the Dispatcher's cleanup. `is_kept`: the newest completed
@@ -184,20 +196,27 @@ impl CheckpointCore {
     pub fn points(&self) -> RestorePoints {
         let mut points = RestorePoints {
             has_uncommitted: !self.is_all_committed(),
+            stops_with: stops_with(self.record.durable()).map(str::to_owned),
             ..RestorePoints::default()
         };
         for region in 0..self.regions.topology().region_count() {
             points.numbers.push(match self.restored_from(region) {
                 Some(RestoredFrom::Snapshot(number)) => number,
-                Some(RestoredFrom::Start | RestoredFrom::Origin) => 0,
+                Some(RestoredFrom::Origin) => self.record.restored_number(region),
+                Some(RestoredFrom::Start) => 0,
                 None => {
                     points.held.insert(region);
                     // A write can only raise it.
-                    self.record.newest_number(region)
+                    self.record.restored_number(region)
                 }
             });
         }
         points
+    }
+
+    /// What regions without a snapshot are restored from, and its manifest. Its number is below all of this job's.
+    pub fn origin(&self) -> Option<(&pb::CheckpointOrigin, &pb::CheckpointManifest)> {
+        self.record.origin()
     }
 
     /// The newest durable snapshot of a region.
@@ -250,6 +269,7 @@ impl CheckpointCore {
             retry,
             self.commits.due_ms(),
             self.removal.due_ms(now_ms),
+            self.savepoints_due_ms(now_ms),
         ];
         let all = others.into_iter().chain([attempts]).flatten();
         // What is due by now and did not happen waits for another event.
@@ -404,7 +424,7 @@ impl CheckpointCore {
             Event::CoordinatorsChanged(coordinators) => self.coordinators = coordinators,
             Event::ManifestPut(object) => self.manifest_put(object),
             Event::ManifestNotPut(reason) => {
-                if let Some((completion, _)) = self.put.finish() {
+                if let Some(completion) = self.put.finish() {
                     let reason = format!("its manifest could not be put: {reason}");
                     self.give_up(now_ms, &completion.regions, &reason);
                 }
@@ -412,6 +432,10 @@ impl CheckpointCore {
             Event::Written { write } => self.written(now_ms, write),
             Event::WriteRefused { write, reason } => {
                 if let Some(write) = self.record.refuse(write) {
+                    let requests = &write.record.requests;
+                    let (is_end_decided, out) = (self.is_end_decided, &mut self.out);
+                    let text = format!("the store refused the request: {reason}");
+                    self.savepoints.refuse(requests, &text, is_end_decided, out);
                     let regions = write.completion.map_or_else(Vec::new, |it| it.regions);
                     let reason = format!("the store refused it: {reason}");
                     self.give_up(now_ms, &regions, &reason);
@@ -426,7 +450,14 @@ impl CheckpointCore {
             Event::EndDecided => {
                 self.is_end_decided = true;
             }
-            Event::SavepointRequested { .. } | Event::SavepointCopied { .. } => {}
+            Event::SavepointRequested { request, at_ms } => self.ask_savepoint(request, at_ms),
+            Event::SavepointCopied {
+                trigger_id,
+                outcome,
+            } => {
+                let durable = &self.record.durable().requests;
+                self.savepoints.finish_copy(durable, trigger_id, outcome);
+            }
         }
     }
 
@@ -475,6 +506,7 @@ impl CheckpointCore {
             numbers: &mut self.numbers,
             commits: &self.commits,
             removal: &self.removal,
+            savepoints: &self.savepoints,
             put: &mut self.put,
             coordinators: &self.coordinators,
             out: &mut self.out,

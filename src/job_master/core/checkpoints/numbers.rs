@@ -45,6 +45,11 @@ impl Numbers {
         Some(number)
     }
 
+    /// The next number that is given out, if it is reserved until then.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
     /// What a write puts into the record as `next`.
     pub(super) fn to_reserve(&self) -> u64 {
         self.end.max(self.next + RESERVED_AHEAD)

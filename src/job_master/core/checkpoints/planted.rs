@@ -16,6 +16,10 @@ pub(super) enum Fault {
     NumberBelowFloorAdopted,
     CarriedOverObjectDeleted,
     CommitBeforeWrite,
+    CopyBeforeCommit,
+    PinnedSubsumed,
+    ResumedWhileStopping,
+    CheckpointAfterStop,
 }
 
 #[cfg(test)]

@@ -46,6 +46,10 @@ pub(super) struct Region {
     attempt: Option<Attempt>,
     /// Checkpoints that have failed in a row.
     failures: u32,
+    /// The number behind which its sources pause, or are about to.
+    paused_behind: Option<u64>,
+    /// When its last number was aborted, and why. A complete one forgets it.
+    aborted: Option<(u64, String)>,
 }
 
 impl Region {
@@ -70,6 +74,8 @@ impl Region {
             reports: BTreeMap::new(),
             attempt: None,
             failures: 0,
+            paused_behind: None,
+            aborted: None,
         }
     }
 
@@ -115,6 +121,17 @@ impl Region {
     /// The number in flight.
     pub(super) fn attempt(&self) -> Option<&Attempt> {
         self.attempt.as_ref()
+    }
+
+    /// The number behind which its sources pause, or are about to. None: they do not, or not all of them.
+    pub(super) fn paused_behind(&self) -> Option<u64> {
+        self.paused_behind
+    }
+
+    /// When its last number was aborted, and why. None: it was not, or there is a complete one since.
+    pub(super) fn aborted(&self) -> Option<(u64, &str)> {
+        let (at_ms, reason) = self.aborted.as_ref()?;
+        Some((*at_ms, reason))
     }
 
     /// The end of a task.
@@ -270,7 +287,28 @@ impl Regions {
 
     /// A number is in flight.
     pub(super) fn begin_attempt(&mut self, region: usize, attempt: Attempt) {
+        if attempt.flags().pauses {
+            self.pause(region, attempt.number());
+        }
         self.regions[region].attempt = Some(attempt);
+    }
+
+    /// Sources pause behind a number, or are about to.
+    pub(super) fn pause(&mut self, region: usize, number: u64) {
+        let paused = &mut self.regions[region].paused_behind;
+        *paused = Some(paused.map_or(number, |paused| paused.max(number)));
+    }
+
+    /// Sources that pause behind a number go on, also behind lower ones.
+    pub(super) fn resume(&mut self, region: usize, number: u64) {
+        self.regions[region]
+            .paused_behind
+            .take_if(|paused| *paused <= number);
+    }
+
+    /// A number was aborted.
+    pub(super) fn note_abort(&mut self, region: usize, at_ms: u64, reason: &str) {
+        self.regions[region].aborted = Some((at_ms, reason.to_owned()));
     }
 
     /// The number in flight, to add what is known about it.
@@ -321,5 +359,6 @@ impl Regions {
     /// A checkpoint of a region is complete, or the region begins again.
     pub(super) fn reset_failures(&mut self, region: usize) {
         self.regions[region].failures = 0;
+        self.regions[region].aborted = None;
     }
 }

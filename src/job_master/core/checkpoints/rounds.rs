@@ -11,7 +11,7 @@ pub(super) struct Rounds {
     min_pause_ms: u64,
     began_ms: u64,
     ended_ms: Option<u64>,
-    /// Regions of the present round, or adopted ones, that are neither complete nor aborted.
+    /// Regions of the present round, or with adopted or forced numbers, that are neither complete nor aborted.
     open: BTreeSet<usize>,
 }
 
@@ -42,7 +42,7 @@ impl Rounds {
         self.open = regions.into_iter().collect();
     }
 
-    /// An adopted region works on its number.
+    /// A region works on an adopted number, or one that is forced between two rounds.
     pub(super) fn join(&mut self, region: usize) {
         self.open.insert(region);
     }

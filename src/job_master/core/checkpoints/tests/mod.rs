@@ -3,4 +3,5 @@
 mod bench;
 mod records;
 mod rules;
+mod savepoints;
 mod simulation;

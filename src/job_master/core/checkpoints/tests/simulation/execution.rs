@@ -24,6 +24,8 @@ pub(super) struct Barrier {
     pub(super) number: u64,
     pub(super) newest: u64,
     pub(super) floor: u64,
+    /// Sources pause behind it.
+    pub(super) pauses: bool,
 }
 
 /// The input from one source.
@@ -63,6 +65,8 @@ pub(super) struct Execution {
     pub(super) is_answered: bool,
     pub(super) writing: Option<Writing>,
     pub(super) barrier: Option<Barrier>,
+    /// Sources: the number behind which it pauses.
+    pub(super) paused_behind: Option<u64>,
     /// Sources: records read. It never changes for sinks.
     pub(super) position: u64,
     /// Sinks: records of each source of the region.
@@ -88,6 +92,7 @@ impl Execution {
             number,
             newest,
             floor,
+            ..
         } = barrier;
         // A part that snapshot `newest` has belongs to the job.
         self.parts.retain(|(first, _)| *first > newest);

@@ -21,13 +21,7 @@ impl World {
             // No message arrives for longer than a trigger may remain unanswered.
             10 => self.pass(1_200),
             2 | 3 => {
-                // A task fails.
-                let running = self.executions.iter_mut().filter(|it| it.lives());
-                let mut running: Vec<_> = running.collect();
-                let count = running.len();
-                if count > 0 {
-                    running[pick % count].life = Life::Dead;
-                }
+                self.fail_task(pick);
                 Ok(())
             }
             4 => {
@@ -55,8 +49,10 @@ impl World {
             8 if !self.outside.is_empty() => self.do_outside(pick % self.outside.len(), true),
             9 => {
                 // A source comes to its end early.
-                let source =
-                    self.pick_execution(|it| it.life == Life::Running && it.inputs.is_empty());
+                let source = self.pick_execution(|it| {
+                    let reads = it.inputs.is_empty() && it.paused_behind.is_none();
+                    it.life == Life::Running && reads
+                });
                 if let Some(source) = source {
                     self.end_input(source);
                 }
@@ -70,6 +66,16 @@ impl World {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// A task fails.
+    pub(super) fn fail_task(&mut self, pick: usize) {
+        let running = self.executions.iter_mut().filter(|it| it.lives());
+        let mut running: Vec<_> = running.collect();
+        let count = running.len();
+        if count > 0 {
+            running[pick % count].life = Life::Dead;
         }
     }
 

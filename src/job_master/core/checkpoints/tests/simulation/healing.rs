@@ -98,11 +98,17 @@ impl World {
     /// Each region with a source that reads completes two more checkpoints, and no garbage is left.
     pub(super) fn go_on(&mut self) -> Checked {
         self.settle(false)?;
+        if self.is_end_decided {
+            return Ok(());
+        }
         for _ in 0..2 {
             let before = self.record.next;
             let mut turns = 0;
             loop {
                 self.settle(false)?;
+                if self.is_end_decided {
+                    return Ok(());
+                }
                 self.check_blocked()?;
                 let missing = self.reading().into_iter();
                 let missing = missing.filter(|region| self.newest_snapshot(*region).0 < before);
@@ -121,7 +127,10 @@ impl World {
         self.settle(false)?;
         self.pass_to_deadline()?;
         self.settle(false)?;
-        let manifests = self.retained_manifests();
+        if self.is_end_decided {
+            return Ok(());
+        }
+        let manifests = self.naming_manifests();
         let manifests = manifests.iter().map(|it| &**it);
         k13_only_retained_objects_are_left(manifests, self.record.floor, &self.objects)
     }
@@ -134,6 +143,7 @@ impl World {
         while !self.messages.is_empty() {
             self.deliver(self.messages.len() - 1)?;
         }
+        self.check_paused()?;
         let core = &self.leaders[self.present()].core;
         for execution in self.executions.iter().filter(|it| it.life == Life::Running) {
             let is_present = execution.generation == self.stored[execution.region].generation;
@@ -155,6 +165,7 @@ impl World {
         let mut turns = 0;
         loop {
             self.settle(!is_canceled)?;
+            let is_canceled = self.is_end_decided;
             let leader = &self.leaders[present];
             let finished = leader
                 .placements
@@ -171,10 +182,11 @@ impl World {
             }
             self.pass_to_deadline()?;
         }
-        if !is_canceled {
+        if !is_canceled && !self.is_end_decided {
             self.check_output()?;
             self.reached.finished += 1;
         }
+        self.check_outcomes()?;
         let record = self.leaders[present].core.record_with_result(is_canceled);
         if record.floor != record.next || record.retained.len() > 1 {
             return Err("K13: the record of the result keeps too much".to_owned());
@@ -190,10 +202,13 @@ impl World {
             for source in sources {
                 let last = self.last_positions.get(&(*source, generation));
                 let last = last.copied().unwrap_or_default();
+                // Records before the position of the origin are output of another job.
+                let first = self.origin_positions.get(source).copied();
+                let first = first.unwrap_or_default();
                 let own = [*source];
                 let sinks = if sinks.is_empty() { &own[..] } else { sinks };
                 for sink in sinks {
-                    for at in 0..last {
+                    for at in first..last {
                         let record = (format!("t{sink}"), format!("{source}.{at}"));
                         if !self.committed_records.contains_key(&record) {
                             return Err(format!("K7: record {record:?} is not committed"));

@@ -10,7 +10,7 @@ use super::execution::number;
 
 pub(super) type Checked = Result<(), String>;
 
-fn ensure(holds: bool, text: impl FnOnce() -> String) -> Checked {
+pub(super) fn ensure(holds: bool, text: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(text()) }
 }
 

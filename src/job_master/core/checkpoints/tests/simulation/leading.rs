@@ -47,8 +47,9 @@ impl World {
         if stored.generation != generation {
             return;
         }
-        let (number, snapshot) = self.newest_snapshot(region);
+        let (number, snapshot) = self.restore_point(region);
         self.reached.restored += u64::from(number > 0);
+        self.reached.from_origin += u64::from(number > 0 && self.newest_snapshot(region).0 == 0);
         let places = self.stored[region].places.clone();
         let sources = self.sources_of(region);
         let mut ended = Vec::new();
@@ -68,6 +69,7 @@ impl World {
                 is_answered: true,
                 writing: None,
                 barrier: None,
+                paused_behind: None,
                 position: 0,
                 counts: vec![0; inputs],
                 inputs: vec![Channel::default(); inputs],
@@ -121,6 +123,7 @@ impl World {
         if self.leaders[leader].is_dead {
             return Ok(());
         }
+        self.end_if_stopped(leader)?;
         let generation = self.leaders[leader].generations[region];
         let find = |task: usize| {
             let mut all = self.executions.iter();
@@ -133,6 +136,8 @@ impl World {
         let is_whole = tasks.all(|task| find(*task).is_some() || has_ended(task));
         let is_registered = |te: usize| self.tes[te].leader == Some(leader);
         match self.leaders[leader].placements[region] {
+            // Nothing is placed after the end is decided.
+            Placement::Waiting if self.is_end_decided => Ok(()),
             Placement::Waiting => {
                 let Some(restored) = self.restored_from(leader, region) else {
                     return Ok(());

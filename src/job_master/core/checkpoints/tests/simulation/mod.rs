@@ -10,6 +10,7 @@ mod healing;
 mod invariants;
 mod leading;
 mod random;
+mod savepoints;
 mod steps;
 mod store;
 mod tasks;
@@ -21,6 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use self::invariants::{Checked, k9_only_leaders_changed};
 use self::world::{Reached, World};
 use super::super::planted::{Fault, plant};
+use super::super::requests::stop_of;
 
 fn setting(name: &str, default: u64) -> u64 {
     let value = std::env::var(name).ok();
@@ -32,6 +34,7 @@ fn setting(name: &str, default: u64) -> u64 {
 /// Runs one case. The error says which invariant is broken.
 fn run(seed: u64) -> Result<Reached, String> {
     let mut world = World::new(seed);
+    world.draw_origin();
     live(&mut world)?;
     Ok(world.reached)
 }
@@ -46,7 +49,11 @@ fn live(world: &mut World) -> Checked {
     }
     let steps = 200 + world.random.below(1_000);
     let rarity = 15 + world.random.below(200);
+    let asks = world.extra.one_in(2);
     for _ in 0..steps {
+        if asks && world.extra.one_in(80) {
+            world.ask_savepoint(true)?;
+        }
         if world.random.one_in(rarity) {
             world.suffer()?;
         } else if world.random.one_in(20) {
@@ -58,7 +65,7 @@ fn live(world: &mut World) -> Checked {
     }
     world.heal()?;
     world.go_on()?;
-    let is_canceled = world.random.one_in(4);
+    let is_canceled = world.random.one_in(4) || world.is_end_decided;
     world.come_to_an_end(is_canceled)
 }
 
@@ -67,9 +74,13 @@ fn run_leaders_alone(seed: u64) -> Result<Reached, String> {
     let mut world = World::new(seed);
     world.records = 1_000_000;
     world.options.timeout_ms = 600_000;
+    world.draw_origin();
     world.take_over();
     world.settle(false)?;
     for _ in 0..600 {
+        if world.extra.one_in(100) {
+            world.ask_savepoint(false)?;
+        }
         if world.random.one_in(100) {
             world.change_leader()?;
         } else if world.random.one_in(12) {
@@ -147,11 +158,70 @@ fn no_isolation_of_task_executors_breaks_an_invariant_and_checkpoints_go_on() {
     assert!(reached.adopted > 0 && reached.aborted > 0, "{reached:?}");
 }
 
+/// Runs one case in which clients ask for many savepoints, and copies take long.
+fn run_savepoints(seed: u64) -> Result<Reached, String> {
+    let mut world = World::new(seed);
+    world.records += 300;
+    world.copies_slowly = true;
+    world.draw_origin();
+    world.take_over();
+    world.settle(false)?;
+    for _ in 0..500 {
+        if world.extra.one_in(50) {
+            world.ask_savepoint(true)?;
+        }
+        // A region that begins again while its job stops is where most may go wrong.
+        if stop_of(&world.record.requests).is_some() && world.extra.one_in(60) {
+            let pick = world.extra.below(usize::MAX);
+            world.fail_task(pick);
+        }
+        if world.random.one_in(60) {
+            world.suffer()?;
+        } else if world.random.one_in(20) {
+            let ms = world.random.between(0, 300);
+            world.pass(ms)?;
+        } else {
+            world.work()?;
+        }
+        if world.is_end_decided {
+            break;
+        }
+    }
+    world.heal()?;
+    world.go_on()?;
+    let is_canceled = world.is_end_decided || world.extra.one_in(3);
+    world.come_to_an_end(is_canceled)?;
+    Ok(world.reached)
+}
+
+#[test]
+fn each_acknowledged_savepoint_completes_or_says_why() {
+    let reached = run_all(40, run_savepoints);
+    println!("{reached:?}");
+    let wanted = [
+        reached.copied,
+        reached.stopped,
+        reached.resumed,
+        reached.from_origin,
+    ];
+    assert!(wanted.iter().all(|it| *it > 0), "{reached:?}");
+}
+
 /// The first of the seeds whose cases find a planted fault, and what it finds.
 fn found(fault: Fault, mut seeds: Range<u64>) -> Option<(u64, String)> {
     plant(Some(fault));
+    let of_savepoints = matches!(
+        fault,
+        Fault::CopyBeforeCommit
+            | Fault::PinnedSubsumed
+            | Fault::ResumedWhileStopping
+            | Fault::CheckpointAfterStop
+    );
     let found = seeds.find_map(|seed| {
-        let case = || run_isolated(seed).and_then(|_| run(seed));
+        let case = || match of_savepoints {
+            true => run_savepoints(seed),
+            false => run_isolated(seed).and_then(|_| run(seed)),
+        };
         let result = catch_unwind(AssertUnwindSafe(case));
         let broken = result.unwrap_or_else(|_| Err("a panic".to_owned())).err();
         broken.map(|broken| (seed, broken))
@@ -174,6 +244,10 @@ fn each_planted_fault_is_found() {
         (Fault::NumberBelowFloorAdopted, 100, 20),
         (Fault::CarriedOverObjectDeleted, 0, 5),
         (Fault::CommitBeforeWrite, 0, 5),
+        (Fault::CopyBeforeCommit, 0, 5),
+        (Fault::PinnedSubsumed, 0, 20),
+        (Fault::ResumedWhileStopping, 0, 5),
+        (Fault::CheckpointAfterStop, 200, 40),
     ];
     let at_least = setting("CHECKPOINT_SEEDS", 0);
     let mut missed = Vec::new();

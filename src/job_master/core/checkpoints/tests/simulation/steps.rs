@@ -22,6 +22,10 @@ impl World {
             }
             13 if !self.outside.is_empty() => {
                 let index = self.random.below(self.outside.len());
+                let is_copy = matches!(self.outside[index].effect, Effect::CopySavepoint { .. });
+                if is_copy && self.copies_slowly && !self.extra.one_in(30) {
+                    return Ok(());
+                }
                 self.do_outside(index, false)
             }
             14 => self.register_any(),
@@ -97,7 +101,7 @@ impl World {
             generation: it.generation,
             highest: it.highest,
             progress: it.progress.clone(),
-            is_paused: false,
+            is_paused: it.paused_behind.is_some(),
             has_input_ended: matches!(it.life, Life::InputEnded | Life::Ended),
         };
         known.map(report).collect()
@@ -155,15 +159,15 @@ impl World {
                 let at = &self.tes[te];
                 let is_served =
                     at.epoch <= self.leaders[leader].epoch && at.registration == registration;
-                if is_served {
-                    self.take_call(leader, effect);
+                match is_served {
+                    true => self.take_call(leader, effect),
+                    false => Ok(()),
                 }
-                Ok(())
             }
         }
     }
 
-    fn take_call(&mut self, leader: usize, effect: Effect) {
+    fn take_call(&mut self, leader: usize, effect: Effect) -> Checked {
         let find = |world: &World, task: usize, generation: u64| {
             let mut executions = world.executions.iter();
             executions.position(|it| (it.task, it.generation) == (task, generation))
@@ -177,12 +181,14 @@ impl World {
                 number,
                 newest,
                 floor,
+                pauses,
                 ..
             } => {
                 let barrier = Barrier {
                     number,
                     newest,
                     floor,
+                    pauses,
                 };
                 let answer = |world: &mut World, task: usize| match find(world, task, generation) {
                     Some(at) if world.executions[at].life == Life::Running => {
@@ -217,6 +223,7 @@ impl World {
                     let execution = &mut self.executions[at];
                     if execution.lives() && execution.highest <= number {
                         execution.give_up(number, TaskProgress::Aborted);
+                        self.resume(leader, at, number)?;
                     }
                 }
             }
@@ -233,5 +240,6 @@ impl World {
             }
             other => unreachable!("{other:?} is no message"),
         }
+        Ok(())
     }
 }

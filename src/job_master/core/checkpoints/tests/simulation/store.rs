@@ -32,6 +32,26 @@ impl World {
         decoded.map(Arc::new).collect()
     }
 
+    /// The manifests that name objects of the job: those of completed checkpoints, and of an origin that it owns.
+    pub(super) fn naming_manifests(&self) -> Vec<Arc<pb::CheckpointManifest>> {
+        let origin = self.record.origin.iter().filter(|it| it.owned);
+        let origin = origin.filter_map(|it| self.decode(it.manifest.as_ref()));
+        let retained = self.retained_manifests().into_iter();
+        origin.map(Arc::new).chain(retained).collect()
+    }
+
+    /// What a region is restored from: its newest durable snapshot, or that of the origin.
+    pub(super) fn restore_point(&self, region: usize) -> (u64, Option<pb::RegionSnapshot>) {
+        match (self.newest_snapshot(region), &self.record.origin) {
+            ((0, _), Some(origin)) => {
+                let manifest = self.decode(origin.manifest.as_ref());
+                let snapshot = manifest.and_then(|it| it.regions.get(region).cloned());
+                (origin.number, snapshot)
+            }
+            (newest, _) => newest,
+        }
+    }
+
     /// The number of a region's newest durable snapshot, and the snapshot.
     pub(super) fn newest_snapshot(&self, region: usize) -> (u64, Option<pb::RegionSnapshot>) {
         let newest = self.record.retained.last();
@@ -119,7 +139,7 @@ impl World {
                 restored,
                 places,
             } => {
-                k1_newest_snapshot_is_restored(restored, self.newest_snapshot(region).0)?;
+                k1_newest_snapshot_is_restored(restored, self.restore_point(region).0)?;
                 self.stored[region] = StoredRegion {
                     generation,
                     places: places.clone(),
@@ -167,6 +187,7 @@ impl World {
         leader: usize,
     ) -> Checked {
         k15_floor_never_falls(self.record.floor, record.floor)?;
+        self.check_requests(record)?;
         let new = self.new_snapshots(record);
         for (region, snapshot) in &new {
             k4_generation_is_present(snapshot.generation, self.stored[*region].generation)?;
@@ -191,13 +212,18 @@ impl World {
         self.record = record.clone();
         let manifests = self.retained_manifests();
         if let Some(newest) = manifests.last() {
-            let parts = newest.uncommitted.iter();
-            let parts = parts.map(|it| (it.uid.clone(), it.kind.clone()));
-            self.listed_parts.extend(parts);
+            for part in &newest.uncommitted {
+                let part = (part.uid.clone(), part.kind.clone());
+                if self.listed_parts.insert(part.clone()) {
+                    self.uncommitted_parts.insert(part, newest.number);
+                }
+            }
             let numbers: BTreeSet<u64> = newest.regions.iter().map(|it| it.number).collect();
             self.reached.mixed += u64::from(!new.is_empty() && numbers.len() > 1);
         }
-        k5_named_objects_exist(manifests.iter().map(|it| &**it), &self.objects)
+        let manifests = self.naming_manifests();
+        k5_named_objects_exist(manifests.iter().map(|it| &**it), &self.objects)?;
+        self.check_stop()
     }
 
     /// The world does what a leader asked.
@@ -215,6 +241,8 @@ impl World {
                         k7_record_is_committed_once(&self.committed_records, &key, &name)?;
                         self.committed_records.insert(key, name.clone());
                     }
+                    let part = (part.uid.clone(), part.kind.clone());
+                    self.uncommitted_parts.remove(&part);
                 }
                 self.reached.committed += committables.len() as u64;
                 match fails {
@@ -238,6 +266,7 @@ impl World {
                 if !is_complete {
                     return Err("K5: the manifest of a retained checkpoint was removed".to_owned());
                 }
+                let manifests = self.naming_manifests();
                 k5_named_objects_exist(manifests.iter().map(|it| &**it), &self.objects)?;
                 match fails {
                     true => Event::RemovalFailed { removal },
@@ -254,6 +283,7 @@ impl World {
                     Event::ManifestPut(pb::ManifestObject { name, length })
                 }
             },
+            Effect::CopySavepoint { .. } => self.copy(&effect, fails)?,
             Effect::List => Event::Listed(self.objects.iter().cloned().collect()),
             other => unreachable!("{other:?} is done at once"),
         };

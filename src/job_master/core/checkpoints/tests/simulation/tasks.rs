@@ -12,6 +12,9 @@ impl World {
         if barrier.number > self.executions[at].highest {
             self.take_up(at, barrier);
             self.send(at, Element::Barrier(barrier));
+            // Also one that has paused goes on behind a barrier that does not say so.
+            let pauses = barrier.pauses.then_some(barrier.number);
+            self.executions[at].paused_behind = pauses;
         }
     }
 
@@ -56,6 +59,7 @@ impl World {
     pub(super) fn run_execution(&mut self, at: usize) {
         let execution = &mut self.executions[at];
         match execution.life {
+            Life::Running if execution.paused_behind.is_some() => {}
             Life::Running if execution.inputs.is_empty() => {
                 if execution.position >= self.records {
                     return self.end_input(at);

@@ -48,6 +48,14 @@ pub(super) struct Reached {
     pub(super) fenced: u64,
     /// All regions finished, and all of their output was committed.
     pub(super) finished: u64,
+    /// A checkpoint was copied for a savepoint.
+    pub(super) copied: u64,
+    /// A job stopped with a savepoint.
+    pub(super) stopped: u64,
+    /// A paused source went on.
+    pub(super) resumed: u64,
+    /// A region was restored from the origin.
+    pub(super) from_origin: u64,
 }
 
 impl Reached {
@@ -64,10 +72,14 @@ impl Reached {
         self.committed += other.committed;
         self.fenced += other.fenced;
         self.finished += other.finished;
+        self.copied += other.copied;
+        self.stopped += other.stopped;
+        self.resumed += other.resumed;
+        self.from_origin += other.from_origin;
     }
 
     /// The situations without which a run proves little.
-    pub(super) fn wanted(&self) -> [u64; 12] {
+    pub(super) fn wanted(&self) -> [u64; 16] {
         [
             self.completed,
             self.aborted,
@@ -81,6 +93,10 @@ impl Reached {
             self.committed,
             self.fenced,
             self.finished,
+            self.copied,
+            self.stopped,
+            self.resumed,
+            self.from_origin,
         ]
     }
 }
@@ -175,6 +191,8 @@ pub(super) struct Outside {
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) random: Random,
+    /// For savepoints and origins, so that cases without them are the same.
+    pub(super) extra: Random,
     pub(super) now_ms: u64,
     pub(super) tasks: Vec<Task>,
     pub(super) regions: Vec<Vec<usize>>,
@@ -200,6 +218,16 @@ pub(super) struct World {
     pub(super) committed_records: BTreeMap<(String, String), String>,
     pub(super) refuses_next_write: bool,
     pub(super) is_end_decided: bool,
+    /// Copies of checkpoints take longer than anything else.
+    pub(super) copies_slowly: bool,
+    /// Number of requests for savepoints.
+    pub(super) asked: u64,
+    /// Requests that were acknowledged.
+    pub(super) acknowledged: BTreeSet<String>,
+    /// Parts that a durable manifest lists and that are not committed, with its number.
+    pub(super) uncommitted_parts: BTreeMap<(String, String), u64>,
+    /// Where sources begin, by the origin.
+    pub(super) origin_positions: BTreeMap<usize, u64>,
     pub(super) reached: Reached,
 }
 
@@ -265,6 +293,12 @@ impl World {
             committed_records: BTreeMap::new(),
             refuses_next_write: false,
             is_end_decided: false,
+            copies_slowly: false,
+            asked: 0,
+            acknowledged: BTreeSet::new(),
+            uncommitted_parts: BTreeMap::new(),
+            origin_positions: BTreeMap::new(),
+            extra: Random::new(seed ^ 0x5a5a_0000_0000),
             reached: Reached::default(),
             random,
             tasks,
@@ -399,7 +433,7 @@ impl World {
                 self.outside.push(Outside { leader, effect });
             }
             Effect::Remove { objects, .. } => {
-                let manifests = self.retained_manifests();
+                let manifests = self.naming_manifests();
                 let manifests = manifests.iter().map(|it| &**it);
                 k15_deleted_objects_are_garbage(objects, manifests, self.record.floor)?;
                 self.outside.push(Outside { leader, effect });
@@ -413,9 +447,14 @@ impl World {
                 let is_present = leader == self.present();
                 self.reached.aborted += u64::from(is_present);
             }
-            Effect::ForgetCommits { .. }
-            | Effect::AnswerSavepoint { .. }
-            | Effect::CopySavepoint { .. } => {}
+            Effect::AnswerSavepoint { trigger_id, answer } => {
+                self.check_answer(trigger_id, answer)?;
+            }
+            Effect::CopySavepoint { number, .. } => {
+                self.check_copy(*number)?;
+                self.outside.push(Outside { leader, effect });
+            }
+            Effect::ForgetCommits { .. } => {}
         }
         Ok(())
     }
@@ -452,7 +491,8 @@ impl World {
     pub(super) fn restored_from(&self, leader: usize, region: usize) -> Option<u64> {
         match self.leaders[leader].core.restored_from(region)? {
             RestoredFrom::Snapshot(number) => Some(number),
-            RestoredFrom::Start | RestoredFrom::Origin => Some(0),
+            RestoredFrom::Origin => Some(self.leaders[leader].core.points().numbers[region]),
+            RestoredFrom::Start => Some(0),
         }
     }
 }
