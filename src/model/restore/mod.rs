@@ -6,11 +6,19 @@
 //! ([`Redistribution`](crate::operators::Redistribution)) if the parallelism of the step differs, and otherwise subtask
 //! by subtask.
 
+mod saved;
+mod splits;
+mod tasks;
+
 use tanist_proto::v1::{
-    CheckpointManifest, CoordinatorState, JobGraph, ManifestStep, SubtaskSnapshot,
+    CheckpointManifest, CoordinatorState, JobGraph, JobVertex, ManifestStep, SubtaskSnapshot,
 };
 
+use self::saved::Saved;
+use crate::OperatorSpec;
+use crate::job_graph::shown;
 use crate::problem::listing;
+use crate::topology::uid;
 
 /// What happens to state whose step is not in the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,27 +43,46 @@ impl Mismatch {
     }
 }
 
+impl From<Vec<String>> for Mismatch {
+    fn from(problems: Vec<String>) -> Mismatch {
+        Mismatch { problems }
+    }
+}
+
 /// Whether the graph can be started from the manifest. After that, [`redistribute`] and [`coordinators`] succeed.
 pub fn check(
     manifest: &CheckpointManifest,
     graph: &JobGraph,
     unclaimed: Unclaimed,
 ) -> Result<(), Mismatch> {
-    let _ = unclaimed;
-    redistribute(manifest, graph)?;
-    coordinators(manifest, graph)?;
-    Ok(())
+    let saved = Saved::of(manifest)?;
+    let mut problems = Vec::new();
+    if unclaimed == Unclaimed::Refused {
+        let left = tasks::unclaimed(&saved, graph).into_iter().map(|uid| {
+            format!(
+                "no step of the job has the state of {}: give a step this uid, or allow that it is left behind",
+                shown(uid)
+            )
+        });
+        problems.extend(left);
+    }
+    problems.extend(tasks::redistribute(&saved, graph).err().unwrap_or_default());
+    let coordinators = splits::coordinators(manifest, &saved, graph);
+    problems.extend(coordinators.err().unwrap_or_default());
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(problems.into()),
+    }
 }
 
 /// What each task of the graph is restored from: in the order of the vertices, and for each of these by subtask. State
-/// whose step is not in the graph is left behind. A task of new steps has an empty snapshot.
+/// whose step is not in the graph is left behind. A task that has nothing to restore has an empty snapshot.
 pub fn redistribute(
     manifest: &CheckpointManifest,
     graph: &JobGraph,
 ) -> Result<Vec<SubtaskSnapshot>, Mismatch> {
-    let _ = (manifest, graph);
-    let problems = vec!["it can't be redistributed".to_owned()];
-    Err(Mismatch { problems })
+    let saved = Saved::of(manifest)?;
+    Ok(tasks::redistribute(&saved, graph)?)
 }
 
 /// The coordinators of the graph as they go on behind the manifest, for the first record of the job: their generation
@@ -64,27 +91,28 @@ pub fn coordinators(
     manifest: &CheckpointManifest,
     graph: &JobGraph,
 ) -> Result<Vec<CoordinatorState>, Mismatch> {
-    let _ = (manifest, graph);
-    let problems = vec!["it can't be redistributed".to_owned()];
-    Err(Mismatch { problems })
+    let saved = Saved::of(manifest)?;
+    Ok(splits::coordinators(manifest, &saved, graph)?)
 }
 
 /// The steps of a graph, as its manifests list them.
 pub fn steps(graph: &JobGraph) -> Vec<ManifestStep> {
-    let vertices = graph.vertices.iter();
-    let of_vertex = |vertex: &'_ tanist_proto::v1::JobVertex| {
-        let (vertex_id, parallelism) = (vertex.id.clone(), vertex.parallelism);
-        let max_parallelism = vertex.max_parallelism;
-        let operators = vertex.operators.iter().map(move |operator| ManifestStep {
-            uid: crate::topology::uid(operator).to_owned(),
-            name: operator.name.clone(),
-            kind: crate::OperatorSpec::from_json(&operator.spec)
-                .map_or_else(|_| String::new(), |spec| spec.kind().to_owned()),
-            vertex_id: vertex_id.clone(),
-            parallelism,
-            max_parallelism,
+    let of_vertex = |vertex: &JobVertex| {
+        let steps = vertex.operators.iter().map(|operator| {
+            let spec = OperatorSpec::from_json(&operator.spec);
+            ManifestStep {
+                uid: uid(operator).to_owned(),
+                name: operator.name.clone(),
+                kind: spec.map_or_else(|_| String::new(), |spec| spec.kind().to_owned()),
+                vertex_id: vertex.id.clone(),
+                parallelism: vertex.parallelism,
+                max_parallelism: vertex.max_parallelism,
+            }
         });
-        operators.collect::<Vec<_>>()
+        steps.collect::<Vec<_>>()
     };
-    vertices.flat_map(of_vertex).collect()
+    graph.vertices.iter().flat_map(of_vertex).collect()
 }
+
+#[cfg(test)]
+mod tests;
