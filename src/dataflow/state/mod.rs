@@ -149,6 +149,7 @@ impl Snapshot {
         let position = position.map(|position| SourcePosition {
             uid: uid(),
             position,
+            place: None,
             request: self.request,
             ended: self.has_ended,
         });
@@ -160,6 +161,7 @@ impl Snapshot {
                 uid: uid(),
                 name: name.to_owned(),
                 content,
+                place: None,
             });
         subtask.operators.extend(states);
         let segments = self.segments.into_iter().map(|segment| StateSegment {

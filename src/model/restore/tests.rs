@@ -111,7 +111,7 @@ fn save(snapshot: &mut SubtaskSnapshot, operator: &Operator, vertex: &JobVertex)
             uid,
             position: mark.to_vec(),
             request: 5,
-            ended: false,
+            ..SourcePosition::default()
         });
     } else if spec.keys().is_some() {
         let groups = key_groups(snapshot.subtask, vertex.parallelism, MAX);
@@ -130,6 +130,7 @@ fn save(snapshot: &mut SubtaskSnapshot, operator: &Operator, vertex: &JobVertex)
             uid,
             name: "unwritten".to_owned(),
             content: mark.to_vec(),
+            ..OperatorState::default()
         });
     }
 }
