@@ -17,7 +17,7 @@ use tanist_proto::v1::{
 use self::saved::Saved;
 use crate::OperatorSpec;
 use crate::job_graph::shown;
-use crate::problem::listing;
+use crate::problem::{MAX_PROBLEMS, listing};
 use crate::topology::uid;
 
 /// What happens to state whose step is not in the graph.
@@ -37,14 +37,15 @@ pub struct Mismatch {
 }
 
 impl Mismatch {
-    /// At least one.
+    /// At least one, and at most [`MAX_PROBLEMS`].
     pub fn problems(&self) -> &[String] {
         &self.problems
     }
 }
 
 impl From<Vec<String>> for Mismatch {
-    fn from(problems: Vec<String>) -> Mismatch {
+    fn from(mut problems: Vec<String>) -> Mismatch {
+        problems.truncate(MAX_PROBLEMS);
         Mismatch { problems }
     }
 }
