@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use tanist_proto::id::JobVertexId;
-use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
+use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Operator, Partitioning};
 
 /// Maximum number of regions of a job. The cost of an event does not depend on it, but each region takes memory in the
 /// leader, and each write of the job's record names all of them (`docs/adr/0026`).
@@ -78,6 +78,27 @@ pub fn subtask_regions(graph: &JobGraph, max_regions: usize) -> Vec<usize> {
         numbers[first] = number;
     }
     firsts.into_iter().map(|first| numbers[first]).collect()
+}
+
+/// The key groups of a subtask: a contiguous range, whose first one is the lowest that belongs to it. There are at least
+/// as many as subtasks.
+pub fn key_groups(subtask: u32, parallelism: u32, max_parallelism: u32) -> Range<u32> {
+    let parallelism = parallelism.max(1);
+    let max_parallelism = max_parallelism.max(parallelism);
+    let first = |subtask: u32| {
+        let first = u64::from(subtask) * u64::from(max_parallelism);
+        let first = first.div_ceil(u64::from(parallelism));
+        u32::try_from(first).map_or(max_parallelism, |first| first.min(max_parallelism))
+    };
+    first(subtask)..first(subtask.saturating_add(1))
+}
+
+/// Names the state of an operator in checkpoints: its uid, or its name where there is none.
+pub fn uid(operator: &Operator) -> &str {
+    match operator.uid.is_empty() {
+        true => &operator.name,
+        false => &operator.uid,
+    }
 }
 
 /// How many regions [`subtask_regions`] numbers.

@@ -3,7 +3,12 @@
 //! Subtask i of n generates the records with sequence numbers i, i + n, i + 2n and so on. A rate applies to all
 //! subtasks together: each follows the clock independently from its first poll on, and catches up at most one
 //! second. A restored subtask follows it from then on, and makes up for nothing.
+//!
+//! At another parallelism a subtask gets the positions of all, and all subtasks divide them in the same way: from the
+//! highest next number on they generate as above. What some had left below it are ranges, each of which goes to one
+//! subtask, which generates it at once.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +18,13 @@ use tanist_dataflow::{
     Built, OperatorContext, OperatorError, Restored, Snapshot, Source, SourceState,
 };
 use tanist_model::operators;
-use tanist_proto::v1::DatagenPosition;
+use tanist_proto::v1::{DatagenPosition, DatagenRange};
 use tokio::time::Instant;
 
 use super::factory::{Runtime, Setup, source};
 
+/// What its position is of.
+const SIGNATURE: &str = "datagen";
 const ROWS: u64 = 2048;
 /// Values are drawn from zero up to this.
 const VALUES: u64 = 1000;
@@ -36,7 +43,11 @@ pub(super) struct Datagen {
     end: u64,
     seed: u64,
     keys: u64,
+    subtask: u64,
+    /// Number of subtasks.
     step: u64,
+    /// Sequence numbers that come first: what was left when the parallelism changed.
+    rest: VecDeque<DatagenRange>,
     /// The next sequence number.
     next: u64,
     /// Reference point of the rate: sequence numbers from this one on are due after that time.
@@ -70,16 +81,66 @@ impl Datagen {
             end: count.unwrap_or(u64::MAX).min(i64::MAX.unsigned_abs()),
             seed,
             keys,
+            subtask: u64::from(context.subtask),
             step: u64::from(context.parallelism.max(1)),
+            rest: VecDeque::new(),
             next: u64::from(context.subtask),
             anchor: None,
             output: context.output_schema(),
         })
     }
 
-    /// What its position is of: numbers of other subtasks are others.
-    fn signature(&self) -> String {
-        format!("datagen in steps of {}", self.step)
+    /// Takes its share of what the subtasks of another parallelism had left.
+    fn divide(&mut self, positions: Vec<DatagenPosition>) {
+        let of = |position: &DatagenPosition, end| DatagenRange {
+            next: position.next,
+            step: position.step,
+            end,
+        };
+        let steps: BTreeSet<u64> = positions.iter().map(|it| it.step).collect();
+        let step = steps.first().map_or(1, |step| (*step).max(1));
+        let residues: BTreeSet<u64> = positions.iter().map(|it| it.next % step).collect();
+        // Together they have each number from the highest one on; else some have ended, and all will soon.
+        let is_whole = steps.len() == 1 && residues.len() as u64 == step;
+        let mut end = self.end;
+        self.next = end;
+        if is_whole {
+            let highest = positions.iter().map(|it| it.next).max();
+            end = highest.unwrap_or(end);
+            self.next = end + (self.subtask + self.step - end % self.step) % self.step;
+        }
+        let left = positions.iter().map(|it| of(it, end));
+        let rest = positions.iter().flat_map(|it| it.rest.iter().copied());
+        let rest = left.chain(rest).filter(|range| range.next < range.end);
+        let mut rest: Vec<DatagenRange> = rest.collect();
+        rest.sort_unstable_by_key(|range| (range.next, range.step, range.end));
+        let numbered = (0_u64..).zip(rest);
+        let own = numbered.filter(|(number, _)| number % self.step == self.subtask);
+        self.rest = own.map(|(_, range)| range).collect();
+    }
+
+    /// Makes the next records of what was left; `None` if nothing is.
+    fn make_rest(&mut self) -> Result<Option<RecordBatch>, OperatorError> {
+        while let Some(range) = self.rest.front().copied() {
+            let end = range.end.min(self.end);
+            if range.next >= end {
+                self.rest.pop_front();
+                continue;
+            }
+            let (batch, next) = self.make(range.next, range.step.max(1), end)?;
+            if let Some(range) = self.rest.front_mut() {
+                range.next = next;
+            }
+            return Ok(Some(batch));
+        }
+        Ok(None)
+    }
+
+    /// Makes the next records before this number.
+    fn make_next(&mut self, before: u64) -> Result<RecordBatch, OperatorError> {
+        let (batch, next) = self.make(self.next, self.step, before)?;
+        self.next = next;
+        Ok(batch)
     }
 
     /// Returns the sequence number before which all records are due.
@@ -106,12 +167,10 @@ impl Datagen {
         at.max(now + TICK)
     }
 
-    fn make(&mut self, before: u64) -> Result<RecordBatch, OperatorError> {
-        let rows = before
-            .saturating_sub(self.next)
-            .div_ceil(self.step)
-            .min(ROWS);
-        let sequence = (0..rows).map(|row| self.next + row * self.step);
+    /// Makes records from a number on, in steps, and returns the number that follows.
+    fn make(&self, next: u64, step: u64, before: u64) -> Result<(RecordBatch, u64), OperatorError> {
+        let rows = before.saturating_sub(next).div_ceil(step).min(ROWS);
+        let sequence = (0..rows).map(|row| next + row * step);
         let columns = [
             sequence.clone().collect::<Vec<_>>(),
             sequence
@@ -122,16 +181,13 @@ impl Datagen {
                 .map(|seq| draw(self.seed, 2 * seq + 1) % VALUES)
                 .collect(),
         ];
-        self.next = self.next.saturating_add(rows * self.step);
         let columns = columns.into_iter().map(|numbers| -> ArrayRef {
             Arc::new(Int64Array::from_iter_values(
                 numbers.into_iter().map(u64::cast_signed),
             ))
         });
-        Ok(RecordBatch::try_new(
-            Arc::clone(&self.output),
-            columns.collect(),
-        )?)
+        let batch = RecordBatch::try_new(Arc::clone(&self.output), columns.collect())?;
+        Ok((batch, next.saturating_add(rows * step)))
     }
 }
 
@@ -150,31 +206,43 @@ fn draw(seed: u64, index: u64) -> u64 {
 
 impl Source for Datagen {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        let position: Option<DatagenPosition> = restored.position_message(&self.signature())?;
-        if let Some(position) = position {
-            self.next = position.next;
+        let positions: Vec<DatagenPosition> = restored.position_messages(SIGNATURE)?;
+        match &*positions {
+            [] => {}
+            [own] if own.step == self.step => {
+                self.next = own.next;
+                self.rest = own.rest.iter().copied().collect();
+            }
+            _ => self.divide(positions),
         }
         Ok(())
     }
 
     fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
-        let position = DatagenPosition { next: self.next };
-        snapshot.save_position_message(&self.signature(), &position);
+        let position = DatagenPosition {
+            next: self.next,
+            step: self.step,
+            rest: self.rest.iter().copied().collect(),
+        };
+        snapshot.save_position_message(SIGNATURE, &position);
         Ok(())
     }
 
     fn next(&mut self, now: Instant) -> Result<SourceState, OperatorError> {
+        if let Some(batch) = self.make_rest()? {
+            return Ok(SourceState::Batch(batch));
+        }
         if self.next >= self.end {
             return Ok(SourceState::End);
         }
         let Some(rate) = self.rate else {
-            return Ok(SourceState::Batch(self.make(self.end)?));
+            return Ok(SourceState::Batch(self.make_next(self.end)?));
         };
         let due = self.due(rate, now).min(self.end);
         if due <= self.next {
             return Ok(SourceState::Wait(self.due_at(rate, now)));
         }
-        Ok(SourceState::Batch(self.make(due)?))
+        Ok(SourceState::Batch(self.make_next(due)?))
     }
 }
 

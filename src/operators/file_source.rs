@@ -5,7 +5,8 @@
 //! cut. What was appended later is not read, and a file that became shorter is an error.
 //!
 //! Its position is the number of its last request, and the ranges of that split which are not read yet. A restored
-//! subtask requests the splits behind that number.
+//! subtask reads these, and requests the splits behind that number. At another parallelism it may have the ranges of
+//! several subtasks or none, and requests from the start: the coordinator has free what no position covers.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -108,12 +109,12 @@ impl FileSource {
 
 impl Source for FileSource {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        let position: Option<FileSourcePosition> = restored.position_message(SIGNATURE)?;
-        if let Some(position) = position {
-            self.ranges = position.left.into_iter().map(FileRange::from).collect();
-            self.ranges.reverse();
-            self.splits.continue_behind(position.request, self.left());
-        }
+        let positions: Vec<FileSourcePosition> = restored.position_messages(SIGNATURE)?;
+        let ranges = positions.into_iter().flat_map(|position| position.left);
+        self.ranges = ranges.map(FileRange::from).collect();
+        self.ranges.reverse();
+        let request = restored.request();
+        self.splits.continue_behind(request, self.left());
         Ok(())
     }
 
@@ -122,10 +123,10 @@ impl Source for FileSource {
         let ranges = self.ranges.iter().rev().cloned();
         let left = reading.into_iter().chain(ranges);
         let position = FileSourcePosition {
-            request: self.splits.taken(),
             left: left.map(pb::FileRange::from).collect(),
         };
         snapshot.save_position_message(SIGNATURE, &position);
+        snapshot.save_request(self.splits.taken());
         Ok(())
     }
 

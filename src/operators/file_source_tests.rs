@@ -275,6 +275,50 @@ proptest! {
 }
 
 #[test]
+fn at_another_parallelism_a_subtask_reads_what_several_have_left_and_asks_from_the_start() {
+    let directory = tempfile::tempdir().expect("directory");
+    let content =
+        |name: &str| -> String { (0..5_000).map(|line| format!("{name}{line}\n")).collect() };
+    let split = |name: &str| {
+        let content = content(name);
+        let path = write(directory.path(), name, content.as_bytes());
+        let size = content.len() as u64;
+        pb::FileSplit {
+            ranges: vec![pb::FileRange {
+                path: path.as_bytes().to_vec(),
+                start: 0,
+                end: size,
+                size,
+            }],
+        }
+    };
+    let (mut found, mut all) = (Vec::new(), SubtaskSnapshot::default());
+    for (name, batches) in [("a", 1), ("b", 2), ("c", 0)] {
+        let mut reader = Coordinated::start();
+        found.extend(reader.read(&[split(name)], batches));
+        let saved = reader.saved();
+        assert_eq!(saved.positions[0].request, u64::from(batches > 0));
+        all.positions
+            .extend(saved.positions.into_iter().map(|position| {
+                // As it is redistributed.
+                pb::SourcePosition {
+                    request: 0,
+                    ..position
+                }
+            }));
+    }
+    let mut reader = Coordinated::restored(Some(&all));
+    found.extend(reader.read(&[split("c"), split("d")], usize::MAX));
+    found.sort();
+    let mut expected: Vec<String> = ["a", "b", "c", "d"]
+        .iter()
+        .flat_map(|name| lines_of(content(name).as_bytes()))
+        .collect();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn a_damaged_position_is_an_error() {
     let mut snapshot = Coordinated::start().saved();
     *snapshot.positions[0].position.last_mut().expect("bytes") ^= 1;

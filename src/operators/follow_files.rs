@@ -8,7 +8,8 @@
 //! and counts as a line when the file is gone.
 //!
 //! Its position has each file with the offset behind the last line that was emitted, and the bytes before it. A file
-//! that is not found within the same time after a restore is gone, with what it had beyond its offset.
+//! that is not found within the same time after a restore is gone, with what it had beyond its offset. At another
+//! parallelism a subtask gets the positions of all, and takes those of its files.
 //!
 //! A missing file is waited for. A file that exists and can't be read is an error, from the first look on.
 
@@ -358,10 +359,13 @@ impl Followed {
 
 impl Source for FollowFiles {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        let position: Option<FollowedFiles> = restored.position_message(SIGNATURE)?;
-        for file in position.into_iter().flat_map(|position| position.files) {
+        let positions: Vec<FollowedFiles> = restored.position_messages(SIGNATURE)?;
+        for file in positions.into_iter().flat_map(|position| position.files) {
             let FollowedFile { device, inode, .. } = file;
-            self.missing.insert(FileId { device, inode }, file);
+            let id = FileId { device, inode };
+            if self.owns(id) {
+                self.missing.insert(id, file);
+            }
         }
         Ok(())
     }

@@ -67,6 +67,23 @@ impl Following {
         following
     }
 
+    /// Sources at another parallelism, each of which is restored from what all of these save.
+    fn rescaled(&mut self, paths: &[String], parallelism: u32) -> Following {
+        let mut subtask = SubtaskSnapshot::default();
+        for former in &mut self.sources {
+            let mut snapshot = Snapshot::default();
+            former.snapshot(&mut snapshot).expect("saved");
+            snapshot.add_to(&mut subtask, "logs");
+        }
+        let mut following = Following::new(paths, parallelism);
+        following.now = self.now;
+        for source in &mut following.sources {
+            let restored = source.restore(&Restored::of("logs", &subtask));
+            restored.expect("positions of all");
+        }
+        following
+    }
+
     /// Reads the lines that are available after the next look for files.
     fn read_later(&mut self) -> Vec<String> {
         self.now += INTERVAL;
@@ -252,6 +269,25 @@ fn a_restored_source_continues_behind_the_last_line() {
     let mut lines = again.read();
     lines.sort();
     assert_eq!(lines, ["half line", "new"]);
+}
+
+#[test]
+fn at_another_parallelism_each_file_is_continued_by_one_subtask() {
+    let (directory, _, paths) = directory();
+    let files: Vec<PathBuf> = (0..12)
+        .map(|number| directory.path().join(format!("{number}.log")))
+        .collect();
+    let append_to_all = |text: &str| files.iter().for_each(|file| append(file, text));
+    append_to_all("one\n");
+    let mut following = Following::new(&paths, 2);
+    assert_eq!(following.read(), vec!["one"; 12]);
+    for parallelism in [5, 1, 16, 3] {
+        append_to_all("next\n");
+        following = following.rescaled(&paths, parallelism);
+        assert_eq!(following.read(), vec!["next"; 12]);
+        let missing = following.sources.iter().map(|it| it.missing.len());
+        assert_eq!(missing.sum::<usize>(), 0);
+    }
 }
 
 #[test]

@@ -69,8 +69,8 @@ fn unwritten(error: io::Error) -> OperatorError {
 
 impl Operator for Print {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        let state: Option<RepeatedLines> = restored.message(UNWRITTEN, SIGNATURE)?;
-        self.again = state.map(|state| state.lines).unwrap_or_default();
+        let states: Vec<RepeatedLines> = restored.messages(UNWRITTEN, SIGNATURE)?;
+        self.again = states.into_iter().flat_map(|state| state.lines).collect();
         Ok(())
     }
 

@@ -209,8 +209,8 @@ impl SocketSink {
 
 impl Operator for SocketSink {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        let state: Option<RepeatedLines> = restored.message(REPEATED, SIGNATURE)?;
-        let lines = state.map(|state| state.lines).unwrap_or_default();
+        let states: Vec<RepeatedLines> = restored.messages(REPEATED, SIGNATURE)?;
+        let lines: Vec<u8> = states.into_iter().flat_map(|state| state.lines).collect();
         if !lines.is_empty() {
             self.queue.push(lines);
         }

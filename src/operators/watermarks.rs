@@ -66,6 +66,16 @@ impl Watermarks {
     }
 }
 
+/// The event time of several subtasks together: nothing that one of them still waits for is late. Those that are idle
+/// hold it back only if all are.
+pub(super) fn earliest(times: &[EventTimeState]) -> Option<EventTimeState> {
+    let earliest_of = |idle: bool| {
+        let times = times.iter().filter(move |time| time.idle == idle);
+        times.copied().min_by_key(|time| time.watermark)
+    };
+    earliest_of(false).or_else(|| earliest_of(true))
+}
+
 /// Emits a restored event time once, if that is due.
 pub(super) fn announce(
     is_due: &mut bool,
@@ -86,8 +96,8 @@ pub(super) fn announce(
 
 impl Operator for Watermarks {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        let time: Option<EventTimeState> = restored.message(TIME, SIGNATURE)?;
-        if let Some(time) = time {
+        let times: Vec<EventTimeState> = restored.messages(TIME, SIGNATURE)?;
+        if let Some(time) = earliest(&times) {
             self.watermark = time.watermark;
             self.idle = time.idle;
             self.announces = true;
@@ -203,6 +213,29 @@ mod tests {
         let (mut watermarks, mut output) = (watermarks(None), Output::default());
         watermarks.signal(Watermark(7), &mut output).expect("taken");
         assert_eq!(signals(&mut output), []);
+    }
+
+    #[test]
+    fn the_event_time_of_several_subtasks_is_the_earliest_of_those_that_are_not_idle() {
+        let time = |watermark, idle| EventTimeState { watermark, idle };
+        let (early, late) = (time(Some(5), false), time(Some(9), false));
+        let (idle, unset) = (time(Some(1), true), time(None, false));
+        assert_eq!(earliest(&[]), None);
+        assert_eq!(earliest(&[late, idle, early]), Some(early));
+        assert_eq!(earliest(&[late, unset]), Some(unset));
+        assert_eq!(earliest(&[time(Some(3), true), idle]), Some(idle));
+        let mut snapshot = Snapshot::default();
+        let mut subtask = tanist_proto::v1::SubtaskSnapshot::default();
+        for time in [late, early] {
+            snapshot.save_message(TIME, SIGNATURE, &time);
+            std::mem::take(&mut snapshot).add_to(&mut subtask, "time");
+        }
+        let mut restored = watermarks(None);
+        let state = Restored::of("time", &subtask);
+        restored.restore(&state).expect("of two subtasks");
+        let mut output = Output::default();
+        restored.tick(Instant::now(), &mut output).expect("told");
+        assert_eq!(signals(&mut output), [Watermark(5)]);
     }
 
     #[test]

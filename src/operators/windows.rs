@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::accumulator::{Accumulator, Cell, Cells};
 use super::aggregate_all::{Table, cells_of, load, save};
 use super::schema::column_of;
-use super::watermarks::announce;
+use super::watermarks::{announce, earliest};
 
 /// Name of the state with the watermark.
 const TIME: &str = "time";
@@ -191,8 +191,9 @@ pub(super) fn event_times(batch: &RecordBatch, column: usize) -> Result<&[i64], 
 impl Operator for WindowAggregate {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
         let signature = self.signature();
-        let time: Option<EventTimeState> = restored.message(TIME, &signature)?;
-        if let Some(time) = time {
+        // Each subtask has the event time of all inputs: at the same cut all have the same.
+        let times: Vec<EventTimeState> = restored.messages(TIME, &signature)?;
+        if let Some(time) = earliest(&times) {
             self.watermark = time.watermark.unwrap_or(i64::MIN);
             self.idle = time.idle;
             self.announces = true;

@@ -24,18 +24,11 @@ impl KeyGroups {
 
     /// The key groups of a subtask. There are at least as many as subtasks.
     pub(super) fn of_subtask(subtask: u32, parallelism: u32, max_parallelism: u32) -> KeyGroups {
-        let parallelism = parallelism.max(1);
-        let max_parallelism = max_parallelism.max(parallelism);
-        // The first group of a subtask is the lowest that `subtask_of_group` maps to it.
-        let first = |subtask: u32| {
-            let first = u64::from(subtask) * u64::from(max_parallelism);
-            let first = first.div_ceil(u64::from(parallelism));
-            u32::try_from(first).map_or(max_parallelism, |first| first.min(max_parallelism))
-        };
+        let groups = topology::key_groups(subtask, parallelism, max_parallelism);
         KeyGroups {
-            first: first(subtask),
-            end: first(subtask.saturating_add(1)),
-            max_parallelism,
+            first: groups.start,
+            end: groups.end,
+            max_parallelism: max_parallelism.max(parallelism.max(1)),
         }
     }
 

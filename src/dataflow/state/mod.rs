@@ -34,6 +34,8 @@ const POSITION: &str = "position";
 pub struct Snapshot {
     barrier: CheckpointBarrier,
     position: Option<Vec<u8>>,
+    request: u64,
+    has_ended: bool,
     states: BTreeMap<&'static str, Vec<u8>>,
     segments: Vec<StateSegment>,
     committables: Vec<(&'static str, Vec<u8>)>,
@@ -86,6 +88,17 @@ impl Snapshot {
         self.save_position(small(signature, position));
     }
 
+    /// Saves that a source has read all of its input.
+    pub(crate) fn save_end(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Says which answers of the operator's coordinator are in the position: up to that to the request with this
+    /// number.
+    pub fn save_request(&mut self, number: u64) {
+        self.request = number;
+    }
+
     /// Saves a state that is not keyed, and small, as a message. `signature` says what it is the state of.
     pub fn save_message(&mut self, name: &'static str, signature: &str, state: &impl Message) {
         self.save(name, small(signature, state));
@@ -129,9 +142,16 @@ impl Snapshot {
     /// Adds it to the snapshot of the subtask, as the state of the operator with this uid.
     pub fn add_to(self, subtask: &mut SubtaskSnapshot, uid: &str) {
         let uid = || uid.to_owned();
-        let position = self.position.map(|position| SourcePosition {
+        let position = match self.has_ended {
+            true => Some(Vec::new()),
+            false => self.position,
+        };
+        let position = position.map(|position| SourcePosition {
             uid: uid(),
             position,
+            place: None,
+            request: self.request,
+            ended: self.has_ended,
         });
         subtask.positions.extend(position);
         let states = self
@@ -141,6 +161,7 @@ impl Snapshot {
                 uid: uid(),
                 name: name.to_owned(),
                 content,
+                place: None,
             });
         subtask.operators.extend(states);
         let segments = self.segments.into_iter().map(|segment| StateSegment {
@@ -182,37 +203,87 @@ impl<'a> Restored<'a> {
         Restored { uid, snapshot }
     }
 
-    /// How far a source had read; `None` if it saved nothing.
+    /// How far sources had read: of this subtask, or of several if the parallelism was another one. Empty if nothing was
+    /// saved.
+    pub fn positions(&self) -> impl Iterator<Item = &'a [u8]> {
+        let positions = self.snapshot.positions.iter();
+        let own = positions.filter(|position| position.uid == self.uid && !position.ended);
+        own.map(|position| &*position.position)
+    }
+
+    /// A state that is not keyed: of this subtask, or of several if the parallelism was another one. Empty if it was
+    /// not saved.
+    pub fn states(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let states = self.snapshot.operators.iter();
+        let own = states.filter(move |state| state.uid == self.uid && state.name == name);
+        own.map(|state| &*state.content)
+    }
+
+    /// The first of [`Restored::positions`]. There are no others for an operator that keeps its parallelism.
     pub fn position(&self) -> Option<&'a [u8]> {
-        let mut positions = self.snapshot.positions.iter();
-        let own = positions.find(|position| position.uid == self.uid)?;
-        Some(&own.position)
+        self.positions().next()
     }
 
-    /// A state that is not keyed; `None` if it was not saved.
+    /// The first of [`Restored::states`]. There are no others for an operator that keeps its parallelism.
     pub fn state(&self, name: &str) -> Option<&'a [u8]> {
-        let mut states = self.snapshot.operators.iter();
-        let own = states.find(|state| state.uid == self.uid && state.name == name)?;
-        Some(&own.content)
+        self.states(name).next()
     }
 
-    /// How far a source had read, as [`Snapshot::save_position_message`] saved it; `None` if it saved nothing.
+    /// Number of the last request to the operator's coordinator whose answer is in the position; 0: none is, or the
+    /// coordinator counts from the start.
+    pub fn request(&self) -> u64 {
+        let positions = self.snapshot.positions.iter();
+        let own = positions.filter(|position| position.uid == self.uid);
+        own.map(|position| position.request).max().unwrap_or(0)
+    }
+
+    /// Whether the source had read all of its input, although other operators of its task have something left.
+    pub(crate) fn has_ended(&self) -> bool {
+        let positions = self.snapshot.positions.iter();
+        let mut own = positions
+            .filter(|position| position.uid == self.uid)
+            .peekable();
+        own.peek().is_some() && own.all(|position| position.ended)
+    }
+
+    /// How far sources had read, as [`Snapshot::save_position_message`] saved it.
+    pub fn position_messages<M: Message + Default>(
+        &self,
+        signature: &str,
+    ) -> Result<Vec<M>, StateError> {
+        let positions = self.positions().map(|bytes| restored(bytes, signature));
+        let positions: Result<Vec<M>, StateProblem> = positions.collect();
+        positions.map_err(|problem| problem.of(POSITION))
+    }
+
+    /// A state that is not keyed, as [`Snapshot::save_message`] saved it.
+    pub fn messages<M: Message + Default>(
+        &self,
+        name: &str,
+        signature: &str,
+    ) -> Result<Vec<M>, StateError> {
+        let states = self.states(name).map(|bytes| restored(bytes, signature));
+        let states: Result<Vec<M>, StateProblem> = states.collect();
+        states.map_err(|problem| problem.of(name))
+    }
+
+    /// How far the source had read, as [`Snapshot::save_position_message`] saved it; `None` if it saved nothing. Those of
+    /// several subtasks are an error.
     pub fn position_message<M: Message + Default>(
         &self,
         signature: &str,
     ) -> Result<Option<M>, StateError> {
-        let position = self.position().map(|bytes| restored(bytes, signature));
-        position.transpose().map_err(|problem| problem.of(POSITION))
+        only(self.position_messages(signature)?).map_err(|problem| problem.of(POSITION))
     }
 
-    /// A state that is not keyed, as [`Snapshot::save_message`] saved it; `None` if it was not saved.
+    /// A state that is not keyed, as [`Snapshot::save_message`] saved it; `None` if it was not saved. Those of several
+    /// subtasks are an error.
     pub fn message<M: Message + Default>(
         &self,
         name: &str,
         signature: &str,
     ) -> Result<Option<M>, StateError> {
-        let state = self.state(name).map(|bytes| restored(bytes, signature));
-        state.transpose().map_err(|problem| problem.of(name))
+        only(self.messages(name, signature)?).map_err(|problem| problem.of(name))
     }
 
     /// Passes on the entries of keyed state that [`Snapshot::save_entries`] saved and that are of these key groups:
@@ -228,8 +299,11 @@ impl<'a> Restored<'a> {
         let mut counting = Vec::new();
         for segment in self.segments(name) {
             let counts = groups.within((segment.first_key_group, segment.end_key_group));
-            segment::decode(&segment.content, signature, counts, &mut each)
-                .map_err(|problem| problem.of(name))?;
+            // Nothing was saved of these key groups, as their subtask had ended.
+            if segment.length > 0 {
+                segment::decode(&segment.content, signature, counts, &mut each)
+                    .map_err(|problem| problem.of(name))?;
+            }
             counting.push(counts.range());
         }
         if counting.is_empty() || groups.are_covered_by(counting) {
@@ -243,6 +317,14 @@ impl<'a> Restored<'a> {
     pub fn segments(&self, name: &str) -> impl Iterator<Item = &'a StateSegment> {
         let segments = self.snapshot.segments.iter();
         segments.filter(move |segment| segment.uid == self.uid && segment.name == name)
+    }
+}
+
+/// What an operator takes that can't merge the states of several subtasks.
+fn only<M>(mut saved: Vec<M>) -> Result<Option<M>, StateProblem> {
+    match saved.len() {
+        0 | 1 => Ok(saved.pop()),
+        found => Err(StateProblem::Several { found }),
     }
 }
 
@@ -315,6 +397,70 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_segments_and_key_groups_without_entries_are_taken_at_another_parallelism() {
+        let mut subtask = halves();
+        let thirds = [(0, 3), (3, 6), (6, 8)].map(|(first, end)| KeyGroups::test(first, end, 8));
+        let found = thirds.map(|groups| {
+            let mut own = subtask.clone();
+            // As it is redistributed: those that meet.
+            own.segments.retain(|it| {
+                let (first, end) = groups.range();
+                it.first_key_group < end && first < it.end_key_group
+            });
+            keys(&own, groups).expect("each group once")
+        });
+        assert_eq!(found.iter().sum::<usize>(), 256);
+        let first_half = keys(&subtask, HALVES[0]).expect("intact");
+        subtask.segments[1].content.clear();
+        keys(&subtask, KeyGroups::test(0, 8, 8)).expect_err("it is damaged");
+        subtask.segments[1].length = 0;
+        assert_eq!(keys(&subtask, KeyGroups::test(0, 8, 8)), Ok(first_half));
+    }
+
+    #[test]
+    fn states_of_several_subtasks_are_taken_or_are_an_error_that_says_so() {
+        let mut subtask = SubtaskSnapshot::default();
+        for next in [3, 5] {
+            let position = DatagenPosition {
+                next,
+                ..DatagenPosition::default()
+            };
+            let mut snapshot = Snapshot::default();
+            snapshot.save_position_message("numbers", &position);
+            snapshot.save_request(next);
+            snapshot.save_message("other", "numbers", &position);
+            snapshot.add_to(&mut subtask, "source");
+        }
+        let restored = Restored::of("source", &subtask);
+        let nexts = |found: Result<Vec<DatagenPosition>, StateError>| {
+            let found = found.expect("intact").into_iter();
+            found.map(|it| it.next).collect::<Vec<_>>()
+        };
+        assert_eq!(nexts(restored.position_messages("numbers")), [3, 5]);
+        assert_eq!(nexts(restored.messages("other", "numbers")), [3, 5]);
+        assert_eq!(restored.request(), 5);
+        assert!(!restored.has_ended());
+        let error = restored.message::<DatagenPosition>("other", "numbers");
+        assert_eq!(
+            error.expect_err("of two").to_string(),
+            "the state `other` was saved by 2 subtasks, and the operator takes that of one: keep its parallelism"
+        );
+        restored
+            .position_message::<DatagenPosition>("numbers")
+            .expect_err("of two");
+        let mut end = Snapshot::default();
+        end.save_end();
+        end.add_to(&mut subtask, "source");
+        end = Snapshot::default();
+        end.save_end();
+        end.add_to(&mut subtask, "ended");
+        assert_eq!(Restored::of("source", &subtask).positions().count(), 2);
+        assert!(!Restored::of("source", &subtask).has_ended());
+        assert!(Restored::of("ended", &subtask).has_ended());
+        assert!(!Restored::of("none", &subtask).has_ended());
+    }
+
+    #[test]
     fn a_value_that_can_t_be_read_is_an_error_that_names_the_state() {
         let subtask = halves();
         let restored = Restored::of("count", &subtask);
@@ -330,7 +476,10 @@ mod tests {
 
     #[test]
     fn a_message_is_restored_as_what_it_was_saved() {
-        let position = DatagenPosition { next: 7 };
+        let position = DatagenPosition {
+            next: 7,
+            ..DatagenPosition::default()
+        };
         let mut snapshot = Snapshot::default();
         snapshot.save_position_message("numbers", &position);
         snapshot.save_message("other", "more numbers", &position);

@@ -12,7 +12,7 @@ use super::pace::Pace;
 use super::plan::{Plan, PlannedOperator};
 use crate::operator::{
     Built, EndOfInput, ExternalStatus, Operator, OperatorError, OperatorFactory, Output,
-    PrepareCommit, Source,
+    PrepareCommit, Source, SourceState,
 };
 use crate::state::{Restored, Snapshot};
 use crate::time::Element;
@@ -59,6 +59,20 @@ impl Commit {
 struct Link {
     place: Place,
     operator: Box<dyn Operator>,
+}
+
+/// In place of a source that had read all of its input in the snapshot that its task is restored from.
+struct EndedSource;
+
+impl Source for EndedSource {
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        snapshot.save_end();
+        Ok(())
+    }
+
+    fn next(&mut self, _now: Instant) -> Result<SourceState, OperatorError> {
+        Ok(SourceState::End)
+    }
 }
 
 /// The chained operators of a task.
@@ -154,8 +168,13 @@ impl Chain {
 
     fn restore(&mut self, subtask: &SubtaskSnapshot) -> Result<(), TaskError> {
         if let Some((place, source)) = &mut self.source {
-            let restored = source.restore(&Restored::of(&place.uid, subtask));
-            restored.map_err(|error| place.error(error))?;
+            let restored = Restored::of(&place.uid, subtask);
+            if restored.has_ended() {
+                *source = Box::new(EndedSource);
+            } else {
+                let restored = source.restore(&restored);
+                restored.map_err(|error| place.error(error))?;
+            }
         }
         for Link { place, operator } in &mut self.links {
             let restored = operator.restore(&Restored::of(&place.uid, subtask));

@@ -9,8 +9,8 @@ use super::aggregation::{self, AggregateFunction, Aggregation};
 use super::emission::{self, Emission, Emit, Trigger, Windows, stated};
 use super::event_time::{EventTime, time_column};
 use super::{
-    Declaration, ExpressionTypes, Input, OperatorSpec, Section, StateUse, Step, Transformation,
-    check_keys,
+    Declaration, ExpressionTypes, Input, OperatorSpec, Redistribution, Section, StateUse, Step,
+    Transformation, check_keys,
 };
 use crate::job_file::{Fields, Reader};
 use crate::problem::MAX_PROBLEMS;
@@ -67,6 +67,10 @@ impl Declaration for Aggregate {
 
     fn state(&self) -> StateUse {
         StateUse::Saved
+    }
+
+    fn redistribution(&self) -> Redistribution {
+        Redistribution::Union
     }
 
     fn problems(&self) -> Vec<String> {

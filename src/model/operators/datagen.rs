@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
+use super::{
+    Declaration, ExpressionTypes, Redistribution, Role, Section, StateUse, Step, Transformation,
+};
 use crate::job_file::{Fields, Reader};
 use crate::{ColumnType, Schema};
 
@@ -29,6 +31,10 @@ impl Declaration for Datagen {
 
     fn state(&self) -> StateUse {
         StateUse::Saved
+    }
+
+    fn redistribution(&self) -> Redistribution {
+        Redistribution::Union
     }
 
     fn role(&self) -> Role {

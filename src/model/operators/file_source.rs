@@ -6,8 +6,8 @@ use tanist_ha::clock::millis;
 
 use super::columns::line;
 use super::{
-    Declaration, ExpressionTypes, FollowFiles, PathUse, Role, Section, StateUse, Step,
-    Transformation,
+    Declaration, ExpressionTypes, FollowFiles, PathUse, Redistribution, Role, Section, StateUse,
+    Step, Transformation,
 };
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
@@ -38,6 +38,10 @@ impl Declaration for FileSource {
 
     fn state(&self) -> StateUse {
         StateUse::Saved
+    }
+
+    fn redistribution(&self) -> Redistribution {
+        Redistribution::List
     }
 
     fn role(&self) -> Role {

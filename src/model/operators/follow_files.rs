@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::columns::line;
 use super::file_source::path_problems;
-use super::{Declaration, ExpressionTypes, PathUse, Role, StateUse, Step};
+use super::{Declaration, ExpressionTypes, PathUse, Redistribution, Role, StateUse, Step};
 use crate::Schema;
 
 /// Reads text files line by line, and continues when they grow or new files match. Emits `line: string`. Never
@@ -30,6 +30,10 @@ impl Declaration for FollowFiles {
 
     fn state(&self) -> StateUse {
         StateUse::Saved
+    }
+
+    fn redistribution(&self) -> Redistribution {
+        Redistribution::Union
     }
 
     fn role(&self) -> Role {

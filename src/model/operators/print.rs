@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Declaration, Role, Section, StateUse, Step, Transformation};
+use super::{Declaration, Redistribution, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 
 /// Writes each record as a line to the TaskManager's standard output.
@@ -21,6 +21,10 @@ impl Declaration for Print {
 
     fn state(&self) -> StateUse {
         StateUse::Saved
+    }
+
+    fn redistribution(&self) -> Redistribution {
+        Redistribution::List
     }
 
     fn role(&self) -> Role {

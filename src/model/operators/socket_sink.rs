@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::socket_source::{ADDRESS, address_problem};
-use super::{Declaration, Role, Section, StateUse, Step, Transformation};
+use super::{Declaration, Redistribution, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Reader};
 
 /// Connects to a TCP server and writes records as lines, with columns separated by a space.
@@ -21,6 +21,10 @@ impl Declaration for SocketSink {
 
     fn state(&self) -> StateUse {
         StateUse::Saved
+    }
+
+    fn redistribution(&self) -> Redistribution {
+        Redistribution::List
     }
 
     fn role(&self) -> Role {

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use tanist_ha::clock::millis;
 
 use super::event_time::{EventTime, time_column};
-use super::{Declaration, ExpressionTypes, Section, StateUse, Step, Transformation};
+use super::{
+    Declaration, ExpressionTypes, Redistribution, Section, StateUse, Step, Transformation,
+};
 use crate::Schema;
 use crate::job_file::{Fields, Reader};
 use crate::timestamp::FARTHEST;
@@ -29,6 +31,10 @@ impl Declaration for Watermarks {
 
     fn state(&self) -> StateUse {
         StateUse::Saved
+    }
+
+    fn redistribution(&self) -> Redistribution {
+        Redistribution::Union
     }
 
     fn problems(&self) -> Vec<String> {

@@ -13,26 +13,26 @@ use tanist_dataflow::{
 };
 use tanist_model::operators::{self, AggregateFunction, Aggregation, StateUse, Trigger, Windows};
 use tanist_model::{Emit, OperatorSpec};
-use tanist_proto::v1::SubtaskSnapshot;
+use tanist_proto::v1::{DatagenPosition, SubtaskSnapshot};
 use tokio::time::Instant;
 
 use super::{count_by, file_sink};
 use crate::testing::{batch, ints, operator, source, texts};
 
-const UID: &str = "step";
+pub(super) const UID: &str = "step";
 
 /// A record: event time, key, value.
-type Row = (i64, u8, i64);
+pub(super) type Row = (i64, u8, i64);
 
 /// What an operator receives.
 #[derive(Debug, Clone)]
-enum Input {
+pub(super) enum Input {
     Records(Vec<Row>),
     Watermark(i64),
     Idle,
 }
 
-fn rows() -> impl Strategy<Value = Vec<Input>> {
+pub(super) fn rows() -> impl Strategy<Value = Vec<Input>> {
     let row = (0_i64..60, 0_u8..4, -5_i64..5);
     let input = prop_oneof![
         6 => prop::collection::vec(row, 0..6).prop_map(Input::Records),
@@ -42,7 +42,7 @@ fn rows() -> impl Strategy<Value = Vec<Input>> {
     prop::collection::vec(input, 0..20)
 }
 
-fn records(rows: &[Row]) -> RecordBatch {
+pub(super) fn records(rows: &[Row]) -> RecordBatch {
     let column = |of: fn(&Row) -> i64| ints(&rows.iter().map(of).collect::<Vec<_>>());
     let words: Vec<String> = rows.iter().map(|row| format!("k{}", row.1)).collect();
     let words: ArrayRef = Arc::new(StringArray::from(words));
@@ -57,7 +57,7 @@ fn records(rows: &[Row]) -> RecordBatch {
 }
 
 /// All operators with state and an input that need nothing outside.
-fn stateful() -> Vec<OperatorSpec> {
+pub(super) fn stateful() -> Vec<OperatorSpec> {
     use AggregateFunction::{Average, Count, Max, Min, Sum};
     let sum = |column: &str, emit| operators::Sum {
         keys: vec!["word".to_owned()],
@@ -125,7 +125,7 @@ fn opened(spec: &OperatorSpec, restored: Option<&SubtaskSnapshot>) -> Box<dyn Op
     operator
 }
 
-fn saved(operator: &mut dyn Operator) -> SubtaskSnapshot {
+pub(super) fn saved(operator: &mut dyn Operator) -> SubtaskSnapshot {
     let mut snapshot = Snapshot::default();
     operator.snapshot(&mut snapshot).expect("saved");
     let mut subtask = SubtaskSnapshot::default();
@@ -252,15 +252,18 @@ proptest! {
         second.restore(&Restored::of(UID, &subtask_snapshot)).expect("its own position");
         found.extend(numbers(&mut *second, usize::MAX));
         prop_assert_eq!(found, expected);
-        // The numbers of another parallelism are others.
-        let mut other = source(&spec, subtask, 4).expect("built");
-        let error = other.restore(&Restored::of(UID, &subtask_snapshot)).expect_err("foreign");
+        // The position of another source is none of its own.
+        let mut foreign = Snapshot::default();
+        foreign.save_position_message("file-source", &DatagenPosition::default());
+        let mut foreign_snapshot = SubtaskSnapshot::default();
+        foreign.add_to(&mut foreign_snapshot, UID);
+        let error = second.restore(&Restored::of(UID, &foreign_snapshot)).expect_err("foreign");
         prop_assert!(error.to_string().contains("`position`"), "{}", error);
     }
 }
 
 /// The numbers of the next batches.
-fn numbers(source: &mut dyn Source, batches: usize) -> Vec<i64> {
+pub(super) fn numbers(source: &mut dyn Source, batches: usize) -> Vec<i64> {
     let mut numbers = Vec::new();
     for _ in 0..batches {
         match source.next(Instant::now()).expect("made") {

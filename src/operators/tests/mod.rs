@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod event_time;
+mod redistribution;
 #[cfg(feature = "sql")]
 mod sql;
 mod stop;

@@ -2,9 +2,9 @@
 //! Pure.
 //!
 //! The files are laid end to end. A split is a range of that sequence, so it may be part of one file or
-//! contain many. Splits are assigned in order, so the assigned ones are always the first.
+//! contain many. The first one that is free is assigned next. Which ones are not free, without being assigned, follows
+//! from the state that the job was started from (`tanist_model::restore`).
 
-use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
@@ -51,20 +51,23 @@ pub fn cut(files: Vec<(PathBuf, u64)>, parallelism: u32) -> pb::FileSplits {
         ends: ends.collect(),
         files: files.collect(),
         assigned: Vec::new(),
+        read: Vec::new(),
     }
 }
 
 /// Assigns the next free split to the subtask, if this is its next request.
 pub(in crate::core) fn take(splits: &mut pb::FileSplits, subtask: u32, number: u64) -> Taken {
-    let given: usize = splits.assigned.iter().map(|it| it.splits.len()).sum();
     let has = list_of(splits, subtask).len() as u64;
     if number == 0 || number > has + 1 {
         return Taken::OutOfTurn;
     }
-    if number <= has || given >= splits.ends.len() {
+    let free = match number <= has {
+        true => None,
+        false => first_free(splits),
+    };
+    let Some(split) = free else {
         return Taken::AsBefore;
-    }
-    let split = u32::try_from(given).expect("splits are few");
+    };
     let known = splits.assigned.iter().position(|it| it.subtask == subtask);
     let index = known.unwrap_or_else(|| {
         splits.assigned.push(pb::SubtaskSplits {
@@ -88,13 +91,20 @@ pub(in crate::core) fn answer(
     if let Some(split) = list.get(index) {
         return Some(Answer::FileSplit(describe(splits, *split)));
     }
-    let given: BTreeSet<u32> = splits
-        .assigned
-        .iter()
-        .flat_map(|it| it.splits.iter().copied())
-        .collect();
-    (index == list.len() && given.len() >= splits.ends.len())
-        .then_some(Answer::Exhausted(pb::Ack {}))
+    (index == list.len() && first_free(splits).is_none()).then_some(Answer::Exhausted(pb::Ack {}))
+}
+
+/// The first split that is neither read nor assigned.
+fn first_free(splits: &pb::FileSplits) -> Option<u32> {
+    let mut free = vec![true; splits.ends.len()];
+    let assigned = splits.assigned.iter().flat_map(|it| &it.splits);
+    for split in assigned.chain(&splits.read) {
+        if let Some(free) = free.get_mut(*split as usize) {
+            *free = false;
+        }
+    }
+    let first = free.iter().position(|free| *free);
+    first.map(|first| u32::try_from(first).expect("splits are few"))
 }
 
 fn list_of(splits: &pb::FileSplits, subtask: u32) -> &[u32] {

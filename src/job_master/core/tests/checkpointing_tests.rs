@@ -67,6 +67,7 @@ fn prepare(job: &mut Recovered) {
             }],
             ends: vec![50, 100],
             assigned: Vec::new(),
+            read: Vec::new(),
         })),
     };
     job.hear(Event::Prepared {

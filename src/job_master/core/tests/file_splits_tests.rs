@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use tanist_model::files::Look;
+use tanist_model::restore;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
+use tanist_proto::v1::coordinator_state::State;
 
 use crate::coordinator_preparation::list_file_splits as prepare;
 use crate::core::coordinator::Taken;
@@ -178,5 +180,125 @@ proptest! {
             }
             prop_assert_eq!(at, *size);
         }
+    }
+
+    /// Positions cover some of the splits that were assigned; `None`: the subtask had ended.
+    #[test]
+    fn at_another_parallelism_what_no_position_covers_is_given_once(
+        size in 0_u64..2_000_000,
+        mut parallelisms in prop::collection::vec(1_u32..=16, 2..5),
+        asks in prop::collection::vec(any::<u32>(), 0..60),
+        covered in prop::collection::vec(prop::option::weighted(0.8, 0_usize..6), 16),
+    ) {
+        let mut splits = cut(vec![file("a", size)], parallelisms[0]);
+        let mut given: Vec<(u64, u64)> = Vec::new();
+        let mut note = |answer: &Answer| {
+            given.extend(ranges(answer).iter().map(|it| (it.start, it.end)));
+        };
+        parallelisms.dedup();
+        for pair in parallelisms.windows(2) {
+            let mut answers: Vec<Vec<Answer>> = vec![Vec::new(); pair[0] as usize];
+            for subtask in &asks {
+                let subtask = subtask % pair[0];
+                let known = &mut answers[subtask as usize];
+                let next = ask(&mut splits, subtask, known.len() as u64 + 1).expect("in turn");
+                if let Answer::FileSplit(_) = next {
+                    known.push(next);
+                }
+            }
+            let subtasks = (0..).zip(answers.iter().zip(&covered)).map(|(subtask, (answers, covered))| {
+                let covered = covered.map(|covered| covered.min(answers.len()));
+                answers[..covered.unwrap_or(answers.len())].iter().for_each(&mut note);
+                let position = covered.map(|covered| pb::SourcePosition {
+                    uid: "lines".to_owned(),
+                    request: covered as u64,
+                    ..pb::SourcePosition::default()
+                });
+                pb::SubtaskSnapshot {
+                    vertex_id: "v".to_owned(),
+                    subtask,
+                    ended: position.is_none(),
+                    positions: position.into_iter().collect(),
+                    ..pb::SubtaskSnapshot::default()
+                }
+            });
+            let subtasks = subtasks.collect();
+            splits = elsewhere(splits, pair[0], subtasks, pair[1]);
+        }
+        let last = parallelisms[parallelisms.len() - 1];
+        let mut numbers = vec![0_u64; last as usize];
+        for turn in 0.. {
+            let subtask = turn % last;
+            let number = &mut numbers[subtask as usize];
+            *number += 1;
+            let next = ask(&mut splits, subtask, *number).expect("in turn");
+            if let Answer::Exhausted(_) = next {
+                break;
+            }
+            note(&next);
+        }
+        given.sort_unstable();
+        let mut at = 0;
+        for (start, end) in given {
+            prop_assert_eq!(start, at);
+            at = end;
+        }
+        prop_assert_eq!(at, size);
+    }
+}
+
+/// The graph of one file source.
+fn graph(parallelism: u32) -> pb::JobGraph {
+    let spec: tanist_model::OperatorSpec = tanist_model::operators::FileSource::new(["a"]).into();
+    pb::JobGraph {
+        vertices: vec![pb::JobVertex {
+            id: "v".to_owned(),
+            operators: vec![pb::Operator {
+                name: "lines".to_owned(),
+                spec: spec.to_json(),
+                ..pb::Operator::default()
+            }],
+            parallelism,
+            max_parallelism: 128,
+            ..pb::JobVertex::default()
+        }],
+        ..pb::JobGraph::default()
+    }
+}
+
+/// The splits as they go on at another parallelism.
+fn elsewhere(
+    splits: pb::FileSplits,
+    from: u32,
+    subtasks: Vec<pb::SubtaskSnapshot>,
+    to: u32,
+) -> pb::FileSplits {
+    let state = State::FileSplits(splits);
+    let manifest = pb::CheckpointManifest {
+        steps: restore::steps(&graph(from)),
+        regions: vec![pb::RegionSnapshot {
+            kind: pb::RegionSnapshotKind::Taken.into(),
+            subtasks,
+            ..pb::RegionSnapshot::default()
+        }],
+        coordinators: vec![pb::CoordinatorState {
+            vertex_id: "v".to_owned(),
+            operator: "lines".to_owned(),
+            generation: 7,
+            state: Some(state.clone()),
+        }],
+        ..pb::CheckpointManifest::default()
+    };
+    let mut found = restore::coordinators(&manifest, &graph(to)).expect("it fits");
+    let found = found.pop().expect("one");
+    assert_eq!(
+        (found.generation, found.operator.as_str()),
+        (u64::from(to), "lines")
+    );
+    let same = restore::coordinators(&manifest, &graph(from)).expect("it fits");
+    assert_eq!(same[0].state, Some(state));
+    match found.state {
+        Some(State::FileSplits(splits)) => splits,
+        None => panic!("it has splits"),
     }
 }

@@ -153,6 +153,7 @@ fn look(job: &mut Recovered, size: u64) {
             }],
             ends: vec![size / 2, size],
             assigned: Vec::new(),
+            read: Vec::new(),
         })),
     };
     job.effects.clear();

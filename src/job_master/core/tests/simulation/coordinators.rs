@@ -77,6 +77,7 @@ impl World {
                 }],
                 ends: (1..=SPLITS).map(|it| size * it / SPLITS).collect(),
                 assigned: Vec::new(),
+                read: Vec::new(),
             })),
         };
         let outcome = match std::mem::take(&mut self.asking.next_look_fails) {

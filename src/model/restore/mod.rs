@@ -1,0 +1,119 @@
+//! What the tasks of a graph are restored from, if the manifest was taken of another job: of another graph, or at other
+//! parallelisms. Pure: the Dispatcher checks a submission with it, and the JobMaster deploys with it.
+//!
+//! State finds its step by uid, or by the name of a step without one. Operators may be chained differently. Keyed state
+//! goes by key groups; state without keys and positions go as the operator declares it
+//! ([`Redistribution`](crate::operators::Redistribution)) if the parallelism of the step differs, and otherwise subtask
+//! by subtask.
+
+mod saved;
+mod splits;
+mod tasks;
+
+use tanist_proto::v1::{
+    CheckpointManifest, CoordinatorState, JobGraph, JobVertex, ManifestStep, SubtaskSnapshot,
+};
+
+use self::saved::Saved;
+use crate::OperatorSpec;
+use crate::job_graph::shown;
+use crate::problem::{MAX_PROBLEMS, listing};
+use crate::topology::uid;
+
+/// What happens to state whose step is not in the graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unclaimed {
+    /// It is a mismatch.
+    Refused,
+    /// It is left behind.
+    Ignored,
+}
+
+/// A manifest does not fit a graph. All problems are for users: each names its step, and both sides.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", listing("the state does not fit the job", .problems))]
+pub struct Mismatch {
+    problems: Vec<String>,
+}
+
+impl Mismatch {
+    /// At least one, and at most [`MAX_PROBLEMS`].
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+}
+
+impl From<Vec<String>> for Mismatch {
+    fn from(mut problems: Vec<String>) -> Mismatch {
+        problems.truncate(MAX_PROBLEMS);
+        Mismatch { problems }
+    }
+}
+
+/// Whether the graph can be started from the manifest. After that, [`redistribute`] and [`coordinators`] succeed.
+pub fn check(
+    manifest: &CheckpointManifest,
+    graph: &JobGraph,
+    unclaimed: Unclaimed,
+) -> Result<(), Mismatch> {
+    let saved = Saved::of(manifest)?;
+    let mut problems = Vec::new();
+    if unclaimed == Unclaimed::Refused {
+        let left = tasks::unclaimed(&saved, graph).into_iter().map(|uid| {
+            format!(
+                "no step of the job has the state of {}: give a step this uid, or allow that it is left behind",
+                shown(uid)
+            )
+        });
+        problems.extend(left);
+    }
+    problems.extend(tasks::redistribute(&saved, graph).err().unwrap_or_default());
+    let coordinators = splits::coordinators(manifest, &saved, graph);
+    problems.extend(coordinators.err().unwrap_or_default());
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(problems.into()),
+    }
+}
+
+/// What each task of the graph is restored from: in the order of the vertices, and for each of these by subtask. State
+/// whose step is not in the graph is left behind. A task that has nothing to restore has an empty snapshot.
+pub fn redistribute(
+    manifest: &CheckpointManifest,
+    graph: &JobGraph,
+) -> Result<Vec<SubtaskSnapshot>, Mismatch> {
+    let saved = Saved::of(manifest)?;
+    Ok(tasks::redistribute(&saved, graph)?)
+}
+
+/// The coordinators of the graph as they go on behind the manifest, for the first record of the job: their generation
+/// is that of the first placement. An operator without one in the manifest is prepared as in any other job.
+pub fn coordinators(
+    manifest: &CheckpointManifest,
+    graph: &JobGraph,
+) -> Result<Vec<CoordinatorState>, Mismatch> {
+    let saved = Saved::of(manifest)?;
+    Ok(splits::coordinators(manifest, &saved, graph)?)
+}
+
+/// The steps of a graph, as its manifests list them.
+pub fn steps(graph: &JobGraph) -> Vec<ManifestStep> {
+    let of_vertex = |vertex: &JobVertex| {
+        let steps = vertex.operators.iter().map(|operator| {
+            let spec = OperatorSpec::from_json(&operator.spec);
+            ManifestStep {
+                uid: uid(operator).to_owned(),
+                name: operator.name.clone(),
+                kind: spec.map_or_else(|_| String::new(), |spec| spec.kind().to_owned()),
+                vertex_id: vertex.id.clone(),
+                parallelism: vertex.parallelism,
+                max_parallelism: vertex.max_parallelism,
+            }
+        });
+        steps.collect::<Vec<_>>()
+    };
+    graph.vertices.iter().flat_map(of_vertex).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,327 @@
+//! The snapshot of each task of a graph, put together from what the steps saved in another one.
+//!
+//! A task is ended if each of its steps had ended and so are all tasks that it reads from. Otherwise a source that had
+//! read everything is told so, since one without a position begins from the start. Key groups of a subtask that had
+//! ended stay without entries: their results are emitted, and no record of them can follow.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use tanist_proto::v1::{
+    JobGraph, JobVertex, Operator, SourcePosition, StateSegment, SubtaskSnapshot,
+};
+
+use super::saved::{Part, Saved, SavedStep};
+use crate::OperatorSpec;
+use crate::job_graph::shown;
+use crate::operators::Redistribution;
+use crate::topology::{self, key_groups};
+
+/// A step of the graph that saved something in the other one.
+struct Claimed<'m, 's> {
+    saved: &'s SavedStep<'m>,
+    spec: OperatorSpec,
+    /// As messages name it.
+    name: String,
+    /// In the graph.
+    parallelism: u32,
+}
+
+/// What a step is in one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// At its start.
+    Start,
+    Ended,
+    /// Behind what it saved.
+    Saved,
+}
+
+/// The tasks of a graph, and all problems.
+pub(super) fn redistribute(
+    saved: &Saved<'_>,
+    graph: &JobGraph,
+) -> Result<Vec<SubtaskSnapshot>, Vec<String>> {
+    let mut problems = Vec::new();
+    let mut vertices: Vec<Vec<Option<Claimed<'_, '_>>>> = Vec::new();
+    for vertex in &graph.vertices {
+        let operators = vertex.operators.iter();
+        let claimed = operators.map(|it| claim(saved, vertex, it, &mut problems));
+        vertices.push(claimed.collect());
+    }
+    let mut ended: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
+    let mut tasks = Vec::new();
+    for (vertex, steps) in graph.vertices.iter().zip(&vertices) {
+        let mut of_vertex = Vec::new();
+        for subtask in 0..vertex.parallelism {
+            let has_ended = steps.iter().all(|step| {
+                let begin = step.as_ref().map(|step| step.begin(subtask));
+                begin == Some(Begin::Ended)
+            }) && sources_have_ended(graph, vertex, subtask, &ended);
+            let mut task = SubtaskSnapshot {
+                vertex_id: vertex.id.clone(),
+                subtask,
+                ended: has_ended,
+                ..SubtaskSnapshot::default()
+            };
+            for step in steps.iter().flatten() {
+                step.add_to(&mut task);
+                if !has_ended && step.begin(subtask) == Begin::Ended && step.saved.has_output() {
+                    problems.push(format!(
+                        "step {} has output of subtasks that had ended which is not visible yet, and here they have \
+                         not ended: keep what comes before it",
+                        step.name
+                    ));
+                }
+            }
+            of_vertex.push(has_ended);
+            tasks.push(task);
+        }
+        ended.insert(&vertex.id, of_vertex);
+    }
+    problems.sort();
+    problems.dedup();
+    match problems.is_empty() {
+        true => Ok(tasks),
+        false => Err(problems),
+    }
+}
+
+/// Steps of the manifest with state that no step of the graph has.
+pub(super) fn unclaimed<'m>(saved: &Saved<'m>, graph: &JobGraph) -> Vec<&'m str> {
+    let operators = graph.vertices.iter().flat_map(|it| &it.operators);
+    let claimed: BTreeSet<&str> = operators.map(topology::uid).collect();
+    let steps = saved.steps.iter();
+    let unclaimed = steps.filter(|(uid, step)| !claimed.contains(**uid) && step.has_state());
+    unclaimed.map(|(uid, _)| *uid).collect()
+}
+
+/// Whether all tasks that write to this one have ended.
+fn sources_have_ended(
+    graph: &JobGraph,
+    vertex: &JobVertex,
+    subtask: u32,
+    ended: &BTreeMap<&str, Vec<bool>>,
+) -> bool {
+    let mut edges = graph.edges.iter().filter(|edge| edge.target == vertex.id);
+    edges.all(|edge| {
+        let feeding = topology::feeding_subtasks(graph, edge, subtask);
+        let of_source = ended.get(&*edge.source);
+        of_source.is_some_and(|of_source| {
+            let mut sources = feeding.map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+            sources.all(|it| of_source.get(it).copied().unwrap_or(false))
+        })
+    })
+}
+
+/// Finds what a step saved, and checks that it can take it.
+fn claim<'m, 's>(
+    saved: &'s Saved<'m>,
+    vertex: &JobVertex,
+    operator: &Operator,
+    problems: &mut Vec<String>,
+) -> Option<Claimed<'m, 's>> {
+    let saved = saved.steps.get(topology::uid(operator))?;
+    let name = shown(&operator.name);
+    let spec = match OperatorSpec::from_json(&operator.spec) {
+        Ok(spec) => spec,
+        Err(error) => {
+            problems.push(format!(
+                "step {name}: its specification is not known: {error}"
+            ));
+            return None;
+        }
+    };
+    let claimed = Claimed {
+        saved,
+        spec,
+        name,
+        parallelism: vertex.parallelism,
+    };
+    problems.extend(claimed.problems(vertex.max_parallelism));
+    Some(claimed)
+}
+
+impl<'m> Claimed<'m, '_> {
+    fn is_redistributed(&self) -> bool {
+        self.saved.step.parallelism != self.parallelism
+    }
+
+    fn problems(&self, max_parallelism: u32) -> Vec<String> {
+        let (saved, name, mut problems) = (self.saved, &self.name, Vec::new());
+        let (step, kind) = (saved.step, self.spec.kind());
+        let had_ended = self.spec.is_source() && saved.ended().next().is_some();
+        if (saved.has_state() || had_ended) && step.kind != kind {
+            problems.push(format!(
+                "step {name} is `{kind}`, and its state is that of `{}`: give it another uid",
+                step.kind
+            ));
+        }
+        if saved.has_keyed() && step.max_parallelism != max_parallelism {
+            problems.push(format!(
+                "step {name} has maximum parallelism {max_parallelism}, and its state has {}: keys stay in the key \
+                 groups of the state",
+                step.max_parallelism
+            ));
+        }
+        if saved.saved().any(|(_, it)| !it.channels.is_empty()) {
+            problems.push(format!(
+                "the state of step {name} has batches of its channels, which another job can't take up"
+            ));
+        }
+        if !self.is_redistributed() {
+            return problems;
+        }
+        let (here, there) = (self.parallelism, step.parallelism);
+        let why = if saved.has_starts() && !saved.all_start() {
+            Some("is missing for some of its subtasks, which had saved nothing yet")
+        } else if self.spec.redistribution() == Redistribution::SameParallelism
+            && saved.has_unkeyed()
+        {
+            Some("can't be divided among another number of subtasks")
+        } else if saved.has_output() && !saved.all_ended() {
+            Some("has output of subtasks that had ended which is not visible yet")
+        } else {
+            None
+        };
+        problems.extend(why.map(|why| {
+            format!("step {name} has parallelism {here}, and its state, of parallelism {there}, {why}: keep {there}")
+        }));
+        problems
+    }
+
+    /// Where it begins in this task.
+    fn begin(&self, subtask: u32) -> Begin {
+        if !self.is_redistributed() {
+            let index = usize::try_from(subtask).unwrap_or(usize::MAX);
+            return match self.saved.parts.get(index) {
+                Some(Part::Ended(_)) => Begin::Ended,
+                Some(Part::Saved(_)) => Begin::Saved,
+                Some(Part::Start) | None => Begin::Start,
+            };
+        }
+        if self.saved.all_start() {
+            Begin::Start
+        } else if self.saved.all_ended() {
+            Begin::Ended
+        } else {
+            Begin::Saved
+        }
+    }
+
+    /// Adds what the step has in this task.
+    fn add_to(&self, task: &mut SubtaskSnapshot) {
+        if task.ended {
+            for (_, ended) in self.share(task.subtask, self.saved.ended(), Redistribution::List) {
+                self.add_committables(task, ended);
+                if self.saved.is_last {
+                    task.output.extend(ended.output.iter().cloned());
+                }
+            }
+            return;
+        }
+        match self.begin(task.subtask) {
+            Begin::Start => {}
+            Begin::Ended => {
+                if self.spec.is_source() {
+                    task.positions.push(SourcePosition {
+                        uid: self.saved.step.uid.clone(),
+                        ended: true,
+                        ..SourcePosition::default()
+                    });
+                }
+            }
+            Begin::Saved => self.add_saved(task),
+        }
+    }
+
+    fn add_saved(&self, task: &mut SubtaskSnapshot) {
+        let uid = &self.saved.step.uid;
+        let saved = self.saved.saved().map(|(_, saved)| saved);
+        let rule = self.spec.redistribution();
+        for (is_first, saved) in self.share(task.subtask, saved, rule) {
+            let positions = saved.positions.iter().filter(|it| it.uid == *uid);
+            task.positions.extend(positions.map(|it| SourcePosition {
+                // The coordinator counts the requests of another parallelism from the start.
+                request: if self.is_redistributed() {
+                    0
+                } else {
+                    it.request
+                },
+                ..it.clone()
+            }));
+            let states = saved.operators.iter().filter(|it| it.uid == *uid);
+            task.operators.extend(states.cloned());
+            let segments = saved.segments.iter();
+            let unkeyed = segments.filter(|it| it.uid == *uid && it.end_key_group == 0);
+            task.segments.extend(unkeyed.cloned());
+            // Each of these once.
+            if is_first {
+                self.add_committables(task, saved);
+                if self.saved.is_last {
+                    task.files.extend(saved.files.iter().cloned());
+                }
+            }
+        }
+        self.add_keyed(task);
+    }
+
+    fn add_committables(&self, task: &mut SubtaskSnapshot, from: &SubtaskSnapshot) {
+        let own = from.committables.iter();
+        let own = own.filter(|it| it.uid == self.saved.step.uid);
+        task.committables.extend(own.cloned());
+    }
+
+    /// What this subtask gets of all parts. The bool: whether the part is that of this subtask in a round.
+    fn share(
+        &self,
+        subtask: u32,
+        parts: impl Iterator<Item = &'m SubtaskSnapshot>,
+        rule: Redistribution,
+    ) -> Vec<(bool, &'m SubtaskSnapshot)> {
+        let is_redistributed = self.is_redistributed();
+        let parallelism = self.parallelism.max(1);
+        let numbered = (0_u32..).zip(parts);
+        let turns = numbered.map(|(turn, part)| match is_redistributed {
+            true => (turn % parallelism == subtask, part),
+            false => (part.subtask == subtask, part),
+        });
+        let is_union = is_redistributed && rule == Redistribution::Union;
+        turns.filter(|(is_own, _)| is_union || *is_own).collect()
+    }
+
+    /// Adds the segments that have key groups of this subtask. A subtask that saved none of a state had no entries.
+    fn add_keyed(&self, task: &mut SubtaskSnapshot) {
+        let (saved, step) = (self.saved, self.saved.step);
+        let all = saved.saved().flat_map(|(_, it)| saved.keyed(it));
+        let names: BTreeSet<&str> = all.map(|it| &*it.name).collect();
+        if names.is_empty() {
+            return;
+        }
+        let max = step.max_parallelism;
+        let own = key_groups(task.subtask, self.parallelism, max);
+        let meet = |groups: &Range<u32>| groups.start < own.end && own.start < groups.end;
+        for (subtask, part) in (0_u32..).zip(&saved.parts) {
+            let mut missing = names.clone();
+            if let Part::Saved(part) = part {
+                for segment in saved.keyed(part) {
+                    missing.remove(&*segment.name);
+                    if meet(&(segment.first_key_group..segment.end_key_group)) {
+                        task.segments.push(segment.clone());
+                    }
+                }
+            }
+            let groups = key_groups(subtask, step.parallelism, max);
+            if meet(&groups) {
+                task.segments
+                    .extend(missing.into_iter().map(|name| StateSegment {
+                        uid: step.uid.clone(),
+                        name: name.to_owned(),
+                        first_key_group: groups.start,
+                        end_key_group: groups.end,
+                        ..StateSegment::default()
+                    }));
+            }
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! For any two parallelisms nothing is lost and nothing is doubled; what does not fit is refused with both sides named.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tanist_proto::v1::{
+    CheckpointCommittable, Committable, JobEdge, Operator, OperatorState, Partitioning,
+    RegionSnapshot, RegionSnapshotKind, SourcePosition, StateSegment,
+};
+
+use super::*;
+use crate::operators::{self, CustomSpec};
+use crate::topology::key_groups;
+use crate::{ColumnType, Emit};
+
+const MAX: u32 = 32;
+
+fn datagen() -> OperatorSpec {
+    let spec = operators::Datagen {
+        rate: None,
+        count: None,
+        seed: 0,
+        keys: 1,
+    };
+    spec.into()
+}
+
+fn count() -> OperatorSpec {
+    let spec = operators::Count {
+        keys: vec!["key".to_owned()],
+        emit: Some(Emit::Final),
+    };
+    spec.into()
+}
+
+fn print() -> OperatorSpec {
+    let prefix = String::new();
+    operators::Print { prefix }.into()
+}
+
+/// A vertex: its id, its steps by name, its parallelism.
+fn vertex(id: &str, steps: &[(&str, OperatorSpec)], parallelism: u32) -> JobVertex {
+    let operators = steps.iter().map(|(name, spec)| Operator {
+        name: (*name).to_owned(),
+        spec: spec.to_json(),
+        ..Operator::default()
+    });
+    JobVertex {
+        id: id.to_owned(),
+        operators: operators.collect(),
+        parallelism,
+        max_parallelism: MAX,
+        ..JobVertex::default()
+    }
+}
+
+/// Vertices in a row.
+fn graph(vertices: Vec<JobVertex>, partitioning: Partitioning) -> JobGraph {
+    let edges = vertices.windows(2).map(|pair| JobEdge {
+        source: pair[0].id.clone(),
+        target: pair[1].id.clone(),
+        partitioning: partitioning.into(),
+        ..JobEdge::default()
+    });
+    JobGraph {
+        edges: edges.collect(),
+        vertices,
+        ..JobGraph::default()
+    }
+}
+
+/// `numbers` to `counts` by key; the latter are printed in the same task.
+fn counting(sources: u32, counts: u32) -> JobGraph {
+    let numbers = vertex("n", &[("numbers", datagen())], sources);
+    let counted = vertex("c", &[("counts", count()), ("out", print())], counts);
+    graph(vec![numbers, counted], Partitioning::Hash)
+}
+
+/// A manifest of this graph: each operator saves what its kind saves, marked by its subtask.
+fn manifest(graph: &JobGraph) -> CheckpointManifest {
+    let mut subtasks = Vec::new();
+    for vertex in &graph.vertices {
+        for subtask in 0..vertex.parallelism {
+            let mut snapshot = SubtaskSnapshot {
+                vertex_id: vertex.id.clone(),
+                subtask,
+                ..SubtaskSnapshot::default()
+            };
+            for operator in &vertex.operators {
+                save(&mut snapshot, operator, vertex);
+            }
+            subtasks.push(snapshot);
+        }
+    }
+    CheckpointManifest {
+        regions: vec![RegionSnapshot {
+            kind: RegionSnapshotKind::Taken.into(),
+            subtasks,
+            ..RegionSnapshot::default()
+        }],
+        steps: steps(graph),
+        ..CheckpointManifest::default()
+    }
+}
+
+fn save(snapshot: &mut SubtaskSnapshot, operator: &Operator, vertex: &JobVertex) {
+    let spec = OperatorSpec::from_json(&operator.spec).expect("valid");
+    let (uid, mark) = (uid(operator).to_owned(), snapshot.subtask.to_le_bytes());
+    if spec.is_source() {
+        snapshot.positions.push(SourcePosition {
+            uid,
+            position: mark.to_vec(),
+            request: 5,
+            ..SourcePosition::default()
+        });
+    } else if spec.keys().is_some() {
+        let groups = key_groups(snapshot.subtask, vertex.parallelism, MAX);
+        snapshot.segments.push(StateSegment {
+            uid,
+            name: "results".to_owned(),
+            content: mark.to_vec(),
+            length: 4,
+            first_key_group: groups.start,
+            end_key_group: groups.end,
+            ..StateSegment::default()
+        });
+    } else {
+        snapshot.files.push(mark.to_vec());
+        snapshot.operators.push(OperatorState {
+            uid,
+            name: "unwritten".to_owned(),
+            content: mark.to_vec(),
+            ..OperatorState::default()
+        });
+    }
+}
+
+/// Has a subtask ended in the manifest, with output.
+fn end(manifest: &mut CheckpointManifest, vertex: &str, subtask: u32) {
+    let mut subtasks = manifest.regions.iter_mut().flat_map(|it| &mut it.subtasks);
+    let found = subtasks.find(|it| it.vertex_id == vertex && it.subtask == subtask);
+    let found = found.expect("there");
+    *found = SubtaskSnapshot {
+        vertex_id: vertex.to_owned(),
+        subtask,
+        ended: true,
+        ..SubtaskSnapshot::default()
+    };
+}
+
+/// The tasks of a vertex, by subtask.
+fn tasks(manifest: &CheckpointManifest, graph: &JobGraph, vertex: &str) -> Vec<SubtaskSnapshot> {
+    let all = redistribute(manifest, graph).expect("it fits");
+    let places = all.iter().map(|it| (it.vertex_id.clone(), it.subtask));
+    let of_vertex = |it: &JobVertex| {
+        (0..it.parallelism)
+            .map(|subtask| (it.id.clone(), subtask))
+            .collect::<Vec<_>>()
+    };
+    let expected = graph.vertices.iter().flat_map(of_vertex);
+    assert!(places.eq(expected), "in the order of the graph");
+    check(manifest, graph, Unclaimed::Refused).expect("what is redistributed is accepted");
+    all.into_iter()
+        .filter(|it| it.vertex_id == vertex)
+        .collect()
+}
+
+fn refused(manifest: &CheckpointManifest, graph: &JobGraph) -> String {
+    let error = check(manifest, graph, Unclaimed::Refused).expect_err("refused");
+    assert!(!error.problems().is_empty());
+    error.to_string()
+}
+
+/// How often each key group of a state is in the segments of each task, whose groups these are.
+fn coverage(tasks: &[SubtaskSnapshot]) -> BTreeMap<u32, usize> {
+    let mut found = BTreeMap::new();
+    let parallelism = u32::try_from(tasks.len()).expect("few");
+    for task in tasks {
+        let own = key_groups(task.subtask, parallelism, MAX);
+        for segment in &task.segments {
+            let groups = segment.first_key_group..segment.end_key_group;
+            assert!(
+                groups.start < own.end && own.start < groups.end,
+                "it has none of these"
+            );
+            for group in groups.filter(|group| own.contains(group)) {
+                *found.entry(group).or_default() += 1;
+            }
+        }
+    }
+    found
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_or_doubled_between_any_two_parallelisms(
+        from in (1_u32..=16, 1_u32..=16), to in (1_u32..=16, 1_u32..=16),
+    ) {
+        let (before, after) = (counting(from.0, from.1), counting(to.0, to.1));
+        let manifest = manifest(&before);
+        let sources = tasks(&manifest, &after, "n");
+        for source in &sources {
+            let positions: Vec<&[u8]> = source.positions.iter().map(|it| &*it.position).collect();
+            if from.0 == to.0 {
+                prop_assert_eq!(positions, [source.subtask.to_le_bytes()]);
+                prop_assert_eq!(source.positions[0].request, 5);
+            } else {
+                let all = (0..from.0).map(u32::to_le_bytes);
+                prop_assert!(positions.iter().copied().eq(all.clone().collect::<Vec<_>>().iter().map(|it| &it[..])));
+                prop_assert!(source.positions.iter().all(|it| it.request == 0));
+            }
+        }
+        let counts = tasks(&manifest, &after, "c");
+        prop_assert!(coverage(&counts).into_iter().eq((0..MAX).map(|group| (group, 1))));
+        let contents = counts.iter().flat_map(|it| &it.operators).map(|it| it.content.clone());
+        let mut contents: Vec<Vec<u8>> = contents.collect();
+        contents.sort();
+        let mut expected: Vec<Vec<u8>> = (0..from.1).map(|it| it.to_le_bytes().to_vec()).collect();
+        expected.sort();
+        prop_assert_eq!(&contents, &expected);
+        let mut files: Vec<Vec<u8>> = counts.iter().flat_map(|it| it.files.clone()).collect();
+        files.sort();
+        prop_assert_eq!(files, expected);
+        let most = counts.iter().map(|it| it.operators.len()).max();
+        prop_assert!(most <= Some(from.1.div_ceil(to.1) as usize));
+    }
+
+    #[test]
+    fn key_groups_of_subtasks_that_had_ended_have_no_entries_and_all_others_stay(
+        from in 1_u32..=16, to in 1_u32..=16, ended in prop::collection::btree_set(0_u32..16, 0..16),
+    ) {
+        let before = counting(1, from);
+        let mut manifest = manifest(&before);
+        let ended = ended.into_iter().filter(|subtask| *subtask < from).collect::<Vec<_>>();
+        ended.iter().for_each(|subtask| end(&mut manifest, "c", *subtask));
+        let counts = tasks(&manifest, &counting(1, to), "c");
+        // The source has something left, so no subtask behind it can have ended.
+        prop_assert!(counts.iter().all(|it| !it.ended));
+        if from != to && ended.len() < from as usize {
+            prop_assert!(coverage(&counts).into_iter().eq((0..MAX).map(|group| (group, 1))));
+        }
+        for segment in counts.iter().flat_map(|it| &it.segments) {
+            let is_empty = segment.length == 0;
+            prop_assert_eq!(is_empty, segment.content.is_empty());
+            let of_ended = ended.iter().any(|subtask| {
+                key_groups(*subtask, from, MAX) == (segment.first_key_group..segment.end_key_group)
+            });
+            prop_assert_eq!(is_empty, of_ended);
+        }
+    }
+}
+
+#[test]
+fn operators_that_are_chained_otherwise_find_their_state() {
+    let before = counting(3, 3);
+    let [numbers, counts, out] = [
+        ("numbers", datagen()),
+        ("counts", count()),
+        ("out", print()),
+    ];
+    // What was one vertex is two, and the other way round.
+    let parts = vec![vertex("x", &[numbers, counts], 3), vertex("y", &[out], 2)];
+    let after = graph(parts, Partitioning::Rebalance);
+    let mut manifest = manifest(&before);
+    let joined = tasks(&manifest, &after, "x");
+    for (subtask, task) in (0_u32..).zip(&joined) {
+        assert_eq!(task.positions[0].position, subtask.to_le_bytes());
+        assert_eq!(task.segments[0].content, subtask.to_le_bytes());
+        assert!(task.operators.is_empty() && task.files.is_empty());
+    }
+    let parts = tasks(&manifest, &after, "y");
+    let contents = |task: &SubtaskSnapshot| {
+        task.operators
+            .iter()
+            .map(|it| it.content[0])
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        parts.iter().map(contents).collect::<Vec<_>>(),
+        [vec![0, 2], vec![1]]
+    );
+
+    // A source that had ended does not begin again, although what is chained to it goes on.
+    end(&mut manifest, "n", 1);
+    let joined = tasks(&manifest, &after, "x");
+    assert!(joined.iter().all(|it| !it.ended));
+    let positions = joined
+        .iter()
+        .map(|it| (it.positions.len(), it.positions[0].ended));
+    assert!(positions.eq([(1, false), (1, true), (1, false)]));
+}
+
+#[test]
+fn a_task_has_ended_if_all_its_steps_had_and_so_have_those_that_write_to_it() {
+    let before = counting(2, 2);
+    let mut manifest = manifest(&before);
+    for subtask in 0..2 {
+        end(&mut manifest, "c", subtask);
+        end(&mut manifest, "n", subtask);
+    }
+    for (sources, counts) in [(2, 2), (3, 5), (1, 1)] {
+        let all = redistribute(&manifest, &counting(sources, counts)).expect("it fits");
+        assert!(all.iter().all(|it| it.ended && it.positions.is_empty()));
+    }
+    // Another source before it begins from the start, so what follows has not ended.
+    let mut after = counting(2, 2);
+    after.vertices[0].operators[0].name = "others".to_owned();
+    assert!(tasks(&manifest, &after, "c").iter().all(|it| !it.ended));
+    assert!(
+        tasks(&manifest, &after, "n")
+            .iter()
+            .all(|it| it.positions.is_empty() && !it.ended)
+    );
+    // So does a step that is new in the same task.
+    let mut after = counting(2, 2);
+    after.vertices[1].operators[1].name = "other".to_owned();
+    assert!(tasks(&manifest, &after, "c").iter().all(|it| !it.ended));
+}
+
+#[test]
+fn output_of_subtasks_that_had_ended_is_kept_once_or_the_start_is_refused() {
+    let before = counting(2, 3);
+    let mut manifest = manifest(&before);
+    (0..2).for_each(|subtask| end(&mut manifest, "n", subtask));
+    (0..3).for_each(|subtask| end(&mut manifest, "c", subtask));
+    let output = Committable {
+        pending_path: "p".to_owned(),
+        final_path: "f".to_owned(),
+    };
+    let committable = CheckpointCommittable {
+        uid: "out".to_owned(),
+        ..CheckpointCommittable::default()
+    };
+    for subtask in &mut manifest.regions[0].subtasks {
+        if subtask.vertex_id == "c" {
+            subtask.output.push(output.clone());
+            subtask.committables.push(committable.clone());
+        }
+    }
+    for counts in [3, 2, 1, 7] {
+        let all = redistribute(&manifest, &counting(2, counts)).expect("it fits");
+        assert_eq!(all.iter().map(|it| it.output.len()).sum::<usize>(), 3);
+        assert_eq!(all.iter().map(|it| it.committables.len()).sum::<usize>(), 3);
+    }
+    let mut goes_on = counting(2, 3);
+    goes_on.vertices[1].operators[0].name = "others".to_owned();
+    let problem = refused(&manifest, &goes_on);
+    assert!(
+        problem.contains("step `out` has output of subtasks that had ended"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_both_sides_named() {
+    let before = counting(2, 4);
+    let intact = manifest(&before);
+    let case = |graph: &JobGraph, words: &[&str]| {
+        let problem = refused(&intact, graph);
+        words
+            .iter()
+            .for_each(|word| assert!(problem.contains(word), "{problem}"));
+    };
+    let mut other = counting(2, 2);
+    other.vertices[1].max_parallelism = 64;
+    case(
+        &other,
+        &["step `counts` has maximum parallelism 64, and its state has 32"],
+    );
+    let mut other = counting(2, 4);
+    other.vertices[1].operators[0].spec = print().to_json();
+    case(
+        &other,
+        &["step `counts` is `print`, and its state is that of `count`"],
+    );
+    let mut other = counting(2, 4);
+    other.vertices[1].operators[0].name = "counted".to_owned();
+    case(&other, &["no step of the job has the state of `counts`"]);
+    check(&intact, &other, Unclaimed::Ignored).expect("allowed");
+    // A uid keeps the state of a step that was renamed.
+    other.vertices[1].operators[0].uid = "counts".to_owned();
+    check(&intact, &other, Unclaimed::Refused).expect("it finds its state");
+
+    let mut channels = intact.clone();
+    channels.regions[0].subtasks[0]
+        .channels
+        .push(StateSegment::default());
+    let problem = refused(&channels, &before);
+    assert!(problem.contains("batches of its channels"), "{problem}");
+    let mut of_origin = intact.clone();
+    of_origin.regions.push(RegionSnapshot {
+        kind: RegionSnapshotKind::FromOrigin.into(),
+        ..RegionSnapshot::default()
+    });
+    let problem = refused(&of_origin, &before);
+    assert!(problem.contains("had not yet saved all"), "{problem}");
+    let mut unnamed = intact.clone();
+    unnamed.steps.clear();
+    let problem = refused(&unnamed, &before);
+    assert!(
+        problem.contains("does not say which step `counts` is"),
+        "{problem}"
+    );
+    let mut short = intact.clone();
+    short.regions[0].subtasks.pop();
+    let problem = refused(&short, &before);
+    assert!(
+        problem.contains("a subtask of `counts` is missing"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn an_operator_that_can_t_divide_its_state_keeps_its_parallelism() {
+    let step = CustomSpec::operator("enrich", [("a", ColumnType::Int64)]).saving_state();
+    let custom = |parallelism| {
+        let vertices = vec![vertex("v", &[("step", step.clone().into())], parallelism)];
+        graph(vertices, Partitioning::Hash)
+    };
+    let saved = manifest(&custom(2));
+    check(&saved, &custom(2), Unclaimed::Refused).expect("the same");
+    let problem = refused(&saved, &custom(3));
+    assert!(
+        problem.contains(
+            "step `step` has parallelism 3, and its state, of parallelism 2, can't be divided"
+        ),
+        "{problem}"
+    );
+    // Keyed state alone can be.
+    let mut keyed = saved;
+    for subtask in &mut keyed.regions[0].subtasks {
+        let groups = key_groups(subtask.subtask, 2, MAX);
+        subtask.operators.clear();
+        subtask.segments.push(StateSegment {
+            uid: "step".to_owned(),
+            length: 1,
+            first_key_group: groups.start,
+            end_key_group: groups.end,
+            ..StateSegment::default()
+        });
+    }
+    assert_eq!(coverage(&tasks(&keyed, &custom(3), "v")).len(), 32);
+}
+
+#[test]
+fn a_region_without_a_snapshot_begins_from_the_start() {
+    let source = |parallelism| {
+        graph(
+            vec![vertex("n", &[("numbers", datagen())], parallelism)],
+            Partitioning::Forward,
+        )
+    };
+    let mut partial = manifest(&source(3));
+    partial.regions[0].subtasks.remove(1);
+    partial.regions.push(RegionSnapshot {
+        kind: RegionSnapshotKind::FromStart.into(),
+        ..RegionSnapshot::default()
+    });
+    let same = tasks(&partial, &source(3), "n");
+    assert!(same.iter().map(|it| it.positions.len()).eq([1, 0, 1]));
+    let problem = refused(&partial, &source(2));
+    assert!(
+        problem.contains(
+            "step `numbers` has parallelism 2, and its state, of parallelism 3, is missing for some"
+        ),
+        "{problem}"
+    );
+    partial.regions[0].subtasks.clear();
+    let none = tasks(&partial, &source(2), "n");
+    assert!(none.iter().all(|it| it.positions.is_empty() && !it.ended));
+}
+
+#[test]
+fn the_files_of_a_source_that_had_ended_are_not_looked_for_again() {
+    let lines = |parallelism| {
+        let spec: OperatorSpec = operators::FileSource::new(["gone"]).into();
+        graph(
+            vec![vertex("f", &[("lines", spec)], parallelism)],
+            Partitioning::Forward,
+        )
+    };
+    let mut ended = manifest(&lines(2));
+    let problem = refused(&ended, &lines(2));
+    assert!(
+        problem.contains("does not say which files are read"),
+        "{problem}"
+    );
+    (0..2).for_each(|subtask| end(&mut ended, "f", subtask));
+    let coordinators = coordinators(&ended, &lines(3)).expect("it fits");
+    let state = tanist_proto::v1::coordinator_state::State::FileSplits(Default::default());
+    assert_eq!(coordinators[0].state, Some(state));
+    assert_eq!((coordinators.len(), coordinators[0].generation), (1, 3));
+}
