@@ -13,6 +13,8 @@ pub struct CheckpointStatus {
     pub progress: CheckpointProgress,
     /// Whether its input has ended.
     pub input_ended: bool,
+    /// Whether its source is paused behind a barrier.
+    pub paused: bool,
 }
 
 /// Progress of a task at one checkpoint.

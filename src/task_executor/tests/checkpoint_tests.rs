@@ -34,6 +34,7 @@ fn saved(number: u64) -> CheckpointStatus {
         highest: number,
         progress: CheckpointProgress::Saved(Arc::new(snapshot())),
         input_ended: false,
+        paused: false,
     }
 }
 
@@ -260,6 +261,7 @@ async fn a_task_that_blocks_goes_on_when_nobody_leads_for_a_second() {
         highest: 7,
         progress: CheckpointProgress::Blocked,
         input_ended: false,
+        paused: false,
     });
     pass(Duration::from_secs(3)).await;
     assert_eq!(*task.told.lock(), Vec::<String>::new());

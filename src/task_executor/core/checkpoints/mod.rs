@@ -84,6 +84,8 @@ struct Known {
     highest: u64,
     progress: Progress,
     input_ended: bool,
+    /// Whether its source is paused. It stays so without a JobMaster: the next one decides.
+    paused: bool,
     life: Life,
 }
 
@@ -111,7 +113,7 @@ impl Known {
             progress: progress.into(),
             snapshot,
             reason,
-            paused: false,
+            paused: self.paused,
             input_ended: self.input_ended,
         }
     }
@@ -149,6 +151,7 @@ impl Checkpoints {
             highest: restored_from,
             progress: Progress::Unheard,
             input_ended: false,
+            paused: false,
             life: Life::Runs,
         };
         self.known.insert(key, known);
@@ -173,6 +176,10 @@ impl Checkpoints {
         };
         if status.input_ended && !known.input_ended {
             known.input_ended = true;
+            self.reports.add(*key);
+        }
+        if status.paused != known.paused && known.life == Life::Runs {
+            known.paused = status.paused;
             self.reports.add(*key);
         }
         let (before, number) = (known.highest, status.highest);
@@ -273,6 +280,7 @@ impl Checkpoints {
             true => Life::Finished,
             false => Life::Ended,
         };
+        known.paused = false;
         known.highest
     }
 

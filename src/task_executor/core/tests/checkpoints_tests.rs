@@ -41,6 +41,7 @@ fn with(number: u64, progress: CheckpointProgress) -> CheckpointStatus {
         highest: number,
         progress,
         input_ended: false,
+        paused: false,
     }
 }
 
@@ -172,6 +173,29 @@ fn the_end_of_the_input_is_reported_once() {
     assert!(!checkpoints.is_due(&key));
 }
 
+#[test]
+fn a_pause_is_reported_and_so_is_its_end_also_behind_a_number_that_is_decided() {
+    let (mut checkpoints, key) = restored();
+    let paused = CheckpointStatus {
+        paused: true,
+        ..saved(4, 10)
+    };
+    checkpoints.update(&key, paused.clone(), true);
+    let report = checkpoints.full_report().remove(0);
+    assert!(report.paused && report.progress() == Pb::Acknowledged);
+    // No leader, no change: the next one reads it in the registration.
+    checkpoints.reset();
+    assert!(checkpoints.full_report()[0].paused);
+    checkpoints.abort(&key, 4);
+    checkpoints.update(&key, saved(4, 10), true);
+    assert!(checkpoints.is_due(&key));
+    let report = checkpoints.full_report().remove(0);
+    assert!(!report.paused && report.progress() == Pb::Aborted);
+    checkpoints.update(&key, paused, true);
+    checkpoints.end(&key, false);
+    assert!(!checkpoints.reports()[0].paused);
+}
+
 fn task(world: &World) -> TaskKey {
     world.running[0].0
 }
@@ -201,12 +225,14 @@ fn trigger(
             number: 4,
             newest: 3,
             floor: 2,
-            ..pb::CheckpointBarrier::default()
+            savepoint: true,
+            pause: true,
         }),
         sources: vec![execution(generation).message()],
     };
     let inject = |_: &TaskKey, barrier: pb::CheckpointBarrier| {
         assert_eq!((barrier.number, barrier.newest, barrier.floor), (4, 3, 2));
+        assert!(barrier.savepoint && barrier.pause);
         Some(Answer::Injected(pb::Ack {}))
     };
     let now = world.now;
