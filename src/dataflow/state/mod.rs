@@ -132,6 +132,7 @@ impl Snapshot {
         let position = self.position.map(|position| SourcePosition {
             uid: uid(),
             position,
+            place: None,
         });
         subtask.positions.extend(position);
         let states = self
@@ -141,6 +142,7 @@ impl Snapshot {
                 uid: uid(),
                 name: name.to_owned(),
                 content,
+                place: None,
             });
         subtask.operators.extend(states);
         let segments = self.segments.into_iter().map(|segment| StateSegment {
