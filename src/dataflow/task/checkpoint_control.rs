@@ -76,6 +76,11 @@ impl CheckpointControl {
         self.status.subscribe()
     }
 
+    /// The highest number that the task knows; before it runs, the one that it is restored from.
+    pub(super) fn highest(&self) -> u64 {
+        self.status.borrow().highest
+    }
+
     /// Waits until the TaskExecutor may have said something.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
@@ -159,8 +164,25 @@ impl CheckpointControl {
 
     fn has_saved(&self, number: u64) -> bool {
         let status = self.status.borrow();
-        let is_saved = matches!(status.progress, CheckpointProgress::Saved(_));
+        let is_saved = match status.progress {
+            CheckpointProgress::Saved(_) | CheckpointProgress::Written => true,
+            CheckpointProgress::Unheard
+            | CheckpointProgress::Blocked
+            | CheckpointProgress::Declined(_)
+            | CheckpointProgress::Aborted => false,
+        };
         is_saved && status.highest == number
+    }
+
+    /// What was saved for a number is written, or not needed: it is not kept here. No news for whom it comes from.
+    pub(super) fn release(&self, number: u64) {
+        self.status.send_if_modified(|status| {
+            let is_saved = matches!(status.progress, CheckpointProgress::Saved(_));
+            if is_saved && status.highest == number {
+                status.progress = CheckpointProgress::Written;
+            }
+            false
+        });
     }
 }
 
@@ -397,6 +419,26 @@ mod tests {
         control.abort(6);
         let saved = CheckpointProgress::Saved(Arc::default());
         assert_eq!(progress(&control), (7, saved), "it is kept");
+    }
+
+    #[test]
+    fn what_is_written_is_not_kept_and_counts_as_saved() {
+        let control = source();
+        control.trigger(barrier(5));
+        control.take_trigger();
+        control.save(5, SubtaskSnapshot::default());
+        let mut status = control.status();
+        status.mark_unchanged();
+        control.release(4);
+        assert!(matches!(progress(&control).1, CheckpointProgress::Saved(_)));
+        control.release(5);
+        assert_eq!(progress(&control), (5, CheckpointProgress::Written));
+        assert!(!status.has_changed().expect("it lives"));
+        assert_eq!(control.trigger(barrier(5)), Answer::Injected(Ack {}));
+        control.trigger(barrier(6));
+        control.release(6);
+        control.abort(6);
+        assert_eq!(progress(&control), (6, CheckpointProgress::Aborted));
     }
 
     #[test]

@@ -114,7 +114,8 @@ impl Run {
         }
         let is_restored = snapshot.is_some();
         let opening = task::spawn_blocking(move || chain.open(snapshot.as_deref()));
-        let mut chain = opening.await??;
+        let opened = opening.await?;
+        let mut chain = opened.map_err(|error| error.of_restore(self.checkpoints.highest()))?;
         if is_restored {
             failpoint("restore.opened").await;
         }
