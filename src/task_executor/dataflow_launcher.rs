@@ -75,6 +75,10 @@ impl RunningTask for dataflow::RunningTask {
         dataflow::RunningTask::abort_checkpoint(self, number);
     }
 
+    fn release_snapshot(&self, number: u64) {
+        dataflow::RunningTask::release_snapshot(self, number);
+    }
+
     fn decline_blocked(&self, reason: &str) {
         dataflow::RunningTask::decline_blocked(self, reason);
     }

@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::path::{Path as FilePath, PathBuf};
 
 use bytes::Bytes;
-use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
+use object_store::{ObjectStoreExt as _, PutPayload};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{BlobStore, STORE, failure};
@@ -72,9 +72,19 @@ impl CheckpointStorage {
 
     /// Stores an object under a name that was never used. After an error it may exist.
     pub async fn put(&self, object: &str, bytes: Bytes) -> Result<()> {
+        self.put_parts(object, [bytes]).await
+    }
+
+    /// Stores an object that consists of these parts, under a name that was never used. After an error it may exist.
+    pub async fn put_parts(
+        &self,
+        object: &str,
+        parts: impl IntoIterator<Item = Bytes>,
+    ) -> Result<()> {
         self.blobs.check_marker().await?;
         let path = self.path(object)?;
-        let put = self.blobs.objects.put(&path, bytes.into()).await;
+        let content = PutPayload::from_iter(parts);
+        let put = self.blobs.objects.put(&path, content).await;
         put.map_err(failure)?;
         // If the storage was unmounted meanwhile, the object is in the mount point.
         if let Err(error) = self.blobs.check_marker().await {

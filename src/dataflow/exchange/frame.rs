@@ -43,7 +43,7 @@ pub(super) enum FrameType {
     Failed = 7,
     /// Producer: event time, a watermark (i64) or an empty body for idle. Needs no credit.
     Time = 8,
-    /// Producer: the barrier of a checkpoint, its three numbers (u64 each). Needs no credit.
+    /// Producer: the barrier of a checkpoint, its three numbers and its flags (u64 each). Needs no credit.
     Barrier = 9,
 }
 
@@ -158,7 +158,8 @@ pub(super) fn decode_barrier(body: &[u8]) -> io::Result<CheckpointBarrier> {
     let [number, newest, floor, flags] = [number, newest, floor, flags].map(u64::from_le_bytes);
     if newest >= number || floor > number || flags > 3 {
         return Err(invalid(format!(
-            "a barrier of checkpoint {number} with snapshot {newest} and floor {floor}"
+            "a barrier of checkpoint {number} with snapshot {newest}, floor {floor} and flags \
+             {flags:#x}"
         )));
     }
     Ok(CheckpointBarrier {
@@ -303,10 +304,28 @@ mod tests {
             let decoded = decode_barrier(&encode_barrier(valid));
             assert_eq!(decoded.expect("a barrier"), valid);
         }
+        for (savepoint, pause) in [(true, false), (false, true), (true, true)] {
+            let flagged = CheckpointBarrier {
+                savepoint,
+                pause,
+                ..barrier(3, 2, 1)
+            };
+            let decoded = decode_barrier(&encode_barrier(flagged));
+            assert_eq!(decoded.expect("a barrier"), flagged);
+        }
         for invalid in [barrier(0, 0, 0), barrier(3, 3, 0), barrier(3, 2, 4)] {
             assert!(decode_barrier(&encode_barrier(invalid)).is_err());
         }
         let body = encode_barrier(barrier(3, 2, 1));
+        // An unknown flag changes what the barrier means.
+        for flags in [4_u64, 7, 1 << 8, 1 << 63] {
+            let unknown = [&body[..24], &flags.to_le_bytes()].concat();
+            let error = decode_barrier(&unknown).expect_err("unknown flags");
+            assert!(
+                error.to_string().contains(&format!("{flags:#x}")),
+                "{error}"
+            );
+        }
         for cut in [
             &body[..16],
             &body[..23],

@@ -10,6 +10,7 @@ use arrow_schema::ArrowError;
 use tanist_model::files::InputError;
 
 use crate::key::NoKeyColumn;
+use crate::state::{StateError, StateProblem};
 
 /// Error of an operator. The caller adds which operator and subtask it was.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +87,18 @@ impl OperatorError {
             | OperatorError::Custom(_)
             | OperatorError::Coordinator(_) => false,
         }
+    }
+
+    /// Whether its saved state is damaged or too new: no attempt of this version can restore it.
+    pub fn is_damaged_state(&self) -> bool {
+        let OperatorError::Custom(error) = self else {
+            return false;
+        };
+        let error = error.downcast_ref::<StateError>();
+        error.is_some_and(|error| match error.problem() {
+            StateProblem::Damaged(_) | StateProblem::TooNew { .. } => true,
+            StateProblem::Foreign { .. } => false,
+        })
     }
 
     /// A file operation failed.

@@ -112,7 +112,8 @@ pub trait Operator: Send {
         Ok(())
     }
 
-    /// Called from time to time, and at the time that the last call returned.
+    /// Called from time to time, and at the time that the last call returned. `now` stands still while the task is
+    /// paused behind a barrier.
     fn tick(
         &mut self,
         now: Instant,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::task::Context;
+use std::time::Duration;
 
 use tanist_proto::v1::{CheckpointBarrier, Committable, SubtaskSnapshot};
 use tokio::sync::Notify;
@@ -82,6 +83,8 @@ pub(super) struct Chain {
     /// Durations of elements through all operators.
     pace: Pace,
     ticks: Pace,
+    /// For how long the task was paused. It is not part of the time that is passed to operators.
+    stood_still: Duration,
 }
 
 impl Chain {
@@ -94,6 +97,7 @@ impl Chain {
             links: Vec::new(),
             pace: Pace::default(),
             ticks: Pace::default(),
+            stood_still: Duration::ZERO,
         };
         let (number, parallelism) = (plan.subtask + 1, plan.parallelism);
         for planned in plan.operators.drain(..) {
@@ -141,6 +145,7 @@ impl Chain {
             links: operators.into_iter().map(link).collect(),
             pace: Pace::default(),
             ticks: Pace::default(),
+            stood_still: Duration::ZERO,
         }
     }
 
@@ -276,6 +281,7 @@ impl Chain {
         now: Instant,
         emitted: &mut Output,
     ) -> Result<Option<Instant>, TaskError> {
+        let now = now - self.stood_still;
         let mut next: Option<Instant> = None;
         for index in 0..self.links.len() {
             let mut output = Output::default();
@@ -285,7 +291,12 @@ impl Chain {
             next = next.into_iter().chain(wanted).min();
             self.pass_on(index + 1, output, emitted)?;
         }
-        Ok(next)
+        Ok(next.map(|at| at + self.stood_still))
+    }
+
+    /// Takes a duration of a pause out of the time that is passed to operators.
+    pub(super) fn stood_still(&mut self, duration: Duration) {
+        self.stood_still += duration;
     }
 
     /// Does the same. A slow call does not delay the other tasks of the runtime.

@@ -13,6 +13,8 @@ pub struct CheckpointStatus {
     pub progress: CheckpointProgress,
     /// Whether its input has ended.
     pub input_ended: bool,
+    /// Whether its source is paused behind a barrier.
+    pub paused: bool,
 }
 
 /// Progress of a task at one checkpoint.
@@ -25,6 +27,8 @@ pub enum CheckpointProgress {
     Blocked,
     /// It has taken the checkpoint up and passed the barrier on. This is its state, with all contents.
     Saved(Arc<SubtaskSnapshot>),
+    /// It has saved its state, and its TaskExecutor has written it: the contents are not kept here.
+    Written,
     /// It can't take the checkpoint up; the reason.
     Declined(String),
     /// It was told that the checkpoint is aborted.

@@ -3,6 +3,10 @@
 //!
 //! Invariants: a number is taken up at most once, in rising order, and none once the input has ended. What the
 //! TaskExecutor says holds at once, also while the loop waits for room or credit; the loop asks before it acts.
+//!
+//! A task is *paused* from the moment at which it has sent a barrier with `pause` until a number that is not below it is
+//! aborted, or it takes up a higher one without `pause`. Nothing else ends it: neither a stop of the job nor the absence
+//! of a JobMaster.
 
 use std::sync::Arc;
 
@@ -29,8 +33,10 @@ struct State {
     alignment: BarrierAlignment,
     /// A number that the source still has to take up.
     triggered: Option<CheckpointBarrier>,
-    /// The number that was taken up and is neither saved nor over.
-    saving: Option<u64>,
+    /// What was taken up and is neither saved nor over.
+    saving: Option<CheckpointBarrier>,
+    /// The number behind whose barrier the task is paused.
+    paused: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +64,7 @@ impl CheckpointControl {
                 alignment: BarrierAlignment::above(restored),
                 triggered: None,
                 saving: None,
+                paused: None,
             }),
             status: watch::channel(status).0,
             changed: Notify::new(),
@@ -67,6 +74,11 @@ impl CheckpointControl {
     /// What the task has done. The last value stays.
     pub(super) fn status(&self) -> watch::Receiver<CheckpointStatus> {
         self.status.subscribe()
+    }
+
+    /// The highest number that the task knows; before it runs, the one that it is restored from.
+    pub(super) fn highest(&self) -> u64 {
+        self.status.borrow().highest
     }
 
     /// Waits until the TaskExecutor may have said something.
@@ -121,8 +133,11 @@ impl CheckpointControl {
         let is_over = number <= state.alignment.settled();
         let was_under_way = state.is_under_way(number);
         state.triggered.take_if(|it| it.number <= number);
-        state.saving.take_if(|it| *it <= number);
+        state.saving.take_if(|it| it.number <= number);
         state.alignment.settle(number);
+        if state.paused.is_some_and(|paused| paused <= number) {
+            self.resume(&mut state);
+        }
         let is_highest = state.alignment.highest() == number;
         if is_highest && (was_under_way || !is_over) {
             self.publish(number, CheckpointProgress::Aborted);
@@ -140,10 +155,34 @@ impl CheckpointControl {
         }
     }
 
+    /// The task goes on behind the barrier for which it was paused.
+    fn resume(&self, state: &mut State) {
+        state.paused = None;
+        self.status
+            .send_if_modified(|status| std::mem::take(&mut status.paused));
+    }
+
     fn has_saved(&self, number: u64) -> bool {
         let status = self.status.borrow();
-        let is_saved = matches!(status.progress, CheckpointProgress::Saved(_));
+        let is_saved = match status.progress {
+            CheckpointProgress::Saved(_) | CheckpointProgress::Written => true,
+            CheckpointProgress::Unheard
+            | CheckpointProgress::Blocked
+            | CheckpointProgress::Declined(_)
+            | CheckpointProgress::Aborted => false,
+        };
         is_saved && status.highest == number
+    }
+
+    /// What was saved for a number is written, or not needed: it is not kept here. No news for whom it comes from.
+    pub(super) fn release(&self, number: u64) {
+        self.status.send_if_modified(|status| {
+            let is_saved = matches!(status.progress, CheckpointProgress::Saved(_));
+            if is_saved && status.highest == number {
+                status.progress = CheckpointProgress::Written;
+            }
+            false
+        });
     }
 }
 
@@ -170,8 +209,33 @@ impl CheckpointControl {
         let mut state = self.state.lock();
         let barrier = state.triggered.take()?;
         state.alignment.settle(barrier.number);
-        state.saving = Some(barrier.number);
+        self.begin_saving(&mut state, barrier);
         Some(barrier)
+    }
+
+    /// Whether the task is paused.
+    pub(super) fn is_paused(&self) -> bool {
+        self.state.lock().paused.is_some()
+    }
+
+    /// Whether the source is paused and has no number to take up.
+    pub(super) fn is_held(&self) -> bool {
+        let state = self.state.lock();
+        state.paused.is_some() && state.triggered.is_none()
+    }
+
+    /// Input came behind the barrier for which the task is paused: a source was resumed, and the task has not heard of
+    /// it yet.
+    pub(super) fn take_input(&self) {
+        self.resume(&mut self.state.lock());
+    }
+
+    /// The task takes a number up. It goes on behind it, unless the barrier has it pause.
+    fn begin_saving(&self, state: &mut State, barrier: CheckpointBarrier) {
+        state.saving = Some(barrier);
+        if !barrier.pause {
+            self.resume(state);
+        }
     }
 
     /// A channel has delivered a barrier. Returns it if the task has to take it up.
@@ -188,7 +252,7 @@ impl CheckpointControl {
                 None
             }
             Arrival::Complete => {
-                state.saving = Some(barrier.number);
+                self.begin_saving(&mut state, barrier);
                 Some(barrier)
             }
         }
@@ -198,29 +262,37 @@ impl CheckpointControl {
     pub(super) fn end_channel(&self, channel: usize) -> Option<CheckpointBarrier> {
         let mut state = self.state.lock();
         let barrier = state.alignment.end(channel)?;
-        state.saving = Some(barrier.number);
+        self.begin_saving(&mut state, barrier);
         Some(barrier)
     }
 
     /// Whether a number that was taken up is not aborted.
     pub(super) fn is_wanted(&self, number: u64) -> bool {
-        self.state.lock().saving == Some(number)
+        self.state.lock().is_saving(number)
     }
 
-    /// The state for a number is saved and its barrier sent.
+    /// The state for a number is saved and its barrier sent. The task is paused if the barrier says so.
     pub(super) fn save(&self, number: u64, snapshot: SubtaskSnapshot) {
-        self.settle(number, CheckpointProgress::Saved(Arc::new(snapshot)));
+        let mut state = self.state.lock();
+        if let Some(barrier) = state.saving.take_if(|saving| saving.number == number) {
+            if barrier.pause {
+                state.paused = Some(number);
+            }
+            let has_source = state.phase == Phase::Running { has_source: true };
+            self.status.send_modify(|status| {
+                status.highest = number;
+                status.progress = CheckpointProgress::Saved(Arc::new(snapshot));
+                status.paused = barrier.pause && has_source;
+            });
+        }
     }
 
     /// The state for a number can't be saved.
     pub(super) fn decline(&self, number: u64, reason: String) {
-        self.settle(number, CheckpointProgress::Declined(reason));
-    }
-
-    fn settle(&self, number: u64, progress: CheckpointProgress) {
         let mut state = self.state.lock();
-        if state.saving.take_if(|saving| *saving == number).is_some() {
-            self.publish(number, progress);
+        if state.is_saving(number) {
+            state.saving = None;
+            self.publish(number, CheckpointProgress::Declined(reason));
         }
     }
 
@@ -232,13 +304,18 @@ impl CheckpointControl {
             state.phase = Phase::InputEnded { has_source };
         }
         state.triggered = None;
-        self.status.send_modify(|status| status.input_ended = true);
+        state.paused = None;
+        self.status.send_modify(|status| {
+            status.input_ended = true;
+            status.paused = false;
+        });
     }
 
     /// The task has ended, by itself or not.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.triggered = None;
+        self.resume(&mut state);
         match state.phase {
             Phase::Opening | Phase::Running { .. } | Phase::Over => state.phase = Phase::Over,
             Phase::InputEnded { .. } => {}
@@ -250,7 +327,11 @@ impl State {
     /// Whether the source has to take a number up, or does so.
     fn is_under_way(&self, number: u64) -> bool {
         let triggered = self.triggered.map(|barrier| barrier.number);
-        [triggered, self.saving].contains(&Some(number))
+        triggered == Some(number) || self.is_saving(number)
+    }
+
+    fn is_saving(&self, number: u64) -> bool {
+        self.saving.is_some_and(|barrier| barrier.number == number)
     }
 }
 
@@ -338,6 +419,26 @@ mod tests {
         control.abort(6);
         let saved = CheckpointProgress::Saved(Arc::default());
         assert_eq!(progress(&control), (7, saved), "it is kept");
+    }
+
+    #[test]
+    fn what_is_written_is_not_kept_and_counts_as_saved() {
+        let control = source();
+        control.trigger(barrier(5));
+        control.take_trigger();
+        control.save(5, SubtaskSnapshot::default());
+        let mut status = control.status();
+        status.mark_unchanged();
+        control.release(4);
+        assert!(matches!(progress(&control).1, CheckpointProgress::Saved(_)));
+        control.release(5);
+        assert_eq!(progress(&control), (5, CheckpointProgress::Written));
+        assert!(!status.has_changed().expect("it lives"));
+        assert_eq!(control.trigger(barrier(5)), Answer::Injected(Ack {}));
+        control.trigger(barrier(6));
+        control.release(6);
+        control.abort(6);
+        assert_eq!(progress(&control), (6, CheckpointProgress::Aborted));
     }
 
     #[test]

@@ -27,6 +27,14 @@ pub(super) enum TaskError {
         /// Error of the operator.
         source: Box<OperatorError>,
     },
+    /// The state that it is restored from can't be used by any attempt.
+    #[error("checkpoint {number} can't be restored: {source}")]
+    DamagedState {
+        /// The checkpoint.
+        number: u64,
+        /// The operator and its state.
+        source: Box<TaskError>,
+    },
     /// A producer ended before it had sent everything.
     #[error(transparent)]
     Input(#[from] InputError),
@@ -64,6 +72,8 @@ impl TaskError {
             TaskError::Operator { source, .. } => source.is_unrecoverable(),
             TaskError::Plan(PlanError::Operator { source, .. }) => source.is_unrecoverable(),
             TaskError::Plan(PlanError::Key(_)) => true,
+            // The job is not failed for it, but quarantined.
+            TaskError::DamagedState { .. } => false,
             TaskError::Plan(
                 PlanError::Id(_)
                 | PlanError::Column(_)
@@ -79,10 +89,24 @@ impl TaskError {
         }
     }
 
+    /// The error of a task that is restored from this checkpoint.
+    pub(super) fn of_restore(self, number: u64) -> TaskError {
+        match self {
+            TaskError::Operator { ref source, .. } if source.is_damaged_state() => {
+                TaskError::DamagedState {
+                    number,
+                    source: Box::new(self),
+                }
+            }
+            other => other,
+        }
+    }
+
     /// The final status of the task.
     pub(super) fn into_status(self) -> TaskStatus {
         let cause = self.to_string();
         let unrecoverable = self.is_unrecoverable();
+        let has_damaged_state = matches!(self, TaskError::DamagedState { .. });
         let unreadable = match self {
             TaskError::Input(InputError { kept, .. }) => kept,
             _ => None,
@@ -91,6 +115,7 @@ impl TaskError {
             cause,
             unreadable,
             unrecoverable,
+            has_damaged_state,
         }
     }
 }

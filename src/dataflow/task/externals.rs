@@ -45,6 +45,21 @@ pub(super) async fn wait(chain: &mut Chain, until: Until) -> Result<Output, Task
     }
 }
 
+/// Has the operators write what they hold, and emit nothing. Ends with an error of one of them.
+pub(super) async fn write_on(chain: &mut Chain) -> TaskError {
+    poll_fn(|cx| {
+        // Empty: none of them may emit.
+        let mut emitted = Output::default();
+        for index in (0..chain.len()).rev() {
+            if let Err(error) = chain.poll_external(index, cx, false, &mut emitted) {
+                return Poll::Ready(error);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
 /// Polls the operators. `None`: an operator became full or got room again, so the caller must wait for another
 /// signal.
 fn poll(

@@ -198,6 +198,11 @@ impl RunningTask {
         self.checkpoints.abort(number);
     }
 
+    /// What the task has saved for a checkpoint is written: the task need not keep it.
+    pub fn release_snapshot(&self, number: u64) {
+        self.checkpoints.release(number);
+    }
+
     /// Makes the task decline the checkpoint for which it blocks inputs, if there is one.
     pub fn decline_blocked(&self, reason: &str) {
         self.checkpoints.decline_blocked(reason);

@@ -114,7 +114,8 @@ impl Run {
         }
         let is_restored = snapshot.is_some();
         let opening = task::spawn_blocking(move || chain.open(snapshot.as_deref()));
-        let mut chain = opening.await??;
+        let opened = opening.await?;
+        let mut chain = opened.map_err(|error| error.of_restore(self.checkpoints.highest()))?;
         if is_restored {
             failpoint("restore.opened").await;
         }
@@ -178,11 +179,19 @@ impl Run {
     ) -> Result<(), TaskError> {
         let (mut is_stopped, mut pace) = (false, Pace::default());
         loop {
+            while self.checkpoints.is_held() {
+                stand_still(self.checkpoints.changed(), chain).await?;
+            }
             make_room(chain, outputs).await?;
             if let Some(barrier) = self.checkpoints.take_trigger() {
                 let saving = Some((place, &mut source));
                 self.take_up(barrier, saving, chain, outputs).await?;
                 failpoint("checkpoint.injected").await;
+                if self.checkpoints.is_paused() {
+                    failpoint("stop.paused").await;
+                }
+                // A paused source is neither polled nor ended.
+                continue;
             }
             if !is_stopped && self.stop.is_cancelled() {
                 is_stopped = true;
@@ -232,11 +241,24 @@ impl Run {
         chain: &mut Chain,
         outputs: &mut Outputs,
     ) -> Result<(), TaskError> {
+        let mut is_paused = false;
         loop {
-            make_room(chain, outputs).await?;
+            if !is_paused {
+                make_room(chain, outputs).await?;
+            }
             let input = self
                 .checkpoints
                 .reading(|is_blocked| gate.poll(is_blocked))?;
+            if is_paused {
+                match &input {
+                    Input::Batch(_) | Input::Time(_) => self.checkpoints.take_input(),
+                    Input::Barrier(..) | Input::ChannelEnded(_) | Input::Idle | Input::Ended => {}
+                }
+                is_paused = self.checkpoints.is_paused();
+                if !is_paused {
+                    make_room(chain, outputs).await?;
+                }
+            }
             let barrier = match input {
                 Input::Batch(batch) => {
                     self.counters.count_in(&batch);
@@ -247,19 +269,37 @@ impl Run {
                     process(Element::Time(signal), chain, outputs).await?;
                     None
                 }
-                Input::Barrier(channel, barrier) => self.checkpoints.arrive(channel, barrier),
+                Input::Barrier(channel, barrier) => self.arrive(channel, barrier).await,
                 Input::ChannelEnded(channel) => self.checkpoints.end_channel(channel),
                 Input::Idle => {
                     let readable = either(gate.readable(), self.checkpoints.changed());
-                    rest(readable, chain, outputs, Until::Emission).await?;
+                    match is_paused {
+                        true => stand_still(readable, chain).await?,
+                        false => rest(readable, chain, outputs, Until::Emission).await?,
+                    }
                     None
                 }
                 Input::Ended => return Ok(()),
             };
             if let Some(barrier) = barrier {
+                make_room(chain, outputs).await?;
                 self.take_up(barrier, None, chain, outputs).await?;
+                is_paused = self.checkpoints.is_paused();
             }
         }
+    }
+
+    /// Handles a barrier that a channel has delivered. Returns it if the task has to take it up.
+    async fn arrive(
+        &self,
+        channel: usize,
+        barrier: CheckpointBarrier,
+    ) -> Option<CheckpointBarrier> {
+        let complete = self.checkpoints.arrive(channel, barrier);
+        if self.checkpoints.reading(|is_blocked| is_blocked(channel)) {
+            failpoint("checkpoint.blocked").await;
+        }
+        complete
     }
 
     /// Takes a checkpoint up: saves the source and the operators, which have room, and sends the barrier on behind all
@@ -358,6 +398,22 @@ async fn rest(
         emitted = externals::wait(chain, until) => emitted?,
     };
     outputs.send(emitted).await
+}
+
+/// Waits for `something` while the task is paused behind a barrier. Operators write on what they hold, and emit nothing:
+/// it would be behind the barrier. Their time stands still, or an operator that passes on nothing for a while would call
+/// its input idle, although it only was not read.
+async fn stand_still(
+    something: impl Future<Output = ()>,
+    chain: &mut Chain,
+) -> Result<(), TaskError> {
+    let began = Instant::now();
+    let waited = tokio::select! {
+        () = something => Ok(()),
+        error = externals::write_on(chain) => Err(error),
+    };
+    chain.stood_still(began.elapsed());
+    waited
 }
 
 /// Passes the time to the operators and flushes the outputs. Returns when the operators need the time again.

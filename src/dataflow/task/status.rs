@@ -34,6 +34,8 @@ pub enum TaskStatus {
         unreadable: Option<ExecutionId>,
         /// Whether every further attempt would end the same way.
         unrecoverable: bool,
+        /// Whether the state that it is restored from is missing, damaged or too new.
+        has_damaged_state: bool,
     },
 }
 
@@ -44,6 +46,17 @@ impl TaskStatus {
             cause: cause.into(),
             unreadable: None,
             unrecoverable: false,
+            has_damaged_state: false,
+        }
+    }
+
+    /// The status of a task whose state can't be restored by any attempt, for this reason.
+    pub fn damaged_state(cause: impl Into<String>) -> TaskStatus {
+        TaskStatus::Failed {
+            cause: cause.into(),
+            unreadable: None,
+            unrecoverable: false,
+            has_damaged_state: true,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Objects of checkpoints: writes what tasks have saved, and reads what tasks are restored from before they start.
 //! Decides nothing; results come back to the loop in [`super`].
 //!
+//! A task that begins from a savepoint reads the objects of its directory, any other those of its job.
+//!
 //! At most one write runs for a task: a newer one ends it. A task that is being restored is not started yet: it can be
 //! cancelled, and what it is told meanwhile it is told when it has started.
 
@@ -10,12 +12,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
-use tanist_ha::blob::{BlobStore, CheckpointStorage, ObjectRange, object_name};
+use tanist_ha::blob::{
+    BlobStore, CheckpointStorage, ObjectRange, SavepointError, SavepointStorage, object_name,
+};
 use tanist_ha::election::ClusterIncarnation;
 use tanist_ha::error::{Error, Result};
 use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::JobId;
+use tanist_proto::pieces::{Piece, pieces, pieces_mut};
 use tanist_proto::v1 as pb;
 use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
@@ -81,8 +86,8 @@ pub(super) struct CheckpointWork {
     restoring: BTreeMap<TaskKey, Restoring>,
 }
 
-/// A task whose state is read, or why it can't be started.
-pub(super) type Restored = std::result::Result<TaskStart, String>;
+/// A task whose state is read, or how it ends instead.
+pub(super) type Restored = std::result::Result<TaskStart, TaskStatus>;
 
 impl Actor {
     /// Writes the large pieces of a snapshot.
@@ -153,7 +158,7 @@ impl Actor {
             return;
         };
         match restored {
-            Err(cause) => self.end_unstarted(task, TaskStatus::failed(cause)),
+            Err(ended) => self.end_unstarted(task, ended),
             Ok(start) => {
                 self.start(task, start);
                 if let Some(running) = self.running.get(&task) {
@@ -192,6 +197,7 @@ impl Actor {
     pub(super) fn abort_checkpoint(&mut self, task: &TaskKey, number: u64) {
         if let Some(running) = self.running.get(task) {
             running.abort_checkpoint(number);
+            running.release_snapshot(number);
         } else if let Some(restoring) = self.work.restoring.get_mut(task) {
             restoring.aborted.push(number);
         }
@@ -219,11 +225,11 @@ async fn write(
     let object = object_name(number, task.execution.generation.get());
     let name = object.clone();
     let cutting = tokio::task::spawn_blocking(move || Pieces::of(&snapshot).into_object(&name));
-    let (content, written) = cutting.await.map_err(|error| Error::Unavailable {
+    let (parts, written) = cutting.await.map_err(|error| Error::Unavailable {
         store: "the encoder of snapshots",
         reason: error.to_string(),
     })?;
-    let put = storage.put(&object, Bytes::from(content)).await;
+    let put = storage.put_parts(&object, parts).await;
     put.map_err(|error| in_directory(&storage, error))?;
     Ok(written)
 }
@@ -240,38 +246,40 @@ fn in_directory(storage: &CheckpointStorage, error: Error) -> Error {
 }
 
 fn ranges(snapshot: &pb::SubtaskSnapshot) -> Vec<ObjectRange> {
-    let segments = snapshot.segments.iter().chain(&snapshot.channels);
-    segments.filter_map(range).collect()
+    let places = pieces(snapshot).filter_map(Piece::place);
+    let range = |place: pb::ObjectPlace| ObjectRange {
+        object: place.object,
+        offset: place.offset,
+        length: place.length,
+        checksum: place.checksum,
+    };
+    places.map(range).collect()
 }
 
-fn range(segment: &pb::StateSegment) -> Option<ObjectRange> {
-    (!segment.object.is_empty()).then(|| ObjectRange {
-        object: segment.object.clone(),
-        offset: segment.offset,
-        length: segment.length,
-        checksum: segment.checksum,
-    })
-}
-
-/// Fills in the contents of all segments. What can't be read at present is waited for; the caller ends this when the
+/// Fills in the contents of all pieces. What can't be read at present is waited for; the caller ends this when the
 /// task is cancelled.
 async fn read(storages: &Storages, job: JobId, mut start: TaskStart) -> Restored {
     let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
     while let Some(restore) = &mut start.deployment.restore {
         let number = restore.number;
+        let of = Objects {
+            cluster: &start.cluster_incarnation,
+            job,
+            directory: &restore.directory,
+        };
         let snapshot = restore.snapshot.get_or_insert_default();
-        let cluster = &start.cluster_incarnation;
-        let Err((object, error)) = fill_in(storages, cluster, job, snapshot).await else {
+        let Err((object, error)) = fill_in(storages, of, snapshot).await else {
             break;
         };
         match error {
             error @ Error::Corrupt { .. } => {
-                return Err(format!(
+                return Err(TaskStatus::damaged_state(format!(
                     "checkpoint {number} is damaged: its object {object} can't be used: {error}"
-                ));
+                )));
             }
             error @ Error::Misconfigured(_) => {
-                return Err(format!("checkpoint {number} can't be read here: {error}"));
+                let cause = format!("checkpoint {number} can't be read here: {error}");
+                return Err(TaskStatus::failed(cause));
             }
             error => tracing::warn!(
                 %job, checkpoint = number, object, %error,
@@ -283,18 +291,39 @@ async fn read(storages: &Storages, job: JobId, mut start: TaskStart) -> Restored
     Ok(start)
 }
 
-/// Reads the contents of segments that name objects. The error names the object.
+/// Where the objects of a snapshot are.
+#[derive(Debug, Clone, Copy)]
+struct Objects<'a> {
+    cluster: &'a ClusterIncarnation,
+    job: JobId,
+    /// The directory of a savepoint; empty: they are those of the job.
+    directory: &'a str,
+}
+
+impl Objects<'_> {
+    async fn open(self, storages: &Storages) -> Result<CheckpointStorage> {
+        if self.directory.is_empty() {
+            return storages.of(self.cluster, self.job).await;
+        }
+        match SavepointStorage::open(self.directory).await {
+            Ok(savepoint) => Ok(savepoint.objects().clone()),
+            Err(SavepointError::Storage(error)) => Err(error),
+            Err(error) => Err(Error::Misconfigured(error.to_string().into())),
+        }
+    }
+}
+
+/// Reads the contents of pieces that name objects. The error names the object.
 async fn fill_in(
     storages: &Storages,
-    cluster: &ClusterIncarnation,
-    job: JobId,
+    of: Objects<'_>,
     snapshot: &mut pb::SubtaskSnapshot,
 ) -> std::result::Result<(), (String, Error)> {
     let ranges = ranges(snapshot);
     let Some(first) = ranges.first().map(|it| it.object.clone()) else {
         return Ok(());
     };
-    let storage = storages.of(cluster, job).await;
+    let storage = of.open(storages).await;
     let storage = storage.map_err(|error| (first, error))?;
     let reads = ranges.into_iter().map(|range| read_range(&storage, range));
     let reads: Vec<_> = reads.collect();
@@ -303,10 +332,9 @@ async fn fill_in(
     while let Some((object, content)) = reads.next().await {
         contents.push(content.map_err(|error| (object, error))?);
     }
-    let segments = snapshot.segments.iter_mut().chain(&mut snapshot.channels);
-    let in_objects = segments.filter(|segment| !segment.object.is_empty());
-    for (segment, content) in in_objects.zip(contents) {
-        segment.content = content.into();
+    let in_objects = pieces_mut(snapshot).filter(|piece| piece.as_ref().object().is_some());
+    for (mut piece, content) in in_objects.zip(contents) {
+        piece.set_content(content.into());
     }
     Ok(())
 }

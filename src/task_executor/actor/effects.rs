@@ -127,6 +127,11 @@ impl Actor {
                 snapshot,
             } => self.write_snapshot(task, number, cluster, snapshot),
             Effect::DropSnapshot(task) => self.drop_snapshot(&task),
+            Effect::ReleaseSnapshot(task, number) => {
+                if let Some(running) = self.running.get(&task) {
+                    running.release_snapshot(number);
+                }
+            }
             Effect::AbortCheckpoint(task, number) => self.abort_checkpoint(&task, number),
             Effect::DeclineBlocked(task) => {
                 if let Some(running) = self.running.get(&task) {

@@ -457,15 +457,20 @@ fn message(
     metrics: Option<pb::TaskMetrics>,
 ) -> pb::ExecutionReport {
     let (mut unreadable, mut unrecoverable) = (None, false);
+    let mut damaged_state = String::new();
     let (cause, committables) = match &execution.status {
         TaskStatus::Finished { committables } => (String::new(), committables.clone()),
         TaskStatus::Failed {
             cause,
             unreadable: input,
             unrecoverable: is_unrecoverable,
+            has_damaged_state,
         } => {
             unreadable.clone_from(input);
             unrecoverable = *is_unrecoverable;
+            if *has_damaged_state {
+                damaged_state.clone_from(cause);
+            }
             (cause.clone(), Vec::new())
         }
         TaskStatus::Deploying
@@ -488,6 +493,6 @@ fn message(
         ages: Vec::new(),
         highest_checkpoint: execution.highest_checkpoint,
         checkpoint_committables: Vec::new(),
-        damaged_state: String::new(),
+        damaged_state,
     }
 }

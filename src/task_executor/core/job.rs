@@ -424,11 +424,13 @@ impl Job {
     /// Handles the end of writing what a task has saved.
     pub fn snapshot_written(
         &mut self,
-        execution: &ExecutionKey,
+        execution: ExecutionKey,
         number: u64,
         written: Result<pb::SubtaskSnapshot, String>,
+        output: &mut Output,
     ) {
-        self.checkpoints.written(execution, number, written);
+        self.checkpoints.written(&execution, number, written);
+        output.effect(Effect::ReleaseSnapshot(self.task(execution), number));
     }
 
     /// Tells an execution that a checkpoint is aborted.

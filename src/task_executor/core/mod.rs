@@ -223,7 +223,7 @@ impl TaskExecutorCore {
                 written,
             } => {
                 if let Some(known) = self.jobs.get_mut(task.job) {
-                    known.snapshot_written(&task.execution, number, written);
+                    known.snapshot_written(task.execution, number, written, &mut self.output);
                 }
             }
             Event::CheckpointsReported {

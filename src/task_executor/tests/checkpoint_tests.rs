@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tanist_dataflow::{CheckpointProgress, CheckpointStatus};
 use tanist_ha::blob::BlobOptions;
+use tanist_proto::pieces::{Piece, pieces};
 
 use super::scripted_gateways::Heard;
 use super::scripted_leader::Leader;
@@ -25,6 +26,16 @@ fn snapshot() -> pb::SubtaskSnapshot {
     pb::SubtaskSnapshot {
         vertex_id: VERTEX.to_owned(),
         segments: vec![segment("large", SIZE), segment("small", 10)],
+        positions: vec![pb::SourcePosition {
+            uid: "files".to_owned(),
+            position: vec![3; 2 * SIZE],
+            place: None,
+        }],
+        operators: vec![pb::OperatorState {
+            uid: "sink".to_owned(),
+            content: vec![4; SIZE],
+            ..pb::OperatorState::default()
+        }],
         ..pb::SubtaskSnapshot::default()
     }
 }
@@ -34,6 +45,7 @@ fn saved(number: u64) -> CheckpointStatus {
         highest: number,
         progress: CheckpointProgress::Saved(Arc::new(snapshot())),
         input_ended: false,
+        paused: false,
     }
 }
 
@@ -106,6 +118,12 @@ async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task
     assert!(large.object.starts_with("7-1-") && large.content.is_empty());
     assert_eq!((large.offset, large.length), (0, SIZE as u64));
     assert_eq!(small, &snapshot().segments[1]);
+    let places = pieces(&written).filter_map(Piece::place);
+    let ranges = places.map(|it| (it.offset as usize, it.length as usize));
+    let expected = [(0, SIZE), (SIZE, 2 * SIZE), (3 * SIZE, SIZE)];
+    assert!(ranges.eq(expected), "{written:?}");
+    // The task is told that it need not keep it.
+    told(&task, "written 7").await;
 
     // The next generation is restored from it, in another slot.
     leader.request_slot(1, A2).await;
@@ -113,15 +131,18 @@ async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task
     request.tasks[0].restore = Some(pb::TaskRestore {
         number: 7,
         snapshot: Some(written.clone()),
+        directory: String::new(),
     });
     let answer = leader.task_executor().submit_tasks(request).await;
     assert_eq!(answer.expect("is registered").refused, []);
     let restored = world.next_started().await;
     let restore = restored.start.deployment.restore.expect("a snapshot");
-    let contents: Vec<_> = restore.snapshot.expect("there").segments;
-    let contents: Vec<_> = contents.into_iter().map(|it| it.content).collect();
-    let expected = snapshot().segments.into_iter().map(|it| it.content);
-    assert_eq!(contents, expected.collect::<Vec<_>>());
+    let read = restore.snapshot.expect("there");
+    let (read, expected) = (pieces(&read), snapshot());
+    assert!(
+        read.map(Piece::content)
+            .eq(pieces(&expected).map(Piece::content))
+    );
 }
 
 /// Deploys the next generation, which is restored from what was written for checkpoint 7.
@@ -130,13 +151,14 @@ async fn deploy_restored(leader: &Leader, written: &pb::SubtaskSnapshot) {
     request.tasks[0].restore = Some(pb::TaskRestore {
         number: 7,
         snapshot: Some(written.clone()),
+        directory: String::new(),
     });
     let answer = leader.task_executor().submit_tasks(request).await;
     assert_eq!(answer.expect("is registered").refused, []);
 }
 
 #[tokio::test]
-async fn a_task_fails_whose_state_is_missing_and_the_cause_names_it() {
+async fn a_task_fails_whose_state_is_missing_and_the_report_says_that_no_restart_helps() {
     let directory = tempfile::tempdir().expect("a directory");
     let (_world, leader, task) = running_in(directory.path().to_owned()).await;
     task.checkpoints.send_replace(saved(7));
@@ -154,6 +176,8 @@ async fn a_task_fails_whose_state_is_missing_and_the_cause_names_it() {
     for part in ["checkpoint 7", &object, "is damaged"] {
         assert!(failed.cause.contains(part), "{}", failed.cause);
     }
+    assert_eq!(failed.damaged_state, failed.cause);
+    assert!(!failed.unrecoverable, "that would end the job");
 }
 
 #[tokio::test]
@@ -241,7 +265,9 @@ async fn triggers_and_aborts_reach_the_task_of_the_present_job_master() {
     assert_eq!(answer.answers[0].answer, Some(injected));
     abort(&leader).await.expect("is registered");
     told(&task, "abort 7").await;
-    assert_eq!(*task.told.lock(), ["trigger 7", "abort 7"]);
+    // What it may have saved is not needed.
+    told(&task, "written 7").await;
+    assert_eq!(*task.told.lock(), ["trigger 7", "abort 7", "written 7"]);
     let heartbeat = leader.job_heartbeat(&[A1]).await.expect("is registered");
     let [report] = &heartbeat.checkpoints[..] else {
         panic!("{heartbeat:?}");
@@ -250,7 +276,7 @@ async fn triggers_and_aborts_reach_the_task_of_the_present_job_master() {
     world.with_leader("jm2:1", 2).await;
     trigger(&leader).await.expect_err("another one leads");
     abort(&leader).await.expect_err("another one leads");
-    assert_eq!(task.told.lock().len(), 2);
+    assert_eq!(task.told.lock().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,6 +286,7 @@ async fn a_task_that_blocks_goes_on_when_nobody_leads_for_a_second() {
         highest: 7,
         progress: CheckpointProgress::Blocked,
         input_ended: false,
+        paused: false,
     });
     pass(Duration::from_secs(3)).await;
     assert_eq!(*task.told.lock(), Vec::<String>::new());

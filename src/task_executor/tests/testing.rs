@@ -191,6 +191,10 @@ impl RunningTask for ScriptedTask {
         self.told.lock().push(format!("abort {number}"));
     }
 
+    fn release_snapshot(&self, number: u64) {
+        self.told.lock().push(format!("written {number}"));
+    }
+
     fn decline_blocked(&self, reason: &str) {
         self.told.lock().push(format!("decline: {reason}"));
         self.checkpoints.send_modify(|status| {

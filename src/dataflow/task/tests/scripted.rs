@@ -154,6 +154,12 @@ impl Operator for Counter {
 struct Collected {
     records: Vec<i64>,
     can_not_save: bool,
+    /// Whether it wants the time every millisecond.
+    is_ticking: bool,
+    /// When it was passed the time, as it was passed.
+    ticks: Vec<Instant>,
+    /// For which snapshots it was told to seal its output.
+    savepoints: Vec<u64>,
 }
 
 /// Collects all records.
@@ -163,6 +169,20 @@ pub(super) struct Collector(Arc<Mutex<Collected>>);
 impl Collector {
     pub(super) fn fail_to_save(&self, can_not_save: bool) {
         self.0.lock().can_not_save = can_not_save;
+    }
+
+    /// Has it ask for the time every millisecond.
+    pub(super) fn tick_from_now_on(&self) {
+        self.0.lock().is_ticking = true;
+    }
+
+    pub(super) fn ticks(&self) -> Vec<Instant> {
+        self.0.lock().ticks.clone()
+    }
+
+    /// The numbers of the savepoints that it was part of.
+    pub(super) fn savepoints(&self) -> Vec<u64> {
+        self.0.lock().savepoints.clone()
     }
 
     pub(super) async fn has(&self, records: usize) {
@@ -186,9 +206,12 @@ impl Operator for Collector {
     }
 
     fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
-        let collected = self.0.lock();
+        let mut collected = self.0.lock();
         if collected.can_not_save {
             return Err(OperatorError::unavailable("the disk is full"));
+        }
+        if snapshot.is_savepoint() {
+            collected.savepoints.push(snapshot.number());
         }
         let content = collected.records.iter().flat_map(|it| it.to_le_bytes());
         snapshot.save(COLLECTED, content.collect());
@@ -199,6 +222,12 @@ impl Operator for Collector {
         let numbers = batch.column(0).as_primitive::<Int64Type>();
         self.0.lock().records.extend(numbers.values());
         Ok(())
+    }
+
+    fn tick(&mut self, now: Instant, _: &mut Output) -> Result<Option<Instant>, OperatorError> {
+        let mut collected = self.0.lock();
+        collected.ticks.push(now);
+        Ok(collected.is_ticking.then(|| now + Duration::from_millis(1)))
     }
 }
 

@@ -11,7 +11,8 @@
 //! - An older number never replaces a newer one, and an abort of a number is final for it.
 //! - A report stays after the end of its execution, until a younger generation of the subtask is admitted, the
 //!   generation is cancelled, or the job is forgotten.
-//! - A report that the JobMaster has to know is sent until it is answered ([`reports`]), and with each registration.
+//! - A report that the JobMaster has to know is sent until it is answered ([`reports`]), and with each registration. In a
+//!   registration, acknowledgements that would make it too large are reported as being written: they follow.
 
 mod absence;
 mod pieces;
@@ -20,6 +21,7 @@ mod reports;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use prost::Message as _;
 use tanist_dataflow::{CheckpointProgress, CheckpointStatus};
 use tanist_ha::clock::Uptime;
 use tanist_ha::election::ClusterIncarnation;
@@ -34,6 +36,13 @@ use super::output::Output;
 
 /// Most bytes of state that a subtask saves where there is no place for objects.
 const MOST_WITHOUT_STORAGE: u64 = 64 * 1024;
+/// Most bytes of an acknowledgement: half of the smallest `rpc.max-message-size`. What may be large is in objects, but
+/// not the output that waits for a checkpoint.
+const MOST_IN_REPORT: usize = 512 * 1024;
+/// Most bytes of reports in a message, if there is more than one.
+const MOST_IN_MESSAGE: usize = 256 * 1024;
+/// Most bytes of a reason.
+const MOST_OF_REASON: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Progress {
@@ -49,6 +58,24 @@ enum Progress {
 }
 
 impl Progress {
+    fn declined(mut reason: String) -> Progress {
+        reason.truncate(reason.floor_char_boundary(MOST_OF_REASON));
+        Progress::Declined(reason)
+    }
+
+    /// The state is saved, and this names it.
+    fn acknowledged(snapshot: Arc<pb::SubtaskSnapshot>) -> Progress {
+        let size = snapshot.encoded_len();
+        if size <= MOST_IN_REPORT {
+            return Progress::Acknowledged(snapshot);
+        }
+        let output = snapshot.committables.len();
+        Progress::declined(format!(
+            "beside its objects its snapshot has {size} bytes, and it can have {MOST_IN_REPORT}: it names {output} \
+             pieces of output that no checkpoint has made visible"
+        ))
+    }
+
     /// Whether nothing that the task says of the same number changes it.
     fn is_decided(&self) -> bool {
         match self {
@@ -84,10 +111,26 @@ struct Known {
     highest: u64,
     progress: Progress,
     input_ended: bool,
+    /// Whether its source is paused. It stays so without a JobMaster: the next one decides.
+    paused: bool,
     life: Life,
 }
 
 impl Known {
+    /// The report without what was saved: the state is reported as being written.
+    fn brief_report(&self, execution: &ExecutionKey) -> pb::CheckpointReport {
+        let progress = match &self.progress {
+            Progress::Acknowledged(_) => Progress::Writing,
+            other => other.clone(),
+        };
+        let brief = Known {
+            cluster: self.cluster.clone(),
+            progress,
+            ..*self
+        };
+        brief.report(execution)
+    }
+
     fn report(&self, execution: &ExecutionKey) -> pb::CheckpointReport {
         use pb::CheckpointProgress as Pb;
         let (mut snapshot, mut reason) = (None, String::new());
@@ -111,7 +154,7 @@ impl Known {
             progress: progress.into(),
             snapshot,
             reason,
-            paused: false,
+            paused: self.paused,
             input_ended: self.input_ended,
         }
     }
@@ -149,6 +192,7 @@ impl Checkpoints {
             highest: restored_from,
             progress: Progress::Unheard,
             input_ended: false,
+            paused: false,
             life: Life::Runs,
         };
         self.known.insert(key, known);
@@ -175,6 +219,10 @@ impl Checkpoints {
             known.input_ended = true;
             self.reports.add(*key);
         }
+        if status.paused != known.paused && known.life == Life::Runs {
+            known.paused = status.paused;
+            self.reports.add(*key);
+        }
         let (before, number) = (known.highest, status.highest);
         if number < before || (number == before && known.progress.is_decided()) {
             return Step::Nothing;
@@ -185,8 +233,10 @@ impl Checkpoints {
             false => Step::Nothing,
         };
         let progress = match status.progress {
-            CheckpointProgress::Unheard if number == before => known.progress.clone(),
-            CheckpointProgress::Unheard => Progress::Unheard,
+            CheckpointProgress::Unheard | CheckpointProgress::Written if number == before => {
+                known.progress.clone()
+            }
+            CheckpointProgress::Unheard | CheckpointProgress::Written => Progress::Unheard,
             CheckpointProgress::Blocked => match known.progress {
                 Progress::Blocked { is_declining } if number == before => {
                     Progress::Blocked { is_declining }
@@ -195,11 +245,11 @@ impl Checkpoints {
                     is_declining: false,
                 },
             },
-            CheckpointProgress::Declined(reason) => Progress::Declined(reason),
+            CheckpointProgress::Declined(reason) => Progress::declined(reason),
             CheckpointProgress::Aborted => Progress::Aborted,
             CheckpointProgress::Saved(snapshot) => {
                 let pieces = Pieces::of(&snapshot);
-                if has_storage && pieces.has_large() {
+                if has_storage && pieces.need_object() {
                     step = Step::Write {
                         number,
                         cluster: known.cluster.clone(),
@@ -207,13 +257,13 @@ impl Checkpoints {
                     };
                     Progress::Writing
                 } else if !has_storage && pieces.total() > MOST_WITHOUT_STORAGE {
-                    Progress::Declined(format!(
+                    Progress::declined(format!(
                         "its state has {} bytes, and without a place for checkpoints it can have \
                          {MOST_WITHOUT_STORAGE}: set high-availability.storageDir",
                         pieces.total()
                     ))
                 } else {
-                    Progress::Acknowledged(snapshot)
+                    Progress::acknowledged(snapshot)
                 }
             }
         };
@@ -239,8 +289,8 @@ impl Checkpoints {
             return;
         };
         known.progress = match written {
-            Ok(snapshot) => Progress::Acknowledged(Arc::new(snapshot)),
-            Err(reason) => Progress::Declined(reason),
+            Ok(snapshot) => Progress::acknowledged(Arc::new(snapshot)),
+            Err(reason) => Progress::declined(reason),
         };
         self.reports.add(*key);
     }
@@ -273,6 +323,7 @@ impl Checkpoints {
             true => Life::Finished,
             false => Life::Ended,
         };
+        known.paused = false;
         known.highest
     }
 
@@ -297,16 +348,49 @@ impl Checkpoints {
         taken.collect()
     }
 
-    /// All reports, for a heartbeat.
+    /// Reports for a heartbeat: of all that fit in a message. The JobMaster knows the others, or they are sent.
     pub fn reports(&self) -> Vec<pb::CheckpointReport> {
-        let all = self.known.iter();
-        all.map(|(key, known)| known.report(key)).collect()
+        let reports = self.with_room().into_iter();
+        let reports = reports.filter(|(.., has_room)| *has_room);
+        reports.map(|(key, known, _)| known.report(key)).collect()
     }
 
-    /// All reports, for a registration: none has to be sent besides.
+    /// Reports of all executions, for a registration. Acknowledgements that do not fit have to be sent besides.
     pub fn full_report(&mut self) -> Vec<pb::CheckpointReport> {
+        let (mut reports, mut left) = (Vec::new(), Vec::new());
+        for (key, known, has_room) in self.with_room() {
+            reports.push(match has_room {
+                true => known.report(key),
+                false => known.brief_report(key),
+            });
+            left.extend((!has_room).then_some(*key));
+        }
         self.reports.clear();
-        self.reports()
+        left.into_iter().for_each(|key| self.reports.add(key));
+        reports
+    }
+
+    /// All executions, and whether the report of each fits in a message beside those before it. Those that have ended
+    /// come first: a number that one of them has taken up is adopted only with its acknowledgement.
+    fn with_room(&self) -> Vec<(&ExecutionKey, &Known, bool)> {
+        let mut all: Vec<_> = self.known.iter().collect();
+        all.sort_by_key(|(_, known)| known.life == Life::Runs);
+        let mut bytes = 0;
+        let mut with_room = Vec::new();
+        for (key, known) in all {
+            let size = match &known.progress {
+                Progress::Acknowledged(snapshot) => snapshot.encoded_len(),
+                Progress::Unheard
+                | Progress::Blocked { .. }
+                | Progress::Writing
+                | Progress::Declined(_)
+                | Progress::Aborted => 0,
+            };
+            let has_room = size == 0 || bytes + size <= MOST_IN_MESSAGE;
+            bytes += if has_room { size } else { 0 };
+            with_room.push((key, known, has_room));
+        }
+        with_room
     }
 
     /// Forgets what is in flight: the connection has ended. It counts as not reported.

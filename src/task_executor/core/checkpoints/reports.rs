@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use prost::Message as _;
 use tanist_ha::clock::Uptime;
 use tanist_proto::v1 as pb;
 
+use super::MOST_IN_MESSAGE;
 use crate::core::effect::{Effect, JobMasterAddress};
 use crate::core::executions::ExecutionKey;
 use crate::core::outbox::{Route, scope};
@@ -65,7 +67,7 @@ impl Reports {
         self.due.contains(key)
     }
 
-    /// Sends all that is due, in one call.
+    /// Sends what is due, in calls of limited size.
     pub fn send(
         &mut self,
         now: Uptime,
@@ -73,17 +75,31 @@ impl Reports {
         report: &dyn Fn(&ExecutionKey) -> Option<pb::CheckpointReport>,
         output: &mut Output,
     ) {
-        let may_call = self.in_flight.len() < MAX_CALLS
-            && self.not_before.is_none_or(|at| at <= now)
-            && !self.due.is_empty();
-        if !may_call {
+        if self.not_before.is_some_and(|at| at > now) || self.due.is_empty() {
             return;
         }
-        let keys: Vec<ExecutionKey> = std::mem::take(&mut self.due).into_iter().collect();
-        let reports = keys.iter().filter_map(report).collect();
         self.not_before = None;
-        self.last_call += 1;
-        self.in_flight.insert(self.last_call, keys);
+        while self.in_flight.len() < MAX_CALLS && !self.due.is_empty() {
+            let (mut keys, mut reports, mut bytes) = (Vec::new(), Vec::new(), 0);
+            while let Some(key) = self.due.pop_first() {
+                if let Some(report) = report(&key) {
+                    let size = report.encoded_len();
+                    if bytes > 0 && bytes + size > MOST_IN_MESSAGE {
+                        self.due.insert(key);
+                        break;
+                    }
+                    bytes += size;
+                    reports.push(report);
+                }
+                keys.push(key);
+            }
+            self.last_call += 1;
+            self.in_flight.insert(self.last_call, keys);
+            output.effect(self.call(route, reports));
+        }
+    }
+
+    fn call(&self, route: Route<'_>, reports: Vec<pb::CheckpointReport>) -> Effect {
         let Route {
             job: (job, incarnation),
             connection,
@@ -96,7 +112,7 @@ impl Reports {
             incarnation: location.incarnation.clone(),
             reports,
         };
-        output.effect(Effect::ReportCheckpoints {
+        Effect::ReportCheckpoints {
             to: JobMasterAddress {
                 job,
                 address: connection.address().to_owned(),
@@ -104,7 +120,7 @@ impl Reports {
             },
             call: self.last_call,
             request,
-        });
+        }
     }
 
     /// Ends a call. With `retry_at` it failed, and its reports are sent again then.

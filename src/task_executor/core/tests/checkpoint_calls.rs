@@ -225,6 +225,7 @@ impl World {
             highest: number,
             progress: deed.progress(),
             input_ended: false,
+            paused: false,
         };
         let changed = Event::CheckpointChanged { task, status };
         self.core.handle(self.now, changed);

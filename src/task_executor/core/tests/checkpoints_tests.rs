@@ -41,6 +41,7 @@ fn with(number: u64, progress: CheckpointProgress) -> CheckpointStatus {
         highest: number,
         progress,
         input_ended: false,
+        paused: false,
     }
 }
 
@@ -172,6 +173,96 @@ fn the_end_of_the_input_is_reported_once() {
     assert!(!checkpoints.is_due(&key));
 }
 
+/// Executions of this number of subtasks, each of which has acknowledged checkpoint 4 with output of this size.
+fn acknowledged(subtasks: u32, size: usize) -> (Checkpoints, Vec<ExecutionKey>) {
+    let mut checkpoints = Checkpoints::default();
+    let keys = (0..subtasks).map(|subtask| execution_key(VERTEX, subtask, 2));
+    let keys: Vec<_> = keys.map(|key| key.expect("an execution")).collect();
+    for key in &keys {
+        checkpoints.admit(*key, ClusterIncarnation::new("c1"), 3);
+        checkpoints.update(key, with_output(4, size), true);
+    }
+    (checkpoints, keys)
+}
+
+fn with_output(number: u64, size: usize) -> CheckpointStatus {
+    let snapshot = pb::SubtaskSnapshot {
+        committables: vec![pb::CheckpointCommittable {
+            content: vec![1; size],
+            ..pb::CheckpointCommittable::default()
+        }],
+        ..pb::SubtaskSnapshot::default()
+    };
+    with(number, CheckpointProgress::Saved(Arc::new(snapshot)))
+}
+
+#[test]
+fn a_registration_has_what_fits_and_the_other_acknowledgements_follow() {
+    let (mut checkpoints, keys) = acknowledged(5, 100_000);
+    checkpoints.end(&keys[4], true);
+    let heartbeat = checkpoints.reports();
+    assert_eq!(
+        heartbeat.len(),
+        2,
+        "what the JobMaster knows stays as it is"
+    );
+    let reports = checkpoints.full_report();
+    let bytes: usize = reports.iter().map(prost::Message::encoded_len).sum();
+    assert!(bytes < 300_000, "{bytes}");
+    let of = |progress: Pb| {
+        let reports = reports.iter().filter(move |it| it.progress() == progress);
+        let subtasks = reports.map(|it| it.execution.as_ref().map_or(9, |id| id.subtask));
+        subtasks.collect::<Vec<_>>()
+    };
+    // The one that has ended comes first: without its acknowledgement the number would not be adopted.
+    assert_eq!(of(Pb::Acknowledged), [4, 0]);
+    assert_eq!(of(Pb::Writing), [1, 2, 3]);
+    assert!(reports.iter().all(|it| it.highest == 4));
+    let due = keys.iter().filter(|key| checkpoints.is_due(key));
+    assert_eq!(due.map(|key| key.subtask).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn what_no_message_can_take_is_declined_and_a_reason_is_cut() {
+    let (mut checkpoints, keys) = acknowledged(1, 600_000);
+    assert_eq!(states(&checkpoints), [(4, Pb::Declined)]);
+    let reason = checkpoints.reports()[0].reason.clone();
+    assert!(reason.contains("names 1 pieces of output"), "{reason}");
+    let long = "\u{e4}".repeat(3_000);
+    checkpoints.update(&keys[0], with(5, CheckpointProgress::Declined(long)), true);
+    assert_eq!(checkpoints.reports()[0].reason.len(), 1_024);
+    // Also once its objects are written.
+    checkpoints.update(&keys[0], saved(6, 5_000), true);
+    let CheckpointProgress::Saved(large) = with_output(6, 600_000).progress else {
+        unreachable!("it is saved");
+    };
+    checkpoints.written(&keys[0], 6, Ok((*large).clone()));
+    assert_eq!(states(&checkpoints), [(6, Pb::Declined)]);
+}
+
+#[test]
+fn a_pause_is_reported_and_so_is_its_end_also_behind_a_number_that_is_decided() {
+    let (mut checkpoints, key) = restored();
+    let paused = CheckpointStatus {
+        paused: true,
+        ..saved(4, 10)
+    };
+    checkpoints.update(&key, paused.clone(), true);
+    let report = checkpoints.full_report().remove(0);
+    assert!(report.paused && report.progress() == Pb::Acknowledged);
+    // No leader, no change: the next one reads it in the registration.
+    checkpoints.reset();
+    assert!(checkpoints.full_report()[0].paused);
+    checkpoints.abort(&key, 4);
+    checkpoints.update(&key, saved(4, 10), true);
+    assert!(checkpoints.is_due(&key));
+    let report = checkpoints.full_report().remove(0);
+    assert!(!report.paused && report.progress() == Pb::Aborted);
+    checkpoints.update(&key, paused, true);
+    checkpoints.end(&key, false);
+    assert!(!checkpoints.reports()[0].paused);
+}
+
 fn task(world: &World) -> TaskKey {
     world.running[0].0
 }
@@ -201,12 +292,14 @@ fn trigger(
             number: 4,
             newest: 3,
             floor: 2,
-            ..pb::CheckpointBarrier::default()
+            savepoint: true,
+            pause: true,
         }),
         sources: vec![execution(generation).message()],
     };
     let inject = |_: &TaskKey, barrier: pb::CheckpointBarrier| {
         assert_eq!((barrier.number, barrier.newest, barrier.floor), (4, 3, 2));
+        assert!(barrier.savepoint && barrier.pause);
         Some(Answer::Injected(pb::Ack {}))
     };
     let now = world.now;
@@ -261,6 +354,59 @@ async fn the_end_of_a_task_names_the_highest_checkpoint_that_it_knew() {
     let job = world.core.jobs.get(JobId::from_bits(1)).expect("known");
     let reports = job.executions().report(&|_| None);
     assert_eq!(reports[0].highest_checkpoint, 4);
+}
+
+/// The calls with reports among effects: the run, the number of each, its reports.
+fn calls(effects: &[Effect]) -> Vec<(u64, u64, Vec<pb::CheckpointReport>)> {
+    let calls = effects.iter().filter_map(|effect| match effect {
+        Effect::ReportCheckpoints { to, call, request } => {
+            Some((to.run, *call, request.reports.clone()))
+        }
+        _ => None,
+    });
+    calls.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_are_sent_in_calls_of_limited_size() {
+    let mut world = World::running();
+    let mut tasks = vec![task(&world)];
+    for subtask in 1..30 {
+        let submit = WorldStep::Submit {
+            sender: 0,
+            job: 1,
+            subtask,
+            generation: 1,
+            allocation: 1,
+        };
+        world.step(&submit).expect("it holds");
+        tasks.push(world.running.last().expect("it runs").0);
+    }
+    for task in &tasks {
+        let status = with_output(4, 100_000);
+        let changed = Event::CheckpointChanged {
+            task: *task,
+            status,
+        };
+        world.core.handle(world.now, changed);
+    }
+    let (mut sent, mut waiting) = (Vec::new(), calls(&effects(&mut world)));
+    assert_eq!(waiting.len(), 4, "a few at a time");
+    while let Some((run, call, reports)) = waiting.pop() {
+        assert!((1..=2).contains(&reports.len()), "{}", reports.len());
+        sent.extend(reports.into_iter().map(|it| it.execution));
+        let answered = Event::CheckpointsReported {
+            job: JobId::from_bits(1),
+            run,
+            call,
+            answer: Ok(pb::ReportCheckpointsResponse {}),
+        };
+        world.core.handle(world.now, answered);
+        waiting.extend(calls(&effects(&mut world)));
+    }
+    let expected = tasks.iter().map(|task| Some(task.execution.message()));
+    assert_eq!(sent.len(), tasks.len());
+    assert!(expected.into_iter().all(|it| sent.contains(&it)));
 }
 
 #[tokio::test(start_paused = true)]

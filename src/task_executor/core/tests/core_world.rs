@@ -392,6 +392,7 @@ impl World {
                 | Effect::ReportCheckpoints { .. }
                 | Effect::WriteSnapshot { .. }
                 | Effect::DropSnapshot(_)
+                | Effect::ReleaseSnapshot(..)
                 | Effect::AbortCheckpoint(..)
                 | Effect::DeclineBlocked(_)
                 | Effect::Fatal(_) => {}
