@@ -21,7 +21,7 @@ use super::execution_graph::{ExecutionGraph, RegionPhase};
 /// What regions are restored from if they are placed at present, and whether the job may end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestorePoints {
-    /// By region: the number of its snapshot; 0: it begins from the start.
+    /// By region: the number of its snapshot, or of the origin of the job; 0: it begins from the start.
     pub numbers: Vec<u64>,
     /// Regions that must not be placed: a write is under way that may change their number.
     pub held: BTreeSet<usize>,

@@ -31,7 +31,7 @@ impl Attempts<'_> {
             .filter(|it| it.progress != TaskProgress::Unheard);
         let mut numbers: Vec<u64> = heard.map(|report| report.highest).collect();
         // An ended task may have taken up a number of which no execution reports anything any more.
-        let newest = self.record.newest_number(region);
+        let newest = self.record.restored_number(region);
         let ends = self.regions.get(region).ends();
         numbers.extend(ends.map(|(_, end)| end.highest).filter(|it| *it > newest));
         numbers.sort_unstable();

@@ -229,7 +229,7 @@ impl Completing<'_> {
             uncommitted: self.uncommitted(&snapshots, &regions),
             regions: snapshots,
             coordinators: self.coordinators.to_vec(),
-            steps: Vec::new(),
+            steps: self.regions.topology().steps().to_vec(),
         };
         Completion {
             manifest: Arc::new(manifest),

@@ -161,6 +161,9 @@ impl CheckpointCore {
                 up_to: write.committed_up_to,
             });
         }
+        if let Some(object) = write.left {
+            self.removal.leave_manifest(object, &mut self.out);
+        }
         let Some(completion) = write.completion else {
             return;
         };

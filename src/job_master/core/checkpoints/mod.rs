@@ -189,15 +189,21 @@ impl CheckpointCore {
         for region in 0..self.regions.topology().region_count() {
             points.numbers.push(match self.restored_from(region) {
                 Some(RestoredFrom::Snapshot(number)) => number,
-                Some(RestoredFrom::Start | RestoredFrom::Origin) => 0,
+                Some(RestoredFrom::Origin) => self.record.restored_number(region),
+                Some(RestoredFrom::Start) => 0,
                 None => {
                     points.held.insert(region);
                     // A write can only raise it.
-                    self.record.newest_number(region)
+                    self.record.restored_number(region)
                 }
             });
         }
         points
+    }
+
+    /// What regions without a snapshot are restored from, and its manifest. Its number is below all of this job's.
+    pub fn origin(&self) -> Option<(&pb::CheckpointOrigin, &pb::CheckpointManifest)> {
+        self.record.origin()
     }
 
     /// The newest durable snapshot of a region.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tanist_proto::v1 as pb;
+
 /// Intervals, timeouts and limits. Times are in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -51,6 +53,7 @@ pub struct Topology {
     tasks: Vec<Task>,
     regions: Vec<Vec<usize>>,
     not_checkpointed: BTreeMap<usize, String>,
+    steps: Vec<pb::ManifestStep>,
 }
 
 impl Topology {
@@ -65,7 +68,19 @@ impl Topology {
             tasks,
             regions,
             not_checkpointed,
+            steps: Vec::new(),
         }
+    }
+
+    /// Adds the steps of the graph, which each manifest names.
+    #[must_use]
+    pub fn with_steps(self, steps: Vec<pb::ManifestStep>) -> Topology {
+        Topology { steps, ..self }
+    }
+
+    /// The steps of the graph.
+    pub(super) fn steps(&self) -> &[pb::ManifestStep] {
+        &self.steps
     }
 
     /// A task.

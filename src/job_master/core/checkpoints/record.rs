@@ -2,8 +2,9 @@
 //!
 //! There is no decided copy. A write is made from the durable record and everything that is decided at that moment;
 //! if the store refuses it, nothing is undone, and the next write is made in the same way. Invariants: one write is in
-//! flight; `durable` is what the store has, as far as this term knows; `floor` and `next` never fall; after a write of
-//! unknown outcome nothing is written.
+//! flight; `durable` is what the store has, as far as this term knows; `floor` and `next` never fall; the number of the
+//! origin is below all that this job gave out, so that each number has one manifest; after a write of unknown outcome
+//! nothing is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::effect::RestoredFrom;
 use super::objects::{manifest_object, named_by, named_by_region, state_size};
 use super::options::Topology;
 use super::planted::{Fault, is_planted};
-use super::unreadable::{Unreadable, unfit};
+use super::unreadable::{Unreadable, unfit, unfit_origin};
 
 /// A manifest that a write makes the newest one.
 #[derive(Debug, Clone)]
@@ -48,6 +49,8 @@ pub(super) struct Write {
     pub(super) record: Arc<pb::JobCheckpoints>,
     pub(super) completion: Option<Completion>,
     pub(super) committed_up_to: u64,
+    /// The object of a manifest that nothing names once this is durable.
+    pub(super) left: Option<String>,
 }
 
 /// The record and its manifests; see the module.
@@ -55,10 +58,8 @@ pub(super) struct Write {
 pub(super) struct CheckpointRecord {
     epoch: u64,
     durable: Arc<pb::JobCheckpoints>,
-    /// The manifests of `retained` and `removing`, by number. A missing one of `removing` is left out.
+    /// The manifests of `retained`, `removing` and `origin`, by number. A missing one of `removing` is left out.
     manifests: BTreeMap<u64, Arc<pb::CheckpointManifest>>,
-    /// The manifest of `origin`: its number is of another counter.
-    origin: Option<Arc<pb::CheckpointManifest>>,
     /// The objects that the newest manifest names, by region.
     objects: Vec<BTreeSet<String>>,
     writing: Option<Write>,
@@ -72,8 +73,9 @@ pub fn manifest_objects(record: &pb::JobCheckpoints) -> Vec<String> {
     objects.map(str::to_owned).collect()
 }
 
-/// By region, the number of the snapshot in the newest manifest of a record; 0: it has none. Empty if there is no
-/// manifest, or if it can't be read: then there will be no [`super::CheckpointCore`].
+/// By region, the number of the snapshot in the newest manifest of a record, or of the origin that takes its place; 0:
+/// there is none. Empty if there is no manifest: then each region begins from the origin, if there is one. Also if the
+/// manifest can't be read: then there will be no [`super::CheckpointCore`].
 pub fn newest_numbers(
     record: &pb::JobCheckpoints,
     objects: &BTreeMap<String, Vec<u8>>,
@@ -86,11 +88,11 @@ pub fn newest_numbers(
     };
     let manifest = bytes.and_then(|bytes| tanist_proto::manifest::decode(bytes).ok());
     let regions = manifest.map_or_else(Vec::new, |manifest| manifest.regions);
+    let origin = record.origin.as_ref().map_or(0, |origin| origin.number);
     let number = |region: pb::RegionSnapshot| match region.kind() {
         pb::RegionSnapshotKind::Taken => region.number,
-        pb::RegionSnapshotKind::Unspecified
-        | pb::RegionSnapshotKind::FromOrigin
-        | pb::RegionSnapshotKind::FromStart => 0,
+        pb::RegionSnapshotKind::FromOrigin => origin,
+        pb::RegionSnapshotKind::Unspecified | pb::RegionSnapshotKind::FromStart => 0,
     };
     regions.into_iter().map(number).collect()
 }
@@ -125,8 +127,13 @@ impl CheckpointRecord {
         objects: &BTreeMap<String, Vec<u8>>,
         topology: &Topology,
     ) -> Result<CheckpointRecord, Unreadable> {
+        if let Some(origin) = &durable.origin
+            && let Some(reason) = unfit_origin(&durable, origin)
+        {
+            let number = origin.number;
+            return Err(Unreadable::Unfit { number, reason });
+        }
         let mut manifests = BTreeMap::new();
-        let mut origin = None;
         for (holder, number, stored) in stored_manifests(&durable) {
             let is_needed = holder != Holder::Removing;
             let place = stored.and_then(|stored| stored.place.as_ref());
@@ -142,7 +149,7 @@ impl CheckpointRecord {
                         let reason = format!("it is of checkpoint {}", manifest.number);
                         return Err(Unreadable::Unfit { number, reason });
                     }
-                    origin = Some(Arc::new(manifest));
+                    manifests.insert(number, Arc::new(manifest));
                 }
                 Some(Ok(manifest)) => {
                     let is_newest = durable
@@ -153,7 +160,7 @@ impl CheckpointRecord {
                     if let Some(reason) = unfit.filter(|_| is_needed) {
                         return Err(Unreadable::Unfit { number, reason });
                     }
-                    manifests.entry(number).or_insert(Arc::new(manifest));
+                    manifests.insert(number, Arc::new(manifest));
                 }
                 Some(Err(error)) if is_needed => {
                     return Err(Unreadable::Manifest { number, error });
@@ -170,7 +177,6 @@ impl CheckpointRecord {
             epoch,
             durable,
             manifests,
-            origin,
             objects: Vec::new(),
             writing: None,
             last_write: 0,
@@ -232,7 +238,15 @@ impl CheckpointRecord {
     /// The manifest of the job's origin.
     pub(super) fn origin(&self) -> Option<(&pb::CheckpointOrigin, &pb::CheckpointManifest)> {
         let origin = self.durable.origin.as_ref()?;
-        Some((origin, self.origin.as_ref()?))
+        Some((origin, self.manifest(origin.number)?))
+    }
+
+    /// The number of what a region is restored from: of its newest durable snapshot, or of the origin; 0: it begins
+    /// from the start.
+    pub(super) fn restored_number(&self, region: usize) -> u64 {
+        let origin = self.durable.origin.as_ref().map_or(0, |it| it.number);
+        self.snapshot(region)
+            .map_or(origin, |snapshot| snapshot.number)
     }
 
     /// What a region is restored from.
@@ -256,8 +270,9 @@ impl CheckpointRecord {
     /// All objects that a retained manifest or the origin names.
     pub(super) fn named(&self) -> BTreeSet<&str> {
         let retained = self.durable.retained.iter();
-        let retained = retained.filter_map(|it| self.manifest(it.number));
-        let manifests = retained.chain(&self.origin);
+        let origin = self.durable.origin.iter().map(|it| it.number);
+        let numbers = retained.map(|it| it.number).chain(origin);
+        let manifests = numbers.filter_map(|number| self.manifest(number));
         let is_new = |manifest: &pb::CheckpointManifest, region: &pb::RegionSnapshot| {
             region.number == manifest.number || !is_planted(Fault::CarriedOverObjectDeleted)
         };
@@ -305,21 +320,17 @@ impl CheckpointRecord {
             subsume(&mut record, change.retained.max(1));
             completion
         });
-        if change.drops_origin {
-            let origin = record.origin.take().filter(|origin| origin.owned);
-            record
-                .removing
-                .extend(origin.map(|it| pb::SubsumedCheckpoint {
-                    number: it.number,
-                    manifest: it.manifest,
-                }));
-        }
+        let left = match change.drops_origin {
+            true => drop_origin(&mut record),
+            false => None,
+        };
         self.last_write += 1;
         let write = Write {
             number: self.last_write,
             record: Arc::new(record),
             completion,
             committed_up_to: change.committed_up_to,
+            left,
         };
         self.writing = Some(write.clone());
         write
@@ -328,20 +339,12 @@ impl CheckpointRecord {
     /// Notes that a write is durable. None: it is not the one in flight.
     pub(super) fn confirm(&mut self, number: u64) -> Option<Write> {
         let write = self.writing.take_if(|write| write.number == number)?;
-        let former = std::mem::replace(&mut self.durable, write.record.clone());
+        self.durable = write.record.clone();
         if let Some(completion) = &write.completion {
             let manifest = &completion.manifest;
             self.manifests.insert(manifest.number, manifest.clone());
         }
-        if self.durable.origin.is_none()
-            && let Some(origin) = self.origin.take()
-            && former.origin.as_ref().is_some_and(|it| it.owned)
-        {
-            // An own checkpoint that has its number comes first: what it names must not be removed.
-            self.manifests.entry(origin.number).or_insert(origin);
-        }
-        let kept = stored_manifests(&self.durable).filter(|it| it.0 != Holder::Origin);
-        let kept: BTreeSet<u64> = kept.map(|it| it.1).collect();
+        let kept: BTreeSet<u64> = stored_manifests(&self.durable).map(|it| it.1).collect();
         self.manifests.retain(|number, _| kept.contains(number));
         if write.completion.is_some() {
             self.index_objects();
@@ -374,8 +377,28 @@ impl CheckpointRecord {
         for kept in &mut record.retained {
             kept.committed = true;
         }
+        let is_from_origin =
+            |region: &pb::RegionSnapshot| region.kind() == pb::RegionSnapshotKind::FromOrigin;
+        let kept = self.newest_manifest().filter(|_| is_kept);
+        if !kept.is_some_and(|kept| kept.regions.iter().any(is_from_origin)) {
+            drop_origin(&mut record);
+        }
         record
     }
+}
+
+/// Removes the origin. Its objects become garbage if the job owns them. Otherwise its manifest alone is the job's:
+/// returns the object that holds it.
+fn drop_origin(record: &mut pb::JobCheckpoints) -> Option<String> {
+    let origin = record.origin.take()?;
+    if !origin.owned {
+        return manifest_object(origin.manifest.as_ref()).map(str::to_owned);
+    }
+    record.removing.push(pb::SubsumedCheckpoint {
+        number: origin.number,
+        manifest: origin.manifest,
+    });
+    None
 }
 
 /// Moves all but the newest completed checkpoints to `removing`, except those that a savepoint is copied from.

@@ -95,7 +95,7 @@ impl Removal {
         self.leftovers.extend(objects.map(str::to_owned));
     }
 
-    /// A manifest was put that no record names.
+    /// Nothing names an object that holds a manifest.
     pub(super) fn leave_manifest(&mut self, object: String, out: &mut Output) {
         self.last += 1;
         // At once: nothing names it, and nothing ever will. Its answer is that of no removal that is awaited.

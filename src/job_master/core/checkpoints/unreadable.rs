@@ -36,6 +36,20 @@ pub enum Unreadable {
     },
 }
 
+/// Why an origin is none of this record: its number is one that this job may have given out.
+pub(super) fn unfit_origin(
+    record: &pb::JobCheckpoints,
+    origin: &pb::CheckpointOrigin,
+) -> Option<String> {
+    let (number, next) = (origin.number, record.next);
+    let is_below = number < next && record.retained.iter().all(|it| number < it.number);
+    // Subsumed ones may be of a former layout, with lower numbers.
+    let is_known = record.removing.iter().any(|it| it.number == number);
+    (!is_below || is_known).then(|| {
+        format!("it is the origin of the job, and own numbers of the job are not above it: next is {next}")
+    })
+}
+
 /// Why an intact manifest is none of this record. What it lacks would count as a region that begins from the start.
 pub(super) fn unfit(
     record: &pb::JobCheckpoints,

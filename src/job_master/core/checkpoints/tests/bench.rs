@@ -123,10 +123,18 @@ impl Bench {
         record: pb::JobCheckpoints,
         start: JobStart,
     ) -> Result<CheckpointCore, Unreadable> {
+        Bench::core_with(record, &BTreeMap::new(), start)
+    }
+
+    pub(super) fn core_with(
+        record: pb::JobCheckpoints,
+        objects: &BTreeMap<String, Vec<u8>>,
+        start: JobStart,
+    ) -> Result<CheckpointCore, Unreadable> {
         CheckpointCore::new(
             (options(), topology(start.regions.len())),
             Arc::new(record),
-            &BTreeMap::new(),
+            objects,
             start,
             Epoch::new(2),
             0,
@@ -137,18 +145,28 @@ impl Bench {
     pub(super) fn with_number(regions: usize) -> (Bench, u64) {
         let starts = (0..regions).map(|region| placed(region, vec![])).collect();
         let mut bench = Bench::new(record(), starts);
+        let number = bench.run_regions(regions);
+        (bench, number)
+    }
+
+    /// All regions are adopted and run, and a number is in flight at each. Returns that number.
+    pub(super) fn run_regions(&mut self, regions: usize) -> u64 {
+        self.adopt_regions(regions);
+        self.next_number()
+    }
+
+    /// All regions are adopted and run.
+    pub(super) fn adopt_regions(&mut self, regions: usize) {
         for task in 0..2 * regions {
-            bench.register(task, vec![]);
+            self.register(task, vec![]);
         }
         for region in 0..regions {
-            bench.hear(Event::RegionAdopted { region });
-            bench.hear(Event::RegionRunning {
+            self.hear(Event::RegionAdopted { region });
+            self.hear(Event::RegionRunning {
                 region,
                 generation: GENERATION,
             });
         }
-        let number = bench.next_number();
-        (bench, number)
     }
 
     pub(super) fn hear(&mut self, event: Event) -> Vec<Effect> {

@@ -1,9 +1,13 @@
 //! Single rules about what a core begins with: manifests, origin, coordinators.
 
+use std::collections::BTreeMap;
+
 use tanist_proto::v1 as pb;
 
-use super::super::{Effect, Event, JobStart, RegionStart, RestoredFrom, Unreadable};
-use super::bench::{Bench, GENERATION, SINK, SOURCE, end, record, written};
+use super::super::{
+    Effect, Event, JobStart, RegionStart, RestoredFrom, TaskProgress, Unreadable, newest_numbers,
+};
+use super::bench::{Bench, GENERATION, SINK, SOURCE, aborts, end, placed, record, report, written};
 
 fn stored(manifest: &pb::CheckpointManifest) -> Option<pb::StoredManifest> {
     let bytes = tanist_proto::manifest::encode(manifest);
@@ -55,30 +59,144 @@ fn waiting() -> Vec<RegionStart> {
     vec![RegionStart::Waiting { generation: 1 }]
 }
 
-#[test]
-fn an_origin_with_the_number_of_a_retained_checkpoint_is_not_taken_for_it() {
-    let mut record = retaining(&manifest(7, taken(6, "6-1-a")));
-    let mut origin = manifest(7, taken(3, "3-1-b"));
-    origin.job_id = "another".to_owned();
-    record.origin = Some(pb::CheckpointOrigin {
-        number: 7,
-        manifest: stored(&origin),
-        owned: true,
+fn origin(number: u64, region: pb::RegionSnapshot) -> pb::CheckpointOrigin {
+    let mut manifest = manifest(number, region);
+    manifest.job_id = "another".to_owned();
+    pb::CheckpointOrigin {
+        number,
+        manifest: stored(&manifest),
         ..pb::CheckpointOrigin::default()
-    });
-    record.floor = 9;
-    let mut bench = Bench::new(record, waiting());
-    let restored = bench.core.restored_from(0);
-    assert_eq!(restored, Some(RestoredFrom::Snapshot(6)));
-    // Both name their objects.
-    bench.pass(1);
-    let objects = ["6-1-a", "3-1-b", "2-1-c"].map(str::to_owned).to_vec();
-    let effects = bench.hear(Event::Listed(objects));
-    let removed = effects.iter().find_map(|effect| match effect {
+    }
+}
+
+fn removed(effects: &[Effect]) -> Vec<String> {
+    let removed = effects.iter().filter_map(|effect| match effect {
         Effect::Remove { objects, .. } => Some(objects.clone()),
         _ => None,
     });
-    assert_eq!(removed, Some(vec!["2-1-c".to_owned()]));
+    removed.flatten().collect()
+}
+
+#[test]
+fn an_origin_is_told_by_its_number_from_all_checkpoints_of_the_job() {
+    let record = |number: u64, retained: Option<u64>, removing: Option<u64>| {
+        let region = |number: u64| taken(number, "3-1-b");
+        let retained = retained.map(|number| pb::CompletedCheckpoint {
+            number,
+            manifest: stored(&manifest(number, region(number))),
+            ..pb::CompletedCheckpoint::default()
+        });
+        let removing = removing.map(|number| pb::SubsumedCheckpoint {
+            number,
+            manifest: None,
+        });
+        pb::JobCheckpoints {
+            origin: Some(origin(number, region(number))),
+            retained: retained.into_iter().collect(),
+            removing: removing.into_iter().collect(),
+            ..record()
+        }
+    };
+    let error = |record: pb::JobCheckpoints| {
+        let start = JobStart {
+            regions: waiting(),
+            ..JobStart::default()
+        };
+        Bench::core(record, start).err()
+    };
+    assert_eq!(error(record(6, None, None)), None);
+    assert_eq!(error(record(6, Some(7), Some(5))), None);
+    for record in [
+        record(10, None, None),
+        record(7, Some(7), None),
+        record(8, Some(7), None),
+        record(7, Some(8), Some(7)),
+    ] {
+        let error = error(record);
+        assert!(matches!(error, Some(Unreadable::Unfit { .. })), "{error:?}");
+    }
+}
+
+#[test]
+fn a_region_without_a_snapshot_is_restored_from_the_origin_and_keeps_its_objects() {
+    let mut record = record();
+    record.origin = Some(origin(7, taken(3, "3-1-b")));
+    record.floor = 9;
+    let core = |record: &pb::JobCheckpoints| Bench::new(record.clone(), waiting());
+    let mut bench = core(&record);
+    assert_eq!(bench.core.restored_from(0), Some(RestoredFrom::Origin));
+    assert_eq!(bench.core.points().numbers, [7]);
+    let found = bench
+        .core
+        .origin()
+        .map(|(origin, manifest)| (origin.number, manifest.number));
+    assert_eq!(found, Some((7, 7)));
+    bench.pass(1);
+    let objects = ["3-1-b", "2-1-c"].map(str::to_owned).to_vec();
+    assert_eq!(removed(&bench.hear(Event::Listed(objects))), ["2-1-c"]);
+
+    let from_origin = pb::RegionSnapshot {
+        kind: pb::RegionSnapshotKind::FromOrigin.into(),
+        ..pb::RegionSnapshot::default()
+    };
+    let kept = retaining(&manifest(8, from_origin));
+    record.retained = kept.retained;
+    record.retained[0].number = 8;
+    assert_eq!(newest_numbers(&record, &BTreeMap::new()), [7]);
+    let bench = core(&record);
+    assert_eq!(bench.core.points().numbers, [7]);
+    // What is kept after the job still needs it, and what is not does not.
+    assert!(bench.core.record_with_result(true).origin.is_some());
+    assert_eq!(bench.core.record_with_result(false).origin, None);
+}
+
+#[test]
+fn an_end_that_knows_no_number_but_that_of_the_origin_aborts_nothing() {
+    let mut record = record();
+    record.origin = Some(origin(7, taken(3, "3-1-b")));
+    let mut bench = Bench::new(record, vec![placed(0, vec![(SINK, end(7, "a", 1))])]);
+    bench.register(SOURCE, vec![report(SOURCE, 7, TaskProgress::Unheard)]);
+    bench.register(SINK, vec![]);
+    let effects = bench.hear(Event::RegionAdopted { region: 0 });
+    assert_eq!(aborts(&effects), Vec::<u64>::new());
+}
+
+#[test]
+fn the_manifest_of_an_origin_is_removed_once_each_region_has_a_snapshot() {
+    for is_owned in [false, true] {
+        let mut record = record();
+        let mut of_record = origin(7, taken(3, "3-1-b"));
+        let bytes = match of_record.manifest.take().and_then(|it| it.place) {
+            Some(pb::stored_manifest::Place::Inline(bytes)) => bytes,
+            other => panic!("{other:?}"),
+        };
+        let object = pb::ManifestObject {
+            name: "manifest-7-a".to_owned(),
+            length: bytes.len() as u64,
+        };
+        let place = Some(pb::stored_manifest::Place::Object(object));
+        of_record.manifest = Some(pb::StoredManifest { place });
+        of_record.owned = is_owned;
+        record.origin = Some(of_record);
+        let objects = BTreeMap::from([("manifest-7-a".to_owned(), bytes)]);
+        let start = JobStart {
+            regions: vec![placed(0, vec![])],
+            ..JobStart::default()
+        };
+        let core = Bench::core_with(record, &objects, start).expect("the record is readable");
+        let mut bench = Bench { core, now_ms: 0 };
+        let number = bench.run_regions(1);
+        bench.acknowledge(SOURCE, number, 1);
+        let (write, _) = written(&bench.acknowledge(SINK, number, 1)).expect("it is complete");
+        let effects = bench.hear(Event::Written { write });
+        assert!(bench.core.origin().is_none());
+        // The objects of one that the job owns become garbage with the floor, which may rise later.
+        let expected: &[&str] = match is_owned {
+            true => &["3-1-b", "manifest-7-a"],
+            false => &["manifest-7-a"],
+        };
+        assert_eq!(removed(&effects), expected);
+    }
 }
 
 #[test]
