@@ -437,7 +437,7 @@ impl JobMasterActor {
                     let result: Arc<pb::JobResult> = Arc::from(self.described(result));
                     // Nothing of them is written after it.
                     let checkpoints = self.checkpoints.take();
-                    let retained = checkpoints.and_then(|it| it.retained_after(result.status()));
+                    let retained = checkpoints.and_then(|it| it.end(result.status()));
                     self.seen.0.change(|seen| {
                         seen.retained = retained;
                         seen.outcome = Some(result);
@@ -534,6 +534,8 @@ impl JobMasterActor {
             }
             Done::Local(event) => self.note(event),
             Done::Checkpoint(event) => self.note_checkpoints(event),
+            Done::CheckpointCommitted { number, progress } => self.note_committed(number, progress),
+            Done::Nothing => {}
             Done::CheckpointCalled {
                 called,
                 connection,

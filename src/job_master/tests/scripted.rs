@@ -375,7 +375,10 @@ pub(super) fn options(restart_strategy: RestartStrategy) -> JobMasterOptions {
 
 impl Fixture {
     pub(super) fn start(options: JobMasterOptions) -> Fixture {
-        let graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+        Fixture::start_of(options, graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]))
+    }
+
+    fn start_of(options: JobMasterOptions, graph: pb::JobGraph) -> Fixture {
         let state = submitted(&graph);
         Fixture::start_with(options, graph, state, MemoryJobStateStore::default())
     }
@@ -433,7 +436,15 @@ impl Fixture {
 
     /// A JobMaster whose three tasks run, and `tm1`, which runs them all.
     pub(super) async fn running(options: JobMasterOptions) -> (Fixture, Arc<TaskExecutor>) {
-        let fixture = Fixture::start(options);
+        Fixture::running_with(options, graph_of(&[("a", 1), ("b", 2)], &[(0, 1)])).await
+    }
+
+    /// The same of this graph, which has three tasks.
+    pub(super) async fn running_with(
+        options: JobMasterOptions,
+        graph: pb::JobGraph,
+    ) -> (Fixture, Arc<TaskExecutor>) {
+        let fixture = Fixture::start_of(options, graph);
         let task_executor = fixture.task_executor("tm1");
         fixture.register("tm1", 1).await.expect("admitted");
         wait_until("three tasks run", || task_executor.reports().len() == 3).await;

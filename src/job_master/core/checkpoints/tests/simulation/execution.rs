@@ -113,6 +113,7 @@ impl Execution {
             positions: vec![pb::SourcePosition {
                 uid: "position".to_owned(),
                 position: self.position.to_le_bytes().to_vec(),
+                ..pb::SourcePosition::default()
             }],
             operators: vec![pb::OperatorState {
                 uid: "counts".to_owned(),
