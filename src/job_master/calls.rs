@@ -23,8 +23,8 @@ use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 
 use super::core::{
-    Connection, Coordinated, Effect, Event, JobMasterCore, KeptGraph, Milestone, Needs,
-    SubmitOutcome, Unprepared, checkpoints, parse,
+    CommitProgress, Connection, Coordinated, Effect, Event, JobMasterCore, KeptGraph, Milestone,
+    Needs, SubmitOutcome, Unprepared, checkpoints, parse,
 };
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
 use super::{coordinator_preparation, graph_blob};
@@ -38,6 +38,13 @@ pub(super) enum Done {
     Local(Event),
     /// An event of the checkpoints from within this process.
     Checkpoint(checkpoints::Event),
+    /// The commit of a checkpoint was answered.
+    CheckpointCommitted {
+        number: u64,
+        progress: CommitProgress,
+    },
+    /// Work of which nothing depends on the outcome.
+    Nothing,
     /// A call to a TaskManager was answered or failed, and says something about checkpoints.
     CheckpointCalled {
         called: Box<Done>,
@@ -86,7 +93,7 @@ pub(super) struct Calls {
     refusals: Arc<dyn Refusals>,
     pub(super) resources: Arc<dyn ResourceRequirementsGateway>,
     pub(super) state_store: Arc<dyn JobStateStore>,
-    committer: Arc<dyn SinkCommitter>,
+    pub(super) committer: Arc<dyn SinkCommitter>,
 }
 
 impl Calls {
@@ -487,6 +494,7 @@ async fn persist(
             for milestone in milestones {
                 match milestone {
                     Milestone::CancelDecided => failpoint("job.cancel-persisted").await,
+                    Milestone::StoppedWithSavepoint => failpoint("savepoint.stop-persisted").await,
                     Milestone::StopDecided => failpoint("job.stop-persisted").await,
                     Milestone::GenerationPlaced => failpoint("job.generation-persisted").await,
                     Milestone::CoordinatorDecided => {

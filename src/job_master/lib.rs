@@ -52,11 +52,12 @@ mod watch;
 pub use self::actor::JobMaster;
 pub use self::core::checkpoints;
 pub use self::core::{
-    Connection, CoreOptions, Effect, Event, FailoverStrategy, JobMasterCore, Registration,
-    RestartStrategy, SubmitOutcome,
+    CommitProgress, Connection, CoreOptions, Effect, Event, FailoverStrategy, JobMasterCore,
+    Registration, RestartStrategy, SubmitOutcome,
 };
 pub use self::handle::JobMasterHandle;
 pub use self::options::{
     CheckpointDefaults, CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, StopFirst,
+    Superseded,
 };
 pub use self::start_limiter::StartLimiter;

@@ -108,11 +108,7 @@ impl JobMasterActor {
                 add(&mut self.stops, reply);
                 self.note(Event::StopRequested);
             }
-            Message::TriggerSavepoint(_, reply) => {
-                let _ = reply.send(Err(GatewayError::Conflict(
-                    "savepoints are not taken yet".to_owned(),
-                )));
-            }
+            Message::TriggerSavepoint(request, reply) => self.trigger_savepoint(*request, reply),
             Message::Describe(reply) => {
                 let _ = reply.send(Ok(self.details()));
             }

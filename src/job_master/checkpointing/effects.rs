@@ -6,13 +6,57 @@ use bytes::Bytes;
 use tanist_gateway::GatewayResult;
 use tanist_gateway::persistence::{JobStateStore, PersistError};
 use tanist_ha::blob::CheckpointStorage;
-use tanist_ha::failpoint::failpoint;
+use tanist_ha::failpoint::{failpoint, is_armed};
 use tanist_proto::v1 as pb;
+use tokio::sync::Semaphore;
 
+use super::Checkpoints;
 use crate::actor::JobMasterActor;
 use crate::calls::{Done, bounded, called};
 use crate::core::checkpoints::{Effect, Event, TriggerAnswer};
 use crate::core::{self, Connection};
+
+/// The place between the first and the second of several calls that trigger a number.
+const TRIGGERED_SOME: &str = "checkpoint.triggered-some";
+
+/// The first call that triggers a number.
+#[derive(Debug, Clone)]
+pub(super) struct FirstTrigger {
+    number: u64,
+    /// Closed once the call is answered.
+    unanswered: Arc<Semaphore>,
+}
+
+impl FirstTrigger {
+    fn sent(&self) {
+        self.unanswered.close();
+    }
+
+    async fn is_sent(&self) {
+        // It never has permits: this returns once it is closed.
+        let _ = self.unanswered.acquire().await;
+    }
+}
+
+impl Checkpoints {
+    /// The first call of a number, and whether this is it. None, unless a test stops the process between the calls.
+    fn turn_of(&mut self, number: u64) -> Option<(bool, FirstTrigger)> {
+        if !is_armed(TRIGGERED_SOME) {
+            return None;
+        }
+        let known = self.first_trigger.clone();
+        let known = known.filter(|first| first.number == number);
+        if let Some(first) = known {
+            return Some((false, first));
+        }
+        let first = FirstTrigger {
+            number,
+            unanswered: Arc::new(Semaphore::new(0)),
+        };
+        self.first_trigger = Some(first.clone());
+        Some((true, first))
+    }
+}
 
 impl JobMasterActor {
     pub(super) fn run_checkpoint_effect(&mut self, effect: Effect) {
@@ -57,30 +101,26 @@ impl JobMasterActor {
                 }
             }
             Effect::Write { write, record } => {
-                let newest = |record: &pb::JobCheckpoints| Some(record.retained.last()?.number);
-                let durable = self
-                    .checkpoints
-                    .as_ref()
-                    .map(|it| newest(it.core.durable()));
-                let completes = durable.is_some_and(|durable| newest(&record) != durable);
+                let durable = self.checkpoints.as_ref().map(|it| it.core.durable());
+                let milestones = durable.map(|durable| Milestones::of(durable, &record));
                 let store = self.calls.state_store.clone();
-                self.io.spawn(write_record(store, write, record, completes));
+                let milestones = milestones.unwrap_or_default();
+                self.io
+                    .spawn(write_record(store, write, record, milestones));
             }
             Effect::Commit {
                 number,
                 committables,
-            } => {
-                let count = committables.len();
-                tracing::error!(
-                    job,
-                    number,
-                    count,
-                    "no sink commits with checkpoints: output is kept back"
-                );
-                self.tell_checkpoints(Event::CommitFailed { number });
+            } => self.commit_checkpoint(number, committables),
+            Effect::ForgetCommits { up_to } => self.forget_commits(up_to),
+            Effect::AnswerSavepoint { trigger_id, answer } => {
+                self.answer_savepoint(&trigger_id, answer);
             }
-            Effect::ForgetCommits { .. } => {}
-            Effect::AnswerSavepoint { .. } | Effect::CopySavepoint { .. } => {}
+            Effect::CopySavepoint {
+                trigger_id,
+                number,
+                directory,
+            } => self.copy_savepoint(trigger_id, number, &directory),
             Effect::Remove { removal, objects } => match self.checkpoint_storage() {
                 Some(storage) => {
                     self.io.spawn(remove(storage, removal, objects));
@@ -98,6 +138,7 @@ impl JobMasterActor {
                 self.exchange.answers.push_back(failed);
             }
             Effect::Completed { number, regions } => {
+                self.remove_superseded(&regions);
                 let regions = regions.len();
                 tracing::info!(job, checkpoint = number, regions, "checkpoint complete");
             }
@@ -140,6 +181,7 @@ impl JobMasterActor {
             return;
         };
         let number = barrier.number;
+        let turn = self.checkpoints.as_mut().and_then(|it| it.turn_of(number));
         let request = pb::TriggerCheckpointRequest {
             sender: self.calls.sender_to(&connection),
             job: Some(self.calls.job.clone()),
@@ -149,7 +191,14 @@ impl JobMasterActor {
         let ask_timeout = self.calls.ask_timeout;
         self.io.spawn(async move {
             failpoint("checkpoint.reserved").await;
+            if let Some((false, first)) = &turn {
+                first.is_sent().await;
+                failpoint(TRIGGERED_SOME).await;
+            }
             let answer = bounded(ask_timeout, peer.trigger_checkpoint(request)).await;
+            if let Some((true, first)) = turn {
+                first.sent();
+            }
             failpoint("checkpoint.triggered").await;
             let (answers, error) = answers_of(tasks, answer);
             let event = Event::TriggerAnswered {
@@ -216,20 +265,72 @@ fn answers_of(
     (tasks.into_iter().map(of_task).collect(), None)
 }
 
+/// What a write of the record makes durable. Tests can stop the process at each.
+#[derive(Debug, Clone, Copy, Default)]
+struct Milestones {
+    completes: bool,
+    records_commit: bool,
+    takes_request: bool,
+    ends_request: bool,
+}
+
+impl Milestones {
+    fn of(durable: &pb::JobCheckpoints, record: &pb::JobCheckpoints) -> Milestones {
+        let newest = |record: &pb::JobCheckpoints| Some(record.retained.last()?.number);
+        let committed = |record: &pb::JobCheckpoints| {
+            let committed = record.retained.iter().filter(|it| it.committed);
+            committed.map(|it| it.number).max()
+        };
+        let ended = |record: &pb::JobCheckpoints| {
+            let is_open = |it: &&pb::SavepointRequest| {
+                matches!(
+                    it.progress(),
+                    pb::SavepointProgress::Requested | pb::SavepointProgress::Copying
+                )
+            };
+            let open = record.requests.iter().filter(is_open).count();
+            record.requests.len() - open
+        };
+        let last = |record: &pb::JobCheckpoints| {
+            let last = record.requests.last();
+            last.map(|it| it.trigger_id.clone())
+        };
+        Milestones {
+            completes: newest(record) != newest(durable),
+            records_commit: committed(record) > committed(durable),
+            takes_request: last(record) != last(durable),
+            ends_request: ended(record) > ended(durable),
+        }
+    }
+
+    async fn reach(self) {
+        if self.completes {
+            failpoint("checkpoint.completed").await;
+        }
+        if self.records_commit {
+            failpoint("checkpoint.commit-recorded").await;
+        }
+        if self.takes_request {
+            failpoint("savepoint.requested").await;
+        }
+        if self.ends_request {
+            failpoint("savepoint.told").await;
+        }
+    }
+}
+
 async fn write_record(
     store: Arc<dyn JobStateStore>,
     write: u64,
     record: Arc<pb::JobCheckpoints>,
-    completes: bool,
+    milestones: Milestones,
 ) -> Done {
-    if completes {
+    if milestones.completes {
         failpoint("checkpoint.all-acknowledged").await;
     }
     match store.put_checkpoints(&record).await {
         Ok(()) => {
-            if completes {
-                failpoint("checkpoint.completed").await;
-            }
+            milestones.reach().await;
             Done::Checkpoint(Event::Written { write })
         }
         Err(PersistError::TermOver) => Done::TermOver,

@@ -1,6 +1,6 @@
 //! The last checkpoints of a job, for people. Counts begin with this JobMaster.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use tanist_proto::v1 as pb;
 
@@ -29,11 +29,26 @@ impl History {
         }
     }
 
-    /// Notes what became of a number.
-    pub(super) fn note_effect(&mut self, effect: &Effect, core: &CheckpointCore, now_ms: u64) {
+    /// Notes what became of numbers.
+    pub(super) fn note_effects(&mut self, effects: &[Effect], core: &CheckpointCore, now_ms: u64) {
+        // A number has an effect for each region and TaskExecutor, and its progress is counted over all regions.
+        let mut known = BTreeMap::new();
+        let mut progress = |number| *known.entry(number).or_insert_with(|| core.progress(number));
+        for effect in effects {
+            self.note_effect(effect, core, &mut progress, now_ms);
+        }
+    }
+
+    fn note_effect(
+        &mut self,
+        effect: &Effect,
+        core: &CheckpointCore,
+        progress: &mut impl FnMut(u64) -> (u32, u32),
+        now_ms: u64,
+    ) {
         match effect {
             Effect::Trigger { number, .. } => {
-                let (subtasks, acknowledged) = core.progress(*number);
+                let (subtasks, acknowledged) = progress(*number);
                 let entry = self.entry(*number, now_ms);
                 if entry.outcome() == pb::CheckpointOutcome::InProgress {
                     entry.subtasks = subtasks.max(entry.subtasks);
@@ -52,7 +67,7 @@ impl History {
             }
             Effect::Aborted { number, reason, .. } => {
                 // Other regions may still work on it.
-                let is_in_flight = core.progress(*number).0 > 0;
+                let is_in_flight = progress(*number).0 > 0;
                 if let Some(open) = self.open(*number).filter(|_| !is_in_flight) {
                     open.set_outcome(pb::CheckpointOutcome::Failed);
                     open.ended_at_ms = now_ms;

@@ -9,12 +9,16 @@
 //! Invariants: news arrive in the order in which they were decided; all of them, and what follows from them, are passed
 //! on before the actor handles another event; after the job's result nothing is written any more.
 //!
-//! `start.rs` reads record and manifests, `effects.rs` runs effects, `reports.rs` translates what TaskExecutors report,
-//! `history.rs` is for people.
+//! `start.rs` reads record and manifests, `effects.rs` runs effects, `commits.rs` and `savepoints.rs` those of their kind,
+//! `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs` is for
+//! people.
 
+mod commits;
 mod effects;
 mod history;
 mod reports;
+mod restoring;
+mod savepoints;
 mod start;
 
 use std::collections::VecDeque;
@@ -27,7 +31,11 @@ use tokio::time::Instant;
 pub(super) use self::reports::task_report;
 pub(super) use self::start::{Found, Unread, begin, find};
 
+use self::commits::SinkFiles;
+use self::effects::FirstTrigger;
 use self::history::History;
+use self::restoring::Redistributed;
+use self::savepoints::Savepoints;
 use super::actor::JobMasterActor;
 use super::core::checkpoints::{CheckpointCore, Effect, Event};
 use super::core::{self, JobMasterCore, RestorePoints};
@@ -43,15 +51,21 @@ pub(super) struct Checkpoints {
     storage: Option<CheckpointStorage>,
     history: History,
     points: Arc<RestorePoints>,
+    files: SinkFiles,
+    savepoints: Savepoints,
+    /// What tasks get of the origin, once it was needed.
+    redistributed: Option<Redistributed>,
+    /// Where the objects of the origin are, also once it is not needed any more.
+    started_from: String,
+    /// Has the second trigger of a number wait for the first one; only if a test has set it.
+    first_trigger: Option<FirstTrigger>,
 }
 
 impl Checkpoints {
     fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
         self.history.note_event(&event, now_ms);
         let effects = self.core.handle(now_ms, event);
-        for effect in &effects {
-            self.history.note_effect(effect, &self.core, now_ms);
-        }
+        self.history.note_effects(&effects, &self.core, now_ms);
         effects
     }
 
@@ -78,29 +92,24 @@ impl Checkpoints {
             tolerable_failures: self.settings.tolerable_failures(),
             retained: self.settings.retained(),
             skipped: skipped.collect(),
+            savepoints: savepoints::summaries(self.core.durable()),
+            started_from: self.started_from.clone(),
             ..self.history.details(&self.core)
         }
     }
 
-    /// Fills in what the tasks of a deployment are restored from. The error: the snapshot is not there.
-    fn restore(&mut self, tasks: &mut [pb::TaskDeployment], now_ms: u64) -> Result<(), usize> {
-        for task in tasks {
-            let Some(restore) = &mut task.restore else {
-                continue;
-            };
-            let region = usize::try_from(task.region).unwrap_or(usize::MAX);
-            let snapshot = self.core.snapshot(region).ok_or(region)?;
-            let is_of_task = |it: &&pb::SubtaskSnapshot| {
-                it.vertex_id == task.vertex_id && it.subtask == task.subtask
-            };
-            let of_task = snapshot.subtasks.iter().find(is_of_task);
-            if snapshot.number != restore.number || of_task.is_none() {
-                return Err(region);
+    /// The job has ended with this status. Returns the record of what stays of its checkpoints. None: nothing does.
+    pub(super) fn end(mut self, status: pb::JobStatus) -> Option<Arc<pb::JobCheckpoints>> {
+        self.refuse_savepoints();
+        let is_kept = match status {
+            pb::JobStatus::Failed => true,
+            pb::JobStatus::Canceled => {
+                self.settings.retention() == pb::CheckpointRetention::RetainOnCancellation
             }
-            restore.snapshot = of_task.cloned();
-            self.history.restored(restore.number, now_ms);
-        }
-        Ok(())
+            _ => false,
+        };
+        let record = self.core.record_with_result(is_kept);
+        (!record.retained.is_empty()).then(|| Arc::new(record))
     }
 }
 
@@ -169,35 +178,15 @@ impl JobMasterActor {
         };
         let effects = checkpoints.handle(now_ms, event);
         let changed = checkpoints.take_changed();
+        if checkpoints.core.origin().is_none() {
+            checkpoints.redistributed = None;
+        }
         for effect in effects {
             self.run_checkpoint_effect(effect);
         }
+        self.note_savepoints();
         let changed = changed.map(core::Event::CheckpointsChanged);
         self.exchange.answers.extend(changed);
-    }
-
-    /// Fills in what the tasks of a deployment are restored from. Returns whether they may be deployed.
-    pub(super) fn restore_tasks(&mut self, tasks: &mut [pb::TaskDeployment]) -> bool {
-        if tasks.iter().all(|task| task.restore.is_none()) {
-            return true;
-        }
-        let now_ms = self.now_ms();
-        let restored = match &mut self.checkpoints {
-            Some(checkpoints) => checkpoints.restore(tasks, now_ms),
-            None => Err(0),
-        };
-        if let Err(region) = restored {
-            let job = &self.calls.job.job_id;
-            tracing::error!(
-                job,
-                region,
-                "the snapshot of a region is missing, which is a bug"
-            );
-            let cause = "the snapshot that it is restored from is missing".to_owned();
-            let failed = core::Event::CheckpointsFailed { region, cause };
-            self.exchange.answers.push_back(failed);
-        }
-        restored.is_ok()
     }
 
     /// When the checkpoints have something to do.

@@ -14,12 +14,14 @@ use tanist_ha::retry::Backoff;
 use tanist_ha::{Error, Outcome};
 use tanist_proto::v1 as pb;
 
+use super::commits::SinkFiles;
 use super::history::History;
+use super::savepoints::Savepoints;
 use super::{Checkpoints, RestorePoints};
-use crate::core::JobMasterCore;
 use crate::core::checkpoints::{
     CheckpointCore, Options, Unreadable, manifest_objects, newest_numbers,
 };
+use crate::core::{JobMasterCore, sink_directories};
 use crate::options::{CheckpointDefaults, JobMasterContext};
 
 /// The interval of a job that has checkpoints and takes none: longer than it lives.
@@ -34,6 +36,8 @@ pub(crate) struct Found {
     objects: BTreeMap<String, Vec<u8>>,
     settings: pb::CheckpointSettings,
     storage: Option<CheckpointStorage>,
+    /// Number of regions of the job's record; 0: nothing was placed yet.
+    regions: usize,
 }
 
 /// Why a JobMaster can't begin.
@@ -54,10 +58,8 @@ pub(crate) async fn find(
     context: &JobMasterContext,
 ) -> Result<Option<Found>, Unread> {
     let job_id = &context.graph.job_id;
-    let record = match context.is_recovered {
-        true => context.state_store.checkpoints(job_id).await,
-        false => Ok(None),
-    };
+    // A job that begins from a savepoint has a record from its submission on.
+    let record = context.state_store.checkpoints(job_id).await;
     let record = record.map_err(|error| match error {
         CheckpointsUnread::TermOver => Unread::TermOver,
         CheckpointsUnread::Unreadable { .. } => Unread::Unfit(error.to_string()),
@@ -70,19 +72,13 @@ pub(crate) async fn find(
         job_id: job_id.clone(),
         ..pb::JobCheckpoints::default()
     });
-    if let Some(origin) = &record.origin {
-        let number = origin.number;
-        let reason = format!(
-            "checkpoints/{job_id} is of a later version: the job begins from checkpoint {number} of another job"
-        );
-        return Err(Unread::Unfit(reason));
-    }
     let storage = storage(job_id, context);
     Ok(Some(Found {
         objects: read_objects(&record, storage.as_ref()).await?,
         record: Arc::new(record),
         settings,
         storage,
+        regions: context.state.regions.len(),
     }))
 }
 
@@ -122,7 +118,7 @@ async fn read_objects(
     Ok(objects)
 }
 
-fn may_pass(error: &Error) -> bool {
+pub(super) fn may_pass(error: &Error) -> bool {
     error.outcome() != Outcome::Fatal || matches!(error, Error::Denied { .. })
 }
 
@@ -140,14 +136,20 @@ fn settings(graph: &pb::JobGraph, defaults: &CheckpointDefaults) -> pb::Checkpoi
             .tolerable_failures
             .or(Some(defaults.tolerable_failures.map_or(-1, unlimited))),
         retained: own.retained.or(Some(defaults.retained)),
+        retention: own.retention.or(Some(defaults.retention.into())),
     }
 }
 
 impl Found {
     /// What regions are restored from, for the JobMaster's core.
     pub(crate) fn points(&self) -> Arc<RestorePoints> {
+        let mut numbers = newest_numbers(&self.record, &self.objects);
+        if let Some(origin) = &self.record.origin {
+            let missing = self.regions.saturating_sub(numbers.len());
+            numbers.extend(std::iter::repeat_n(origin.number, missing));
+        }
         Arc::new(RestorePoints {
-            numbers: newest_numbers(&self.record, &self.objects),
+            numbers,
             ..RestorePoints::default()
         })
     }
@@ -183,6 +185,13 @@ pub(crate) fn begin(
     let options = (found.options(), core.checkpoint_topology(graph));
     let start = core.checkpoint_start();
     let record = found.record;
+    let origin = record.origin.as_ref();
+    let started_from = origin.map_or_else(String::new, |origin| origin.directory.clone());
+    let savepoints = Savepoints::new(&record);
+    let sinks = pb::SinkDirectories {
+        paths: sink_directories(graph),
+        run: graph.run.clone(),
+    };
     let checkpoints = CheckpointCore::new(options, record, &found.objects, start, epoch, now_ms)?;
     Ok(Some(Box::new(Checkpoints {
         points: Arc::default(),
@@ -190,5 +199,10 @@ pub(crate) fn begin(
         settings: found.settings,
         storage: found.storage,
         history: History::default(),
+        files: SinkFiles::new(sinks),
+        savepoints,
+        redistributed: None,
+        started_from,
+        first_trigger: None,
     })))
 }

@@ -48,6 +48,7 @@ impl JobMasterCore {
             return self
                 .storing()
                 .into_iter()
+                .chain(self.checkpoint_commit.blocked_reason())
                 .chain([self.stopping()])
                 .collect();
         }
@@ -57,6 +58,7 @@ impl JobMasterCore {
             self.restarting(),
             self.without_slots(),
             self.committing(),
+            self.checkpoint_commit.blocked_reason(),
             self.winding_up(),
             self.moving(),
             self.without_peers(),
@@ -89,7 +91,11 @@ impl JobMasterCore {
             .filter(|(_, task)| !task.execution.is_ended())
             .map(|(task, _)| task)
             .collect();
-        let why = match self.record.decided().fatal_cause.as_str() {
+        let decided = self.record.decided();
+        let why = match decided.fatal_cause.as_str() {
+            "" if !decided.stopped_with.is_empty() => {
+                format!("it stops with the savepoint {}", decided.stopped_with)
+            }
             "" => "it is being cancelled".to_owned(),
             cause => format!("it fails: {cause}"),
         };

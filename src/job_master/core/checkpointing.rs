@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tanist_model::OperatorSpec;
 use tanist_model::operators::StateUse;
+use tanist_model::restore;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
@@ -38,6 +39,8 @@ pub(super) struct Checkpointing {
     points: Option<Arc<RestorePoints>>,
     /// Regions with a source that has no position: what it has read since its snapshot is lost by a restart.
     without_positions: BTreeSet<usize>,
+    /// Regions of which no checkpoint is taken, and why.
+    not_checkpointed: BTreeMap<usize, String>,
     is_end_told: bool,
 }
 
@@ -48,13 +51,17 @@ impl Checkpointing {
         graph: &pb::JobGraph,
         execution: &ExecutionGraph,
     ) -> Checkpointing {
-        let without_positions = match points {
-            Some(_) => without_positions(graph, execution),
-            None => BTreeSet::new(),
+        let (without_positions, not_checkpointed) = match points {
+            Some(_) => (
+                without_positions(graph, execution),
+                not_checkpointed(graph, execution),
+            ),
+            None => Default::default(),
         };
         Checkpointing {
             points,
             without_positions,
+            not_checkpointed,
             is_end_told: false,
         }
     }
@@ -62,6 +69,11 @@ impl Checkpointing {
     /// Whether the job takes checkpoints, or has some.
     pub(super) fn is_on(&self) -> bool {
         self.points.is_some()
+    }
+
+    /// Whether checkpoints of a region are taken.
+    pub(super) fn takes_part(&self, region: usize) -> bool {
+        self.is_on() && !self.not_checkpointed.contains_key(&region)
     }
 
     /// Takes what the checkpoints say.
@@ -91,6 +103,11 @@ impl Checkpointing {
         self.restored_from(region) > 0 || self.holds(region)
     }
 
+    /// The path of the savepoint with which the job stops, once that is durably complete.
+    pub(super) fn stops_with(&self) -> Option<&str> {
+        self.points.as_ref()?.stops_with.as_deref()
+    }
+
     /// Whether the result of the job has to wait for output that a checkpoint names.
     pub(super) fn has_uncommitted(&self) -> bool {
         let points = self.points.as_ref();
@@ -117,7 +134,8 @@ impl JobMasterCore {
                 region: at.region,
                 is_source: self.graph.is_source(task),
             });
-        Topology::new(tasks.collect(), not_checkpointed(graph, &self.graph))
+        let not_checkpointed = self.checkpointing.not_checkpointed.clone();
+        Topology::new(tasks.collect(), not_checkpointed).with_steps(restore::steps(graph))
     }
 
     /// Where the job stands when its JobMaster begins, for the checkpoints.

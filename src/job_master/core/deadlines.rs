@@ -42,6 +42,7 @@ impl JobMasterCore {
         deadlines.push(self.slots.collecting_until_ms());
         deadlines.push(self.write_is_long_at_ms());
         deadlines.push(self.end.commit_due_ms());
+        deadlines.push(self.checkpoint_commit.timeout_at_ms());
         if !self.record.is_stopping() && !is_reconciling {
             deadlines.push(self.slots.idle_until_ms());
         }

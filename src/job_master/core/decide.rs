@@ -22,6 +22,7 @@ impl JobMasterCore {
         }
         // Before the requests: a cancellation is refused while a first commit runs, until that counts as failed.
         self.end.check_commit_timeout(now_ms, &mut self.out);
+        self.checkpoint_commit.check_timeout(now_ms, &mut self.out);
         // Before regions stop, so that they do so in the same step. A job that has ended answers late requests, too.
         self.decide_requests(now_ms);
         if self.end.has_ended() {
@@ -91,12 +92,13 @@ impl JobMasterCore {
         ending.decide_cancel();
         // After the cancellation, which wins.
         ending.decide_stop();
+        // After both: once the savepoint is there, an end that is decided otherwise wins.
+        ending.stop_with_savepoint();
     }
 
     /// Ends the job or commits its sinks, if the durable record says so.
     fn finish(&mut self, now_ms: u64) {
-        // While a write of the checkpoints is under way, the store has not refused the job's state for good.
-        if self.checkpointing.has_uncommitted() && self.record.refusal().is_none() {
+        if self.ending(now_ms).waits_for_commit() {
             return;
         }
         if let Some((status, cause)) = self.ending(now_ms).finish() {

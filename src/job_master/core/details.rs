@@ -28,6 +28,7 @@ impl JobMasterCore {
         });
         let mut failures = self.record.decided().failures.clone();
         failures.extend(self.end.commit_failure().cloned());
+        failures.extend(self.checkpoint_commit.failure().cloned());
         pb::JobDetails {
             job_id: self.record.decided().job_id.clone(),
             name: self.record.decided().name.clone(),
@@ -198,7 +199,7 @@ pub fn before_its_end(result: &pb::JobResult) -> pb::JobDetails {
 }
 
 /// The directories of the graph's file sinks, each once.
-fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
+pub fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     let directory = |operator: &pb::Operator| match serde_json::from_str(&operator.spec) {
         Ok(OperatorSpec::FileSink(sink)) => Some(sink.path),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
+use super::checkpointing::Checkpointing;
 use super::dirty::Dirty;
 use super::durable_record::DurableRecord;
 use super::execution_graph::deployment::{cancellation, execution_id, task_deployment};
@@ -21,8 +22,7 @@ pub(super) struct DurableEffects<'a> {
     pub(super) task_managers: &'a mut TaskManagers,
     pub(super) dirty: &'a mut Dirty,
     pub(super) out: &'a mut Output,
-    /// Whether the job takes checkpoints, or has some.
-    pub(super) takes_checkpoints: bool,
+    pub(super) checkpointing: &'a Checkpointing,
     pub(super) now_ms: u64,
 }
 
@@ -60,9 +60,10 @@ impl DurableEffects<'_> {
         }
         for (task_manager, tasks) in by_task_manager {
             let tasks = tasks.iter().map(|task| {
-                let number = restored_from.get(&self.graph.task(*task).region);
-                let number = number.copied().unwrap_or_default();
-                task_deployment(self.graph, *task, number, self.takes_checkpoints)
+                let region = self.graph.task(*task).region;
+                let number = restored_from.get(&region).copied().unwrap_or_default();
+                let takes_checkpoints = self.checkpointing.takes_part(region);
+                task_deployment(self.graph, *task, number, takes_checkpoints)
             });
             let tasks = tasks.collect();
             if let Some(connection) = self.task_managers.connection(&task_manager) {

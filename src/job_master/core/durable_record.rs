@@ -213,12 +213,25 @@ impl DurableRecord {
 
     /// Records the wanted status.
     pub(super) fn want(&mut self, wanted: WantedStatus) {
-        self.change().set_wanted(wanted);
+        let record = self.change();
+        record.set_wanted(wanted);
+        record.stopped_with.clear();
     }
 
-    /// Records that the job fails for good.
+    /// Records that the job has stopped with a savepoint: what runs is canceled, and the job is FINISHED.
+    pub(super) fn stop_with(&mut self, savepoint: String) {
+        let record = self.change();
+        record.set_wanted(WantedStatus::Canceled);
+        record.stopped_with = savepoint;
+    }
+
+    /// Records that the job fails for good. One that stopped with a savepoint fails instead.
     pub(super) fn fail(&mut self, cause: String) {
-        self.change().fatal_cause = cause;
+        let record = self.change();
+        if !std::mem::take(&mut record.stopped_with).is_empty() {
+            record.set_wanted(WantedStatus::Running);
+        }
+        record.fatal_cause = cause;
     }
 
     /// Records the counters after a failure.
@@ -378,11 +391,14 @@ impl DurableRecord {
     ) {
         let (decided, durable) = (&self.decided, &self.durable);
         let is_newly = |wanted| decided.wanted() == wanted && durable.wanted() != wanted;
+        let stops = !decided.stopped_with.is_empty() && durable.stopped_with.is_empty();
+        let cancels = is_newly(WantedStatus::Canceled) && !stops;
         let is_canceled = decided.wanted() == WantedStatus::Canceled;
         let fails = !decided.fatal_cause.is_empty() && durable.fatal_cause.is_empty();
         let finishes = have_all_finished && !is_canceled && !self.all_have_durably_finished();
         let milestones = [
-            (is_newly(WantedStatus::Canceled), Milestone::CancelDecided),
+            (cancels, Milestone::CancelDecided),
+            (stops, Milestone::StoppedWithSavepoint),
             (is_newly(WantedStatus::Stopped), Milestone::StopDecided),
             (fails, Milestone::FailureDecided),
             (self.has_placed, Milestone::GenerationPlaced),

@@ -30,6 +30,8 @@ pub enum Milestone {
     CancelDecided,
     /// The job is stopped.
     StopDecided,
+    /// The job has stopped with a savepoint.
+    StoppedWithSavepoint,
     /// A generation is placed.
     GenerationPlaced,
     /// Coordinators have decided answers to tasks' requests.

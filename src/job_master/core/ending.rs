@@ -7,6 +7,7 @@
 
 use tanist_proto::v1 as pb;
 
+use super::checkpoint_commit::{CheckpointCommit, CommitProgress};
 use super::checkpointing::Checkpointing;
 use super::durable_record::DurableRecord;
 use super::execution_graph::ExecutionGraph;
@@ -21,6 +22,7 @@ pub(super) struct Ending<'a> {
     pub(super) record: &'a mut DurableRecord,
     pub(super) graph: &'a ExecutionGraph,
     pub(super) checkpointing: &'a Checkpointing,
+    pub(super) checkpoint_commit: &'a mut CheckpointCommit,
     pub(super) events: &'a mut JobEvents,
     pub(super) out: &'a mut Output,
     pub(super) now_ms: u64,
@@ -34,29 +36,38 @@ impl Ending<'_> {
             return;
         }
         let has_finished = self.record.is_durable() && self.record.all_have_durably_finished();
-        let failure = self.end.commit_failure();
+        let of_checkpoint = self.checkpoint_commit.failure();
+        let failure = self.end.commit_failure().or(of_checkpoint);
+        let is_committing =
+            self.end.is_committing(self.now_ms) || self.checkpoint_commit.is_running(self.now_ms);
+        let stopped_with = self.record.durable().stopped_with.as_str();
         let answer = if let Some(result) = self.end.result() {
             match result.status() {
                 pb::JobStatus::Canceled => CancelAnswer::Decided,
                 status => CancelAnswer::TooLate(format!("the job is {}", status_name(status))),
             }
-        } else if self.record.durable().wanted() == pb::WantedStatus::Canceled {
+        } else if self.record.durable().wanted() == pb::WantedStatus::Canceled
+            && stopped_with.is_empty()
+        {
             CancelAnswer::Decided
         } else if self.record.is_writing() {
             return;
+        } else if !stopped_with.is_empty() && failure.is_none() {
+            CancelAnswer::TooLate(format!("the job stops with the savepoint {stopped_with}"))
         } else if has_finished && (failure.is_none() || self.end.commit() == Commit::Done) {
             CancelAnswer::TooLate("all tasks of the job have finished".to_owned())
-        } else if has_finished && self.end.is_committing(self.now_ms) {
+        } else if (has_finished || !stopped_with.is_empty()) && is_committing {
             // The outcome of the commit is not known yet.
             return;
         } else if let Some(reason) = self.record.refusal() {
             CancelAnswer::Refused(reason.to_owned())
         } else {
-            if self.record.decided().wanted() != pb::WantedStatus::Canceled {
-                self.record.want(pb::WantedStatus::Canceled);
+            let decided = self.record.decided();
+            if decided.wanted() != pb::WantedStatus::Canceled || !decided.stopped_with.is_empty() {
                 let given_up = failure
-                    .filter(|_| has_finished)
+                    .filter(|_| has_finished || of_checkpoint.is_some())
                     .map(|failure| format!("what its sinks wrote is given up: {}", failure.cause));
+                self.record.want(pb::WantedStatus::Canceled);
                 let (kind, text) = (pb::JobEventKind::Cancel, given_up.unwrap_or_default());
                 self.events.add(kind, text, self.now_ms);
             }
@@ -75,6 +86,40 @@ impl Ending<'_> {
         }
     }
 
+    /// Takes what has become of the commit of a checkpoint. One that can never succeed has the job fail, unless it ends
+    /// without finishing anyway.
+    pub(super) fn commit_checkpoint(&mut self, progress: CommitProgress) {
+        let now_ms = self.now_ms;
+        match progress {
+            CommitProgress::Began => self.checkpoint_commit.begin(now_ms),
+            CommitProgress::Done => self.checkpoint_commit.finish(),
+            CommitProgress::Failed(reason) => self.checkpoint_commit.fail(&reason, now_ms),
+            CommitProgress::Refused(reason) => {
+                let cause = format!("the sinks can't be committed: {reason}");
+                self.checkpoint_commit.refuse(cause.clone(), now_ms);
+                let is_stopped = !self.record.decided().stopped_with.is_empty();
+                if is_stopped || !self.record.is_stopping() {
+                    self.record.note_job_failure(cause.clone(), now_ms);
+                    self.record.fail(cause);
+                }
+            }
+        }
+    }
+
+    /// Whether the result waits for output that a checkpoint names. It does not for what can never be committed, nor, in
+    /// a job that was canceled, for what could not be committed at the last attempt.
+    pub(super) fn waits_for_commit(&self) -> bool {
+        let (record, commit) = (&self.record, &self.checkpoint_commit);
+        let durable = record.durable();
+        let is_canceled = record.is_durable()
+            && durable.wanted() == pb::WantedStatus::Canceled
+            && durable.stopped_with.is_empty();
+        let has_failed = commit.failure().is_some() && !commit.is_running(self.now_ms);
+        let is_given_up = commit.is_refused() || is_canceled && has_failed;
+        // While a write of the checkpoints is under way, the store has not refused the job's state for good.
+        self.checkpointing.has_uncommitted() && record.refusal().is_none() && !is_given_up
+    }
+
     /// Commits the sinks, or returns the status and the cause with which the job ends, if the durable record says so.
     pub(super) fn finish(&mut self) -> Option<(pb::JobStatus, String)> {
         if self.record.is_writing() {
@@ -88,7 +133,11 @@ impl Ending<'_> {
         // A durable record is valid even if this term can't write another one.
         if is_canceled && (is_durable || refusal.is_some()) {
             let is_over = all_have_ended || refusal.is_some();
-            is_over.then(|| (pb::JobStatus::Canceled, String::new()))
+            let status = match self.record.durable().stopped_with.as_str() {
+                "" => pb::JobStatus::Canceled,
+                _ => pb::JobStatus::Finished,
+            };
+            is_over.then(|| (status, String::new()))
         } else if is_durable
             && self.record.all_have_durably_finished()
             && self.record.decided().fatal_cause.is_empty()

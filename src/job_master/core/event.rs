@@ -7,6 +7,7 @@ use tanist_gateway::{Leaving, Unfulfillable};
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 
+use super::checkpoint_commit::CommitProgress;
 use super::checkpointing::RestorePoints;
 use super::coordinator::Unprepared;
 
@@ -175,6 +176,10 @@ pub enum Event {
         /// The cause.
         cause: String,
     },
+    /// The commit of output that a checkpoint names went on.
+    CheckpointCommit(CommitProgress),
+    /// A savepoint was requested, is complete or failed, as the text says.
+    CheckpointNoted(String),
     /// All sinks are committed.
     SinksCommitted,
     /// The commit of the sinks failed; a retry may succeed.
@@ -211,6 +216,8 @@ impl Event {
             | Event::PersistRefused(..)
             | Event::CheckpointsChanged(_)
             | Event::CheckpointsFailed { .. }
+            | Event::CheckpointCommit(_)
+            | Event::CheckpointNoted(_)
             | Event::SinksCommitted
             | Event::SinksFailed(_)
             | Event::SinksRefused(_)

@@ -18,6 +18,7 @@ impl JobMasterCore {
             record: &mut self.record,
             graph: &self.graph,
             checkpointing: &self.checkpointing,
+            checkpoint_commit: &mut self.checkpoint_commit,
             events: &mut self.job_events,
             out: &mut self.out,
             now_ms,
@@ -112,7 +113,7 @@ impl JobMasterCore {
             task_managers: &mut self.task_managers,
             dirty: &mut self.dirty,
             out: &mut self.out,
-            takes_checkpoints: self.checkpointing.is_on(),
+            checkpointing: &self.checkpointing,
             now_ms,
         }
     }

@@ -12,6 +12,7 @@
 //! | [`JobEnd`] | which requests are open, how far the commit is, the result |
 //! | [`Reconciliation`], [`Moves`], [`Coordinators`] | which regions are awaited, moved, prepared |
 //! | [`Checkpointing`] | what regions are restored from, as the checkpoints of the job say |
+//! | [`CheckpointCommit`] | why output that a checkpoint names is not visible yet |
 //!
 //! An event goes to its handler, mostly `reports.rs`, which changes the graph and notes failures. Then `decide.rs` runs
 //! all handlers in one order. Decisions change the *decided* record and the graph. Everything that *acts* (deploy,
@@ -24,6 +25,7 @@
 mod adopted_slots;
 mod answers;
 mod blocked_reasons;
+mod checkpoint_commit;
 mod checkpointing;
 pub mod checkpoints;
 mod coordinator;
@@ -79,11 +81,13 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 
+use self::checkpoint_commit::CheckpointCommit;
+pub use self::checkpoint_commit::CommitProgress;
 use self::checkpointing::Checkpointing;
 pub use self::checkpointing::RestorePoints;
 use self::coordinator::Coordinators;
 pub use self::coordinator::{Coordinated, Kind, Unprepared, cut};
-pub use self::details::{before_its_end, failed_initialization};
+pub use self::details::{before_its_end, failed_initialization, sink_directories};
 use self::dirty::Dirty;
 use self::durable_record::DurableRecord;
 pub use self::effect::{CancelAnswer, CoordinatorAnswer, Effect, Milestone, Needs};
@@ -124,6 +128,7 @@ pub struct JobMasterCore {
     moves: Moves,
     coordinators: Coordinators,
     checkpointing: Checkpointing,
+    checkpoint_commit: CheckpointCommit,
     job_events: JobEvents,
     decided_at_ms: u64,
     turn: u64,
@@ -193,6 +198,7 @@ impl JobMasterCore {
             moves: Moves::default(),
             coordinators,
             checkpointing,
+            checkpoint_commit: CheckpointCommit::default(),
             job_events,
             decided_at_ms: 0,
             turn: 0,
@@ -324,6 +330,11 @@ impl JobMasterCore {
             Event::PersistRefused(number, reason) => self.record.refuse(number, reason),
             Event::CheckpointsChanged(points) => self.checkpointing.set(points),
             Event::CheckpointsFailed { region, cause } => reports.fail_region(region, cause),
+            Event::CheckpointCommit(progress) => self.ending(now_ms).commit_checkpoint(progress),
+            Event::CheckpointNoted(text) => {
+                let kind = pb::JobEventKind::Savepoint;
+                self.job_events.add(kind, text, now_ms);
+            }
             Event::SinksCommitted => self.end.commit_done(),
             Event::SinksFailed(reason) => self.end.commit_failed(&reason, now_ms),
             Event::SinksRefused(reason) => self.ending(now_ms).refuse_commit(&reason),

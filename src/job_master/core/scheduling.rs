@@ -170,7 +170,7 @@ impl Scheduler<'_> {
     /// Whether the coordinators of this group are prepared. If not, requests that.
     fn is_prepared(&mut self, look: Option<usize>, known: &mut OfVertices) -> bool {
         self.coordinators
-            .is_prepared(look, known, self.record, self.graph, self.out)
+            .is_prepared(look, known, self.record, self.out)
     }
 
     /// Whether enough ready regions find slots. Slots arrive one by one, each as an event: counting avoids a

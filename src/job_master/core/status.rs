@@ -70,7 +70,11 @@ impl JobMasterCore {
             };
         }
         if record.wanted() == pb::WantedStatus::Canceled {
-            return JobStatus::Cancelling;
+            return match record.stopped_with.as_str() {
+                "" => JobStatus::Cancelling,
+                // It finishes.
+                _ => JobStatus::Running,
+            };
         }
         if !record.fatal_cause.is_empty() {
             return JobStatus::Failing;

@@ -40,7 +40,8 @@ impl Ending<'_> {
         } else if self.record.durable().wanted() == pb::WantedStatus::Stopped {
             CancelAnswer::Decided
         } else if self.record.durable().wanted() == pb::WantedStatus::Canceled {
-            match was_never_placed(self.record.durable()) {
+            let durable = self.record.durable();
+            match was_never_placed(durable) || !durable.stopped_with.is_empty() {
                 true => CancelAnswer::Decided,
                 false => CancelAnswer::TooLate("the job is being cancelled".to_owned()),
             }
@@ -76,6 +77,26 @@ impl Ending<'_> {
         };
         self.end.stop_answered();
         self.out.push(Effect::AnswerStops(answer));
+    }
+
+    /// Has the job finish without further output, once the savepoint with which it stops is durably complete. An end
+    /// that is decided otherwise wins. Its sources are paused, so all that it has read is in the savepoint.
+    pub(super) fn stop_with_savepoint(&mut self) {
+        let Some(path) = self.checkpointing.stops_with() else {
+            return;
+        };
+        // Whether all tasks have finished is not known while a write is in flight.
+        let is_known = self.record.is_durable() && !self.record.is_writing();
+        let ends = self.end.has_ended()
+            || self.record.is_stopping()
+            || self.record.refusal().is_some()
+            || self.record.all_have_durably_finished();
+        if !is_known || ends {
+            return;
+        }
+        self.record.stop_with(path.to_owned());
+        let text = format!("with the savepoint {path}");
+        self.events.add(pb::JobEventKind::Stop, text, self.now_ms);
     }
 
     fn want_stopped(&mut self) {

@@ -15,7 +15,7 @@ use crate::{CheckpointDefaults, JobMasterOptions, RestartStrategy};
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
-fn with_checkpoints() -> JobMasterOptions {
+pub(super) fn with_checkpoints() -> JobMasterOptions {
     let restart_strategy = RestartStrategy::FixedDelay {
         attempts: 3,
         delay_ms: 100,
@@ -30,7 +30,7 @@ fn with_checkpoints() -> JobMasterOptions {
 }
 
 /// The id of a subtask of `a`, the source, or `b`.
-fn execution(vertex: u32, subtask: u32, generation: u64) -> pb::ExecutionId {
+pub(super) fn execution(vertex: u32, subtask: u32, generation: u64) -> pb::ExecutionId {
     pb::ExecutionId {
         vertex_id: format!("{vertex:032x}"),
         subtask,
@@ -52,7 +52,7 @@ fn snapshot(execution: &pb::ExecutionId, number: u64) -> pb::SubtaskSnapshot {
     }
 }
 
-fn report(
+pub(super) fn report(
     execution: pb::ExecutionId,
     number: u64,
     progress: pb::CheckpointProgress,
@@ -70,7 +70,7 @@ fn report(
 }
 
 /// The reports of all three tasks that they have saved a number.
-fn all_saved(number: u64, generation: u64) -> Vec<pb::CheckpointReport> {
+pub(super) fn all_saved(number: u64, generation: u64) -> Vec<pb::CheckpointReport> {
     let tasks = [(1, 0), (2, 0), (2, 1)];
     let saved = tasks.map(|(vertex, subtask)| {
         let execution = execution(vertex, subtask, generation);
@@ -79,7 +79,7 @@ fn all_saved(number: u64, generation: u64) -> Vec<pb::CheckpointReport> {
     saved.to_vec()
 }
 
-async fn tell(fixture: &Fixture, registration: u64, reports: Vec<pb::CheckpointReport>) {
+pub(super) async fn tell(fixture: &Fixture, registration: u64, reports: Vec<pb::CheckpointReport>) {
     let request = pb::ReportCheckpointsRequest {
         sender: Some(sender(registration)),
         job: None,
@@ -93,18 +93,27 @@ async fn tell(fixture: &Fixture, registration: u64, reports: Vec<pb::CheckpointR
 
 /// A job whose three tasks run, as their TaskManager has reported.
 async fn running() -> (Fixture, Arc<TaskExecutor>) {
-    let (fixture, task_executor) = Fixture::running(with_checkpoints()).await;
+    let graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+    running_with(with_checkpoints(), graph).await
+}
+
+/// The same of this graph, which has three tasks.
+pub(super) async fn running_with(
+    options: JobMasterOptions,
+    graph: pb::JobGraph,
+) -> (Fixture, Arc<TaskExecutor>) {
+    let (fixture, task_executor) = Fixture::running_with(options, graph).await;
     fixture.report("tm1", 1, task_executor.reports()).await;
     (fixture, task_executor)
 }
 
-fn triggered(task_executor: &TaskExecutor) -> u64 {
+pub(super) fn triggered(task_executor: &TaskExecutor) -> u64 {
     let triggered = task_executor.triggered.lock();
     let barrier = triggered.as_ref().and_then(|it| it.barrier);
     barrier.map_or(0, |barrier| barrier.number)
 }
 
-fn retained(store: &MemoryJobStateStore) -> Vec<u64> {
+pub(super) fn retained(store: &MemoryJobStateStore) -> Vec<u64> {
     let history = store.checkpoints_history();
     let last = history.last().cloned().unwrap_or_default();
     last.retained.iter().map(|it| it.number).collect()
@@ -331,4 +340,51 @@ async fn a_manifest_that_can_not_be_read_ends_no_job_and_names_its_number() {
     assert!(fixture.job_master.ended().await.is_none());
     let reason = fixture.job_master.unfit().expect("unfit");
     assert!(reason.contains("checkpoint 7"), "{reason}");
+}
+
+/// The numbers of the checkpoints that stay after a job that ends with this status.
+async fn staying_after(options: JobMasterOptions, end: S) -> Vec<u64> {
+    let (fixture, task_executor) = Fixture::running(options).await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    let number = triggered(&task_executor);
+    tell(&fixture, 1, all_saved(number, 1)).await;
+    wait_until("complete", || retained(&fixture.store) == [number]).await;
+    assert!(fixture.job_master.retained_checkpoints().is_none());
+    if end == S::Canceled {
+        fixture.job_master.cancel().await.expect("canceled");
+    }
+    let ended = task_executor.all_become(end);
+    fixture.report("tm1", 1, ended).await;
+    fixture.job_master.ended().await.expect("it ends");
+    let stays = fixture.job_master.retained_checkpoints();
+    if let Some(record) = &stays {
+        assert_eq!(record.floor, record.next, "all else is garbage");
+        assert_eq!(record.retained[0].number, number);
+    }
+    stays.map_or_else(Vec::new, |it| {
+        it.retained.iter().map(|it| it.number).collect()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_newest_checkpoint_stays_after_a_failure_and_if_wanted_after_a_cancellation() {
+    let fails = JobMasterOptions {
+        restart_strategy: RestartStrategy::None,
+        ..with_checkpoints()
+    };
+    assert_eq!(staying_after(fails, S::Failed).await.len(), 1);
+    assert!(
+        staying_after(with_checkpoints(), S::Finished)
+            .await
+            .is_empty()
+    );
+    assert!(
+        staying_after(with_checkpoints(), S::Canceled)
+            .await
+            .is_empty()
+    );
+    let mut retains = with_checkpoints();
+    retains.checkpoints.retention = pb::CheckpointRetention::RetainOnCancellation;
+    assert_eq!(staying_after(retains, S::Canceled).await.len(), 1);
 }

@@ -2,8 +2,10 @@
 
 mod actor_tests;
 mod adoption_actor_tests;
+mod checkpoint_commits_tests;
 mod checkpoints_tests;
 mod lost_task_managers_tests;
 mod registering_tests;
+mod savepoint_tests;
 mod scripted;
 mod start_limiter_tests;

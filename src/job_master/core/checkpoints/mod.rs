@@ -219,6 +219,11 @@ impl CheckpointCore {
         self.record.origin()
     }
 
+    /// The manifest of a checkpoint that the durable record names.
+    pub fn manifest(&self, number: u64) -> Option<&Arc<pb::CheckpointManifest>> {
+        self.record.manifest(number)
+    }
+
     /// The newest durable snapshot of a region.
     pub fn snapshot(&self, region: usize) -> Option<&pb::RegionSnapshot> {
         self.record.snapshot(region)

@@ -119,8 +119,11 @@ fn coordinated(graph: &pb::JobGraph) -> Vec<Coordinated> {
 /// Progress of the preparation of a group.
 #[derive(Debug, Clone)]
 enum Preparation {
-    /// Requested.
-    Requested { generation: u64 },
+    /// Requested, for those operators of which the record has none.
+    Requested {
+        generation: u64,
+        operators: Arc<[Coordinated]>,
+    },
     /// Done. The states are recorded with the placement.
     Ready {
         generation: u64,
@@ -259,10 +262,19 @@ impl Coordination {
         execution.region(execution.task(task).region).look
     }
 
-    /// Whether a record has the states of a group.
-    fn is_in(record: &pb::JobState, execution: &ExecutionGraph, look: usize) -> bool {
-        let mut states = record.coordinators.iter();
-        states.any(|state| Coordination::look_of_state(execution, state) == Some(look))
+    /// The operators of a group of which a record has no coordinators. A job that was started with the state of another
+    /// one has those of some.
+    fn missing(&self, record: &pb::JobState, look: usize) -> Vec<&Coordinated> {
+        let states = &record.coordinators;
+        let is_missing = |it: &&Coordinated| {
+            let mut states = states.iter();
+            !states.any(|state| state.vertex_id == it.vertex_id && state.operator == it.operator)
+        };
+        self.looks[look]
+            .operators
+            .iter()
+            .filter(is_missing)
+            .collect()
     }
 
     /// The generation of a group: the sum of its regions' generations.

@@ -2,6 +2,7 @@
 //! becomes part of the record with the placement. It is removed when no region is placed with it any more.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tanist_proto::v1 as pb;
 
@@ -21,12 +22,11 @@ impl Coordinators {
         look: Option<usize>,
         known: &mut OfVertices,
         record: &DurableRecord,
-        graph: &ExecutionGraph,
         out: &mut Output,
     ) -> bool {
         let coordination = self.of_job.as_mut().zip(look);
         coordination.is_none_or(|(coordination, look)| {
-            known.get(look, || coordination.is_prepared(look, record, graph, out))
+            known.get(look, || coordination.is_prepared(look, record, out))
         })
     }
 
@@ -54,19 +54,19 @@ impl Coordinators {
         let Some((coordination, look)) = self.group_of(region, graph) else {
             return Vec::new();
         };
-        match coordination.preparations.get(&look) {
-            Some(Preparation::Requested { generation: of }) if *of == generation => {}
+        let operators = match coordination.preparations.get(&look) {
+            Some(Preparation::Requested {
+                generation: of,
+                operators,
+            }) if *of == generation => operators,
             Some(Preparation::Requested { .. } | Preparation::Ready { .. }) | None => {
                 return Vec::new();
             }
-        }
+        };
         let group = &coordination.looks[look];
         match outcome {
             Ok(states) => {
-                let wanted = group
-                    .operators
-                    .iter()
-                    .map(|it| (&it.vertex_id, &it.operator));
+                let wanted = operators.iter().map(|it| (&it.vertex_id, &it.operator));
                 // A result that was requested under another region rule, for another group, does not count.
                 if wanted.eq(states.iter().map(|it| (&it.vertex_id, &it.operator))) {
                     let ready = Preparation::Ready { generation, states };
@@ -104,7 +104,7 @@ impl Coordinators {
         let Some((coordination, look)) = self.group_of(region, graph) else {
             return Vec::new();
         };
-        if Coordination::is_in(record.decided(), graph, look) {
+        if coordination.missing(record.decided(), look).is_empty() {
             return Vec::new();
         }
         let generation = coordination.generation(record.decided(), look);
@@ -216,32 +216,36 @@ impl Coordinators {
 }
 
 impl Coordination {
-    fn is_prepared(
-        &mut self,
-        look: usize,
-        record: &DurableRecord,
-        graph: &ExecutionGraph,
-        out: &mut Output,
-    ) -> bool {
-        if Coordination::is_in(record.decided(), graph, look) {
-            // Another region of the group was placed with these states.
+    fn is_prepared(&mut self, look: usize, record: &DurableRecord, out: &mut Output) -> bool {
+        let missing = self.missing(record.decided(), look);
+        if missing.is_empty() {
+            // Another region of the group was placed with these states, or the job was started with them.
             return true;
         }
         let generation = self.generation(record.decided(), look);
         match self.preparations.get(&look) {
             Some(Preparation::Ready { generation: of, .. }) if *of == generation => return true,
-            Some(Preparation::Requested { generation: of }) if *of == generation => return false,
+            Some(Preparation::Requested { generation: of, .. }) if *of == generation => {
+                return false;
+            }
             Some(Preparation::Ready { .. } | Preparation::Requested { .. }) | None => {}
         }
-        let requested = Preparation::Requested { generation };
-        self.preparations.insert(look, requested);
         let group = &self.looks[look];
+        let operators = match missing.len() == group.operators.len() {
+            true => group.operators.clone(),
+            false => missing.into_iter().cloned().collect(),
+        };
+        let requested = Preparation::Requested {
+            generation,
+            operators: Arc::clone(&operators),
+        };
         out.push(Effect::Prepare {
             region: group.regions[0],
             generation,
             look: group.present_look(generation),
-            operators: group.operators.clone(),
+            operators,
         });
+        self.preparations.insert(look, requested);
         false
     }
 }

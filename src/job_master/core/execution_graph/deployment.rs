@@ -9,7 +9,7 @@ use super::{ExecutionGraph, as_index};
 
 /// The descriptor of a task that is placed, as are its producers. `restored_from` is the number of its region's
 /// snapshot; 0: it begins from the start. What the snapshot has of the task is filled in by the caller.
-/// `takes_checkpoints`: the job does, or it has some.
+/// `takes_checkpoints`: those of its region are taken.
 pub fn task_deployment(
     graph: &ExecutionGraph,
     task: usize,

@@ -337,3 +337,43 @@ fn a_region_of_which_an_end_is_durable_begins_with_it() {
     let is_finished = |region: &RegionStart| matches!(region, RegionStart::Finished { ends, .. } if ends.len() == 4);
     assert!(start.regions.iter().all(is_finished), "{start:?}");
 }
+
+#[test]
+fn a_job_that_goes_on_with_one_of_its_sources_prepares_the_others() {
+    let mut graph = of_files();
+    let mut other = graph.vertices[0].operators[0].clone();
+    other.name = "others".to_owned();
+    graph.vertices[1].operators = vec![other];
+    let mut state = submitted_whole(&graph);
+    state.coordinators = vec![pb::CoordinatorState {
+        vertex_id: format!("{:032x}", 1),
+        operator: "lines".to_owned(),
+        generation: 1,
+        state: Some(State::FileSplits(pb::FileSplits::default())),
+    }];
+    let mut job = Recovered::with_options(&graph, state, 2, at_once());
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    let asked = job.effects.iter().filter_map(|effect| match effect {
+        Effect::Prepare { operators, .. } => Some(operators),
+        _ => None,
+    });
+    let asked = asked.flat_map(|operators| operators.iter().map(|it| it.operator.clone()));
+    assert_eq!(asked.collect::<Vec<_>>(), ["others"]);
+    assert!(job.deployed().is_empty());
+    let other = pb::CoordinatorState {
+        vertex_id: format!("{:032x}", 2),
+        operator: "others".to_owned(),
+        generation: 1,
+        state: Some(State::FileSplits(pb::FileSplits::default())),
+    };
+    job.hear(Event::Prepared {
+        region: 0,
+        generation: 1,
+        outcome: Ok(vec![other]),
+    });
+    assert_eq!(job.deployed().len(), 4);
+    let recorded = job.stored.coordinators.iter();
+    let recorded = recorded.map(|it| it.operator.clone());
+    assert_eq!(recorded.collect::<Vec<_>>(), ["lines", "others"]);
+}

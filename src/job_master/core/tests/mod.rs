@@ -21,6 +21,7 @@ pub(crate) mod recovered;
 mod refused_writes_tests;
 mod regions_tests;
 mod result_partitions_tests;
+mod savepoint_stop_tests;
 mod simulation;
 mod slot_pool_model_tests;
 mod slot_pool_tests;

@@ -1,0 +1,190 @@
+//! Commits what durable manifests list, and removes marks and pending files that nothing needs any more.
+//!
+//! Invariants: one commit runs at a time, as the core begins one; only files of generations below that of a durable
+//! snapshot are removed, and none that a retained manifest names. A removal that fails is not repeated at once: the
+//! cleanup after the job finds what is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use prost::Message as _;
+use tanist_ha::failpoint::failpoint;
+use tanist_proto::v1 as pb;
+
+use super::Checkpoints;
+use crate::actor::{JobMasterActor, job_id};
+use crate::calls::Done;
+use crate::core::checkpoints::Event;
+use crate::core::{self, CommitProgress};
+use crate::options::{CommitError, SinkCommitter, Superseded};
+
+/// What is known of the files that sinks have left.
+#[derive(Debug)]
+pub(super) struct SinkFiles {
+    /// The directories of the job's file sinks.
+    sinks: Arc<pb::SinkDirectories>,
+    /// The newest checkpoint of which a mark may exist; those of earlier JobMasters count as 0.
+    marked: Option<u64>,
+    /// By region, the generation below which files were removed.
+    below: BTreeMap<usize, u64>,
+}
+
+impl SinkFiles {
+    pub(super) fn new(sinks: pb::SinkDirectories) -> SinkFiles {
+        SinkFiles {
+            marked: (!sinks.paths.is_empty()).then_some(0),
+            sinks: Arc::new(sinks),
+            below: BTreeMap::new(),
+        }
+    }
+}
+
+impl Checkpoints {
+    /// What is superseded, if the generation of a region's newest snapshot has grown with one of these. Files of a first
+    /// generation supersede nothing.
+    fn superseded(&mut self, regions: &[usize]) -> Option<Superseded> {
+        if self.files.sinks.paths.is_empty() {
+            return None;
+        }
+        let mut below = BTreeMap::new();
+        for region in regions {
+            let Some(snapshot) = self.core.snapshot(*region) else {
+                continue;
+            };
+            let generation = snapshot.generation;
+            let before = self.files.below.insert(*region, generation);
+            if generation <= before.unwrap_or(1) {
+                continue;
+            }
+            let tasks = snapshot.subtasks.iter();
+            below.extend(tasks.map(|it| ((it.vertex_id.clone(), it.subtask), generation)));
+        }
+        (!below.is_empty()).then(|| Superseded {
+            below,
+            kept: self.named_files(),
+        })
+    }
+
+    /// The files that retained manifests name.
+    fn named_files(&self) -> BTreeSet<Vec<u8>> {
+        let mut named = BTreeSet::new();
+        let retained = self.core.durable().retained.iter();
+        for manifest in retained.filter_map(|it| self.core.manifest(it.number)) {
+            named.extend(manifest.uncommitted.iter().filter_map(pending_file));
+            let subtasks = manifest.regions.iter().flat_map(|it| &it.subtasks);
+            for subtask in subtasks {
+                named.extend(subtask.files.iter().cloned());
+                named.extend(subtask.committables.iter().filter_map(pending_file));
+                let output = subtask.output.iter();
+                named.extend(output.map(|it| it.pending_path.clone().into_bytes()));
+            }
+        }
+        named
+    }
+}
+
+/// The pending file of a committable, if it is one of a file sink.
+fn pending_file(committable: &pb::CheckpointCommittable) -> Option<Vec<u8>> {
+    let file = (committable.kind == FILE).then_some(&*committable.content)?;
+    let file = pb::Committable::decode(file).ok()?;
+    Some(file.pending_path.into_bytes())
+}
+
+/// The kind of the committables of file sinks.
+const FILE: &str = "file";
+
+impl JobMasterActor {
+    pub(super) fn commit_checkpoint(
+        &mut self,
+        number: u64,
+        committables: Vec<pb::CheckpointCommittable>,
+    ) {
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.files.marked = Some(number);
+        }
+        self.answer_commit(CommitProgress::Began);
+        let committer = self.calls.committer.clone();
+        self.io.spawn(commit(committer, number, committables));
+    }
+
+    /// Takes the outcome of a commit. One that can never succeed has the job fail, and is not repeated.
+    pub(crate) fn note_committed(&mut self, number: u64, progress: CommitProgress) {
+        match progress {
+            CommitProgress::Done => self.tell_checkpoints(Event::Committed { number }),
+            CommitProgress::Failed(_) => self.tell_checkpoints(Event::CommitFailed { number }),
+            CommitProgress::Began | CommitProgress::Refused(_) => {}
+        }
+        self.answer_commit(progress);
+        self.settle_checkpoints();
+    }
+
+    fn answer_commit(&mut self, progress: CommitProgress) {
+        let event = core::Event::CheckpointCommit(progress);
+        self.exchange.answers.push_back(event);
+    }
+
+    /// Removes the marks of commits that the record says are done.
+    pub(super) fn forget_commits(&mut self, up_to: u64) {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return;
+        };
+        let files = &mut checkpoints.files;
+        if files.marked.take_if(|marked| *marked <= up_to).is_none() {
+            return;
+        }
+        let (sinks, committer) = (files.sinks.clone(), self.calls.committer.clone());
+        let job = job_id(&self.calls.job.job_id);
+        self.io.spawn(async move {
+            if let Err(reason) = committer.forget_marks(&sinks, job, up_to).await {
+                tracing::warn!(%job, up_to, reason, "marks of commits can't be removed; the next removal has them");
+            }
+            Done::Nothing
+        });
+    }
+
+    /// Removes pending files of attempts that these regions' new snapshots supersede.
+    pub(super) fn remove_superseded(&mut self, regions: &[usize]) {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return;
+        };
+        let Some(superseded) = checkpoints.superseded(regions) else {
+            return;
+        };
+        let (sinks, committer) = (
+            checkpoints.files.sinks.clone(),
+            self.calls.committer.clone(),
+        );
+        let job = job_id(&self.calls.job.job_id);
+        self.io.spawn(async move {
+            let removed = committer.remove_superseded(&sinks, job, &superseded).await;
+            if let Err(reason) = removed {
+                tracing::warn!(%job, reason, "files of earlier attempts can't be removed; they stay until the job ends");
+            }
+            Done::Nothing
+        });
+    }
+}
+
+async fn commit(
+    committer: Arc<dyn SinkCommitter>,
+    number: u64,
+    committables: Vec<pb::CheckpointCommittable>,
+) -> Done {
+    let committed = committer.commit_checkpoint(number, &committables).await;
+    let sinks: BTreeSet<&str> = committables.iter().map(|it| it.uid.as_str()).collect();
+    let sinks = sinks.into_iter().collect::<Vec<_>>().join(", ");
+    let of_sinks = |reason: String| format!("checkpoint {number}, sinks {sinks}: {reason}");
+    let progress = match committed {
+        Ok(()) => {
+            failpoint("checkpoint.committed").await;
+            CommitProgress::Done
+        }
+        Err(CommitError::Failed(reason)) => {
+            let reason = of_sinks(reason);
+            tracing::warn!(reason, "committing a checkpoint failed; it is tried again");
+            CommitProgress::Failed(reason)
+        }
+        Err(CommitError::Refused(reason)) => CommitProgress::Refused(of_sinks(reason)),
+    };
+    Done::CheckpointCommitted { number, progress }
+}

@@ -1,0 +1,275 @@
+//! Savepoints: answers requests once they are durable, copies completed checkpoints, and tells people what became of
+//! them.
+//!
+//! Invariant: each caller gets one answer, that of its trigger id.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_gateway::GatewayError;
+use tanist_gateway::savepoints::{self, SavepointError};
+use tanist_ha::blob::CheckpointStorage;
+use tanist_ha::failpoint::failpoint;
+use tanist_ha::retry::Backoff;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::SavepointProgress;
+
+use super::Checkpoints;
+use super::start::may_pass;
+use crate::actor::JobMasterActor;
+use crate::calls::Done;
+use crate::core;
+use crate::core::checkpoints::Event;
+use crate::handle::Reply;
+
+/// Number of attempts to copy a savepoint if the storage can't be reached.
+const COPY_ATTEMPTS: u32 = 5;
+
+/// The requests for savepoints of one job, as this JobMaster has told of them.
+#[derive(Debug, Default)]
+pub(super) struct Savepoints {
+    /// Callers that wait, by trigger id.
+    waiting: BTreeMap<String, Vec<Reply<()>>>,
+    /// The progress that people were told of, by trigger id.
+    told: BTreeMap<String, SavepointProgress>,
+}
+
+impl Savepoints {
+    /// Those of the record that a JobMaster begins with: an earlier one has told of them.
+    pub(super) fn new(record: &pb::JobCheckpoints) -> Savepoints {
+        let mut savepoints = Savepoints::default();
+        savepoints.take_news(record);
+        savepoints
+    }
+
+    /// What has changed since the last call, for people.
+    pub(super) fn take_news(&mut self, record: &pb::JobCheckpoints) -> Vec<String> {
+        let mut news = Vec::new();
+        for request in &record.requests {
+            let progress = request.progress();
+            let before = self.told.get(&request.trigger_id);
+            if before == Some(&progress) {
+                continue;
+            }
+            let is_new = before.is_none();
+            self.told.insert(request.trigger_id.clone(), progress);
+            if is_new {
+                let stops = if request.stops {
+                    ", with which the job stops"
+                } else {
+                    ""
+                };
+                news.push(format!(
+                    "a savepoint below {} was requested{stops}",
+                    request.directory
+                ));
+            }
+            match progress {
+                SavepointProgress::Completed => {
+                    news.push(format!("the savepoint {} is complete", request.outcome));
+                }
+                SavepointProgress::Failed => {
+                    news.push(format!("a savepoint failed: {}", request.outcome));
+                }
+                SavepointProgress::Requested | SavepointProgress::Copying => {}
+            }
+        }
+        if self.told.len() > record.requests.len() {
+            let is_kept = |id: &String| record.requests.iter().any(|it| it.trigger_id == *id);
+            self.told.retain(|id, _| is_kept(id));
+        }
+        news
+    }
+}
+
+/// The requests of a record, for people.
+pub(super) fn summaries(record: &pb::JobCheckpoints) -> Vec<pb::SavepointSummary> {
+    let summary = |request: &pb::SavepointRequest| pb::SavepointSummary {
+        trigger_id: request.trigger_id.clone(),
+        outcome: match request.progress() {
+            SavepointProgress::Requested | SavepointProgress::Copying => {
+                pb::SavepointOutcome::InProgress
+            }
+            SavepointProgress::Completed => pb::SavepointOutcome::Completed,
+            SavepointProgress::Failed => pb::SavepointOutcome::Failed,
+        }
+        .into(),
+        text: request.outcome.clone(),
+        requested_at_ms: request.requested_at_ms,
+        number: request.number,
+        stops: request.stops,
+    };
+    record.requests.iter().map(summary).collect()
+}
+
+impl Checkpoints {
+    /// The job has ended: callers that wait get no savepoint.
+    pub(super) fn refuse_savepoints(&mut self) {
+        let waiting = std::mem::take(&mut self.savepoints.waiting);
+        for reply in waiting.into_values().flatten() {
+            // A caller that is gone needs no answer.
+            let _ = reply.send(Err(GatewayError::Conflict("the job has ended".to_owned())));
+        }
+    }
+}
+
+impl JobMasterActor {
+    /// Takes a request for a savepoint. It is answered once it is durable.
+    pub(crate) fn trigger_savepoint(
+        &mut self,
+        request: pb::TriggerSavepointRequest,
+        reply: Reply<()>,
+    ) {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            let why = match self.seen.0.look(|seen| seen.outcome.is_some()) {
+                true => "the job has ended",
+                false => {
+                    "the job takes no checkpoints, so it has no savepoints: set execution.checkpointing.interval"
+                }
+            };
+            let _ = reply.send(Err(GatewayError::Conflict(why.to_owned())));
+            return;
+        };
+        let waiting = &mut checkpoints.savepoints.waiting;
+        let waiting = waiting.entry(request.trigger_id.clone()).or_default();
+        waiting.retain(|before| !before.is_closed());
+        waiting.push(reply);
+        let at_ms = self.now_ms();
+        self.note_checkpoints(Event::SavepointRequested { request, at_ms });
+    }
+
+    pub(super) fn answer_savepoint(&mut self, trigger_id: &str, answer: Result<(), String>) {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return;
+        };
+        let waiting = checkpoints.savepoints.waiting.remove(trigger_id);
+        for reply in waiting.into_iter().flatten() {
+            let _ = reply.send(answer.clone().map_err(GatewayError::Conflict));
+        }
+    }
+
+    /// Tells what became of requests, once that is durable.
+    pub(super) fn note_savepoints(&mut self) {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return;
+        };
+        let news = checkpoints.savepoints.take_news(checkpoints.core.durable());
+        let news = news.into_iter().map(core::Event::CheckpointNoted);
+        self.exchange.answers.extend(news);
+    }
+
+    pub(super) fn copy_savepoint(&mut self, trigger_id: String, number: u64, directory: &str) {
+        let Some(checkpoints) = &self.checkpoints else {
+            return;
+        };
+        let Some(manifest) = checkpoints.core.manifest(number).cloned() else {
+            let outcome = Err(format!("checkpoint {number} is not there any more"));
+            self.tell_checkpoints(Event::SavepointCopied {
+                trigger_id,
+                outcome,
+            });
+            return;
+        };
+        let path = savepoints::path_of(directory, &self.calls.job.job_id, &trigger_id);
+        let storage = checkpoints.storage.clone();
+        self.io.spawn(copy(trigger_id, path, manifest, storage));
+    }
+}
+
+/// Copies a checkpoint. What can't be reached at present is tried again some times: the sources of a job that stops with
+/// the savepoint are paused meanwhile.
+async fn copy(
+    trigger_id: String,
+    path: String,
+    manifest: Arc<pb::CheckpointManifest>,
+    storage: Option<CheckpointStorage>,
+) -> Done {
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+    let mut attempt = 1;
+    let outcome = loop {
+        match savepoints::write(&path, &manifest, storage.as_ref()).await {
+            Ok(()) => {
+                failpoint("savepoint.copied").await;
+                break Ok(path);
+            }
+            Err(SavepointError::Storage(error)) if attempt < COPY_ATTEMPTS && may_pass(&error) => {
+                tracing::warn!(path, %error, "a savepoint can't be copied; it is tried again");
+                attempt += 1;
+                tokio::time::sleep(backoff.next_delay()).await;
+            }
+            Err(error) => {
+                tracing::warn!(path, %error, "a savepoint can't be copied");
+                break Err(format!("it can't be copied to {path}: {error}"));
+            }
+        }
+    };
+    Done::Checkpoint(Event::SavepointCopied {
+        trigger_id,
+        outcome,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(
+        trigger_id: &str,
+        progress: SavepointProgress,
+        outcome: &str,
+    ) -> pb::SavepointRequest {
+        pb::SavepointRequest {
+            trigger_id: trigger_id.to_owned(),
+            directory: "/savepoints".to_owned(),
+            progress: progress.into(),
+            outcome: outcome.to_owned(),
+            stops: trigger_id == "b",
+            ..pb::SavepointRequest::default()
+        }
+    }
+
+    fn record(requests: &[pb::SavepointRequest]) -> pb::JobCheckpoints {
+        pb::JobCheckpoints {
+            requests: requests.to_vec(),
+            ..pb::JobCheckpoints::default()
+        }
+    }
+
+    #[test]
+    fn each_change_is_told_once_and_what_an_earlier_leader_told_is_not() {
+        use SavepointProgress::{Completed, Copying, Failed, Requested};
+        let first = request("a", Requested, "");
+        let mut savepoints = Savepoints::new(&record(std::slice::from_ref(&first)));
+        let requests = [request("a", Copying, ""), request("b", Requested, "")];
+        let news = savepoints.take_news(&record(&requests));
+        let asked = "a savepoint below /savepoints was requested, with which the job stops";
+        assert_eq!(news, [asked]);
+        assert!(savepoints.take_news(&record(&requests)).is_empty());
+        let requests = [
+            request("a", Completed, "/savepoints/1"),
+            request("b", Failed, "the disk is full"),
+        ];
+        let news = savepoints.take_news(&record(&requests));
+        let ended = [
+            "the savepoint /savepoints/1 is complete",
+            "a savepoint failed: the disk is full",
+        ];
+        assert_eq!(news, ended);
+        assert!(savepoints.take_news(&record(&[])).is_empty());
+        assert!(savepoints.told.is_empty(), "forgotten with the record");
+    }
+
+    #[test]
+    fn a_request_that_is_being_copied_is_in_progress_for_people() {
+        use SavepointProgress::{Completed, Copying};
+        let requests = [request("a", Copying, ""), request("b", Completed, "/s/1")];
+        let [a, b] = summaries(&record(&requests)).try_into().expect("two");
+        assert_eq!(a.outcome(), pb::SavepointOutcome::InProgress);
+        assert_eq!(
+            (b.outcome(), b.text.as_str()),
+            (pb::SavepointOutcome::Completed, "/s/1")
+        );
+        assert!(b.stops && !a.stops);
+    }
+}

@@ -1,0 +1,197 @@
+//! Commits of what checkpoints list through the actor: made from the durable record, repeated when they fail, and what
+//! follows if they can never succeed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::{ExecutionState as S, JobStatus};
+
+use super::checkpoints_tests::{
+    all_saved, execution, retained, running_with, tell, triggered, with_checkpoints,
+};
+use super::scripted::{Fixture, TaskExecutor, wait_until};
+use crate::core::tests::testing::graph_of;
+
+fn file(name: &str) -> pb::CheckpointCommittable {
+    pb::CheckpointCommittable {
+        uid: "out".to_owned(),
+        kind: "file".to_owned(),
+        content: pb::Committable {
+            pending_path: format!("/out/.tanist/{name}"),
+            final_path: format!("/out/{name}"),
+        }
+        .encode_to_vec(),
+    }
+}
+
+/// A graph with a file sink.
+fn to_files() -> pb::JobGraph {
+    let mut graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+    graph.vertices[1].operators = vec![pb::Operator {
+        uid: "out".to_owned(),
+        name: "out".to_owned(),
+        spec: r#"{"type":"file-sink","path":"/out"}"#.to_owned(),
+        output: Vec::new(),
+    }];
+    graph
+}
+
+/// The reports that all tasks have saved a number; the sink has written this file.
+fn saved_with(number: u64, generation: u64, name: &str) -> Vec<pb::CheckpointReport> {
+    let mut saved = all_saved(number, generation);
+    let snapshot = saved[1].snapshot.as_mut().expect("saved");
+    snapshot.committables = vec![file(name)];
+    snapshot.files = vec![format!("/out/.tanist/open-{name}").into_bytes()];
+    saved
+}
+
+/// Completes the next checkpoint, with a file. Returns its number.
+async fn complete(
+    fixture: &Fixture,
+    task_executor: &TaskExecutor,
+    generation: u64,
+    name: &str,
+) -> u64 {
+    let before = retained(&fixture.store).last().copied().unwrap_or_default();
+    wait_until("a trigger", || triggered(task_executor) > before).await;
+    let number = triggered(task_executor);
+    tell(fixture, 1, saved_with(number, generation, name)).await;
+    wait_until("complete", || retained(&fixture.store).contains(&number)).await;
+    number
+}
+
+fn committed(fixture: &Fixture) -> Vec<u64> {
+    let committed = fixture.environment.committed_checkpoints.lock();
+    committed.iter().map(|it| it.0).collect()
+}
+
+async fn to_run() -> (Fixture, Arc<TaskExecutor>) {
+    running_with(with_checkpoints(), to_files()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_checkpoint_lists_is_committed_once_it_is_durable_and_its_mark_is_removed() {
+    let (fixture, task_executor) = to_run().await;
+    let number = complete(&fixture, &task_executor, 1, "a").await;
+    wait_until("committed", || committed(&fixture) == [number]).await;
+    assert_eq!(
+        fixture.environment.committed_checkpoints.lock()[0].1,
+        [file("a")]
+    );
+    let next = complete(&fixture, &task_executor, 1, "b").await;
+    wait_until("committed", || committed(&fixture) == [number, next]).await;
+    let forgotten = || fixture.environment.forgotten_marks.lock().clone();
+    wait_until("forgotten", || forgotten().contains(&number)).await;
+    assert!(fixture.environment.superseded.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_fails_is_told_with_its_sink_and_is_repeated() {
+    let (fixture, task_executor) = to_run().await;
+    *fixture.environment.failing_commits.lock() = 3;
+    let number = complete(&fixture, &task_executor, 1, "a").await;
+    wait_until("one failed", || {
+        *fixture.environment.failing_commits.lock() < 3
+    })
+    .await;
+    let details = fixture.job_master.describe().await.expect("alive");
+    let failure = details.failures.last().expect("noted");
+    let told = format!("checkpoint {number}, sinks out: no space");
+    assert!(failure.cause.contains(&told), "{}", failure.cause);
+    let kinds = details.blocked_reasons.iter().map(pb::BlockedReason::kind);
+    assert!(kinds.eq([pb::BlockedReasonKind::Committing]));
+    wait_until("committed", || committed(&fixture) == [number]).await;
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let details = fixture.job_master.describe().await.expect("alive");
+    assert!(details.blocked_reasons.is_empty() && details.failures.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_can_never_succeed_fails_the_job() {
+    let (fixture, task_executor) = to_run().await;
+    *fixture.environment.is_occupied.lock() = true;
+    complete(&fixture, &task_executor, 1, "a").await;
+    wait_until("canceled", || task_executor.was_called("cancel")).await;
+    let canceled = task_executor.all_become(S::Canceled);
+    fixture.report("tm1", 1, canceled).await;
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Failed);
+    assert!(result.cause.contains("sinks out: /out/part-0 is there"));
+    assert!(committed(&fixture).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancellation_gives_up_what_could_not_be_committed() {
+    let (fixture, task_executor) = to_run().await;
+    *fixture.environment.failing_commits.lock() = u32::MAX;
+    complete(&fixture, &task_executor, 1, "a").await;
+    fixture.job_master.cancel().await.expect("canceled");
+    let canceled = task_executor.all_become(S::Canceled);
+    fixture.report("tm1", 1, canceled).await;
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Canceled);
+    assert!(committed(&fixture).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_job_commits_what_is_durable() {
+    let (fixture, task_executor) = to_run().await;
+    *fixture.environment.failing_commits.lock() = 1;
+    let number = complete(&fixture, &task_executor, 1, "a").await;
+    wait_until("committed", || committed(&fixture) == [number]).await;
+    fixture.job_master.cancel().await.expect("canceled");
+    let canceled = task_executor.all_become(S::Canceled);
+    fixture.report("tm1", 1, canceled).await;
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Canceled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_of_an_earlier_generation_are_removed_except_what_a_retained_manifest_names() {
+    let (fixture, task_executor) = to_run().await;
+    complete(&fixture, &task_executor, 1, "a").await;
+    task_executor.restored.lock().clear();
+    let mut failed = task_executor.reports();
+    for report in &mut failed {
+        report.set_state(S::Failed);
+    }
+    task_executor.running.lock().clear();
+    fixture.report("tm1", 1, failed).await;
+    wait_until("deployed again", || {
+        task_executor.restored.lock().len() == 3
+    })
+    .await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    complete(&fixture, &task_executor, 2, "b").await;
+    let removed = || fixture.environment.superseded.lock().clone();
+    wait_until("removed", || removed().len() == 1).await;
+    let removed = removed().remove(0);
+    let below = removed.below.iter().map(|((vertex, subtask), below)| {
+        let id = execution(1, *subtask, *below);
+        (*vertex == id.vertex_id, *subtask, *below)
+    });
+    assert!(below.eq([(true, 0, 2), (false, 0, 2), (false, 1, 2)]));
+    let kept = ["/out/.tanist/b", "/out/.tanist/open-b"].map(|it| it.as_bytes().to_vec());
+    assert!(removed.kept.iter().eq(&kept), "{:?}", removed.kept);
+    complete(&fixture, &task_executor, 2, "c").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let again = fixture.environment.superseded.lock().len();
+    assert_eq!(again, 1, "no generation has grown");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_takes_checkpoints_if_its_region_does() {
+    let mut graph = to_files();
+    graph.vertices[0].operators = vec![pb::Operator {
+        name: "run".to_owned(),
+        spec: r#"{"type":"exec","command":["cat"]}"#.to_owned(),
+        ..pb::Operator::default()
+    }];
+    let (_fixture, task_executor) = running_with(with_checkpoints(), graph).await;
+    let takes = |task: &pb::TaskDeployment| task.takes_checkpoints;
+    assert!(!task_executor.restored.lock().iter().any(takes));
+    let (_fixture, task_executor) = to_run().await;
+    assert!(task_executor.restored.lock().iter().all(takes));
+}

@@ -1,0 +1,76 @@
+//! Savepoints through the actor: requests that are refused, and a job that begins from one.
+
+use tanist_gateway::GatewayError;
+use tanist_gateway::persistence::{JobStateStore as _, MemoryJobStateStore};
+use tanist_proto::v1 as pb;
+
+use super::checkpoints_tests::{running_with, with_checkpoints};
+use super::scripted::{Fixture, wait_until};
+use crate::JobMasterOptions;
+use crate::core::tests::testing::{graph_of, submitted};
+
+fn request(job_id: &str) -> pb::TriggerSavepointRequest {
+    pb::TriggerSavepointRequest {
+        job_id: job_id.to_owned(),
+        trigger_id: "0123456789abcdef0123456789abcdef".to_owned(),
+        directory: "/savepoints".to_owned(),
+        stop: false,
+    }
+}
+
+fn graph() -> pb::JobGraph {
+    graph_of(&[("a", 1), ("b", 2)], &[(0, 1)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_without_checkpoints_has_no_savepoint_and_says_what_to_set() {
+    let (fixture, _) = running_with(JobMasterOptions::default(), graph()).await;
+    let request = request(&fixture.graph.job_id);
+    let answer = fixture.job_master.trigger_savepoint(request).await;
+    let Err(GatewayError::Conflict(why)) = answer else {
+        panic!("{answer:?}");
+    };
+    assert!(why.contains("execution.checkpointing.interval"), "{why}");
+}
+
+/// The record of a job that begins from a savepoint of another one.
+fn from_savepoint(graph: &pb::JobGraph) -> pb::JobCheckpoints {
+    let manifest = pb::CheckpointManifest {
+        job_id: format!("{:032x}", 9),
+        number: 7,
+        ..pb::CheckpointManifest::default()
+    };
+    let place = pb::stored_manifest::Place::Inline(tanist_proto::manifest::encode(&manifest));
+    pb::JobCheckpoints {
+        job_id: graph.job_id.clone(),
+        next: 8,
+        floor: 8,
+        origin: Some(pb::CheckpointOrigin {
+            number: 7,
+            manifest: Some(pb::StoredManifest { place: Some(place) }),
+            directory: "/savepoints/savepoint-9-1".to_owned(),
+            owned: false,
+        }),
+        ..pb::JobCheckpoints::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_placements_of_a_job_that_begins_from_a_savepoint_name_it() {
+    for options in [with_checkpoints(), JobMasterOptions::default()] {
+        let (graph, store) = (graph(), MemoryJobStateStore::default());
+        let record = from_savepoint(&graph);
+        store.put_checkpoints(&record).await.expect("written");
+        let state = submitted(&graph);
+        let fixture = Fixture::start_with(options, graph, state, store);
+        fixture.register("tm1", 1).await.expect("admitted");
+        wait_until("placed", || {
+            let regions = fixture.stored().regions;
+            regions.iter().any(|it| it.restored_from == 7)
+        })
+        .await;
+        let details = fixture.job_master.describe().await.expect("alive");
+        let checkpoints = details.checkpoints.expect("it has one");
+        assert_eq!(checkpoints.started_from, "/savepoints/savepoint-9-1");
+    }
+}
