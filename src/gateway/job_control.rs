@@ -66,6 +66,11 @@ pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
     /// Completes with the (dirty) result when the job is globally terminal; the JobMaster writes nothing after
     /// that. `None`: it stopped with its term, or failed.
     async fn ended(&self) -> Option<pb::JobResult>;
+    /// After `ended`: the record of the checkpoints that stay after the job, to be written with its result. `None`: none
+    /// stays.
+    fn retained_checkpoints(&self) -> Option<Arc<pb::JobCheckpoints>> {
+        None
+    }
     /// Returns why no JobMaster can be created from the job's records, if this one ended for that reason.
     fn unfit(&self) -> Option<String> {
         None

@@ -434,10 +434,14 @@ impl JobMasterActor {
                 Effect::End(result) => {
                     let (status, cause) = (result.status(), result.cause.as_str());
                     tracing::info!(job = result.job_id, ?status, cause, "job ended");
-                    let result = Arc::from(self.described(result));
+                    let result: Arc<pb::JobResult> = Arc::from(self.described(result));
                     // Nothing of them is written after it.
-                    self.checkpoints = None;
-                    self.seen.0.change(|seen| seen.outcome = Some(result));
+                    let checkpoints = self.checkpoints.take();
+                    let retained = checkpoints.and_then(|it| it.retained_after(result.status()));
+                    self.seen.0.change(|seen| {
+                        seen.retained = retained;
+                        seen.outcome = Some(result);
+                    });
                 }
                 Effect::Deploy {
                     connection,

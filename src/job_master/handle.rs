@@ -37,6 +37,8 @@ pub(super) enum Message {
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub(super) outcome: Option<Arc<pb::JobResult>>,
+    /// What stays of the job's checkpoints after it.
+    pub(super) retained: Option<Arc<pb::JobCheckpoints>>,
     pub(super) reconciled: Option<Adoption>,
     pub(super) begun: Option<u64>,
     /// Why no JobMaster could be built from the records of a job that had one before.
@@ -131,6 +133,13 @@ impl JobMasterHandle {
     /// record).
     pub async fn ended(&self) -> Option<Arc<pb::JobResult>> {
         self.wait_for(|progress| progress.outcome.clone()).await
+    }
+
+    /// After [`JobMasterHandle::ended`]: the record of the checkpoints that stay after the job. `None`: none stays.
+    pub fn retained_checkpoints(&self) -> Option<Arc<pb::JobCheckpoints>> {
+        self.reached
+            .progress
+            .look(|progress| progress.retained.clone())
     }
 
     /// If this JobMaster ended because none could be built from the records of a job that had one before: the

@@ -194,6 +194,10 @@ impl JobMasterControl for Started {
         self.0.ended().await.map(|result| (*result).clone())
     }
 
+    fn retained_checkpoints(&self) -> Option<Arc<pb::JobCheckpoints>> {
+        self.0.retained_checkpoints()
+    }
+
     fn unfit(&self) -> Option<String> {
         self.0.unfit()
     }

@@ -154,6 +154,7 @@ fn checkpoints(options: &CheckpointOptions) -> CheckpointDefaults {
         timeout_ms: millis(options.timeout),
         tolerable_failures: options.tolerable_failures,
         retained: options.retained.get(),
+        ..CheckpointDefaults::default()
     }
 }
 

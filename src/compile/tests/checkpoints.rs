@@ -75,6 +75,7 @@ steps:
         timeout_ms: Some(60_000),
         tolerable_failures: Some(3),
         retained: Some(2),
+        ..v1::CheckpointSettings::default()
     };
     assert_eq!(settings(&graph), Some(expected));
     let uids: Vec<&str> = graph.vertices[0]

@@ -25,6 +25,7 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> v1::CheckpointSettings {
         retained: fields.optional_value("retained", reader, |reader, field, node| {
             reader.u32(&format!("checkpoints.{field}"), node)
         }),
+        retained_on_cancellation: None,
     };
     let _ = fields.optional_value("mode", reader, mode);
     fields.finish("checkpoints", reader);

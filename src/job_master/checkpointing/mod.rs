@@ -82,6 +82,17 @@ impl Checkpoints {
         }
     }
 
+    /// The record of what stays after a job that ends with this status. None: nothing does.
+    pub(super) fn retained_after(&self, status: pb::JobStatus) -> Option<Arc<pb::JobCheckpoints>> {
+        let is_kept = match status {
+            pb::JobStatus::Failed => true,
+            pb::JobStatus::Canceled => self.settings.retained_on_cancellation(),
+            _ => false,
+        };
+        let record = self.core.record_with_result(is_kept);
+        (!record.retained.is_empty()).then(|| Arc::new(record))
+    }
+
     /// Fills in what the tasks of a deployment are restored from. The error: the snapshot is not there.
     fn restore(&mut self, tasks: &mut [pb::TaskDeployment], now_ms: u64) -> Result<(), usize> {
         for task in tasks {

@@ -140,6 +140,9 @@ fn settings(graph: &pb::JobGraph, defaults: &CheckpointDefaults) -> pb::Checkpoi
             .tolerable_failures
             .or(Some(defaults.tolerable_failures.map_or(-1, unlimited))),
         retained: own.retained.or(Some(defaults.retained)),
+        retained_on_cancellation: own
+            .retained_on_cancellation
+            .or(Some(defaults.retained_on_cancellation)),
     }
 }
 

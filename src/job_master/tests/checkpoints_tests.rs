@@ -331,3 +331,50 @@ async fn a_manifest_that_can_not_be_read_ends_no_job_and_names_its_number() {
     let reason = fixture.job_master.unfit().expect("unfit");
     assert!(reason.contains("checkpoint 7"), "{reason}");
 }
+
+/// The numbers of the checkpoints that stay after a job that ends with this status.
+async fn staying_after(options: JobMasterOptions, end: S) -> Vec<u64> {
+    let (fixture, task_executor) = Fixture::running(options).await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    let number = triggered(&task_executor);
+    tell(&fixture, 1, all_saved(number, 1)).await;
+    wait_until("complete", || retained(&fixture.store) == [number]).await;
+    assert!(fixture.job_master.retained_checkpoints().is_none());
+    if end == S::Canceled {
+        fixture.job_master.cancel().await.expect("canceled");
+    }
+    let ended = task_executor.all_become(end);
+    fixture.report("tm1", 1, ended).await;
+    fixture.job_master.ended().await.expect("it ends");
+    let stays = fixture.job_master.retained_checkpoints();
+    if let Some(record) = &stays {
+        assert_eq!(record.floor, record.next, "all else is garbage");
+        assert_eq!(record.retained[0].number, number);
+    }
+    stays.map_or_else(Vec::new, |it| {
+        it.retained.iter().map(|it| it.number).collect()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_newest_checkpoint_stays_after_a_failure_and_if_wanted_after_a_cancellation() {
+    let fails = JobMasterOptions {
+        restart_strategy: RestartStrategy::None,
+        ..with_checkpoints()
+    };
+    assert_eq!(staying_after(fails, S::Failed).await.len(), 1);
+    assert!(
+        staying_after(with_checkpoints(), S::Finished)
+            .await
+            .is_empty()
+    );
+    assert!(
+        staying_after(with_checkpoints(), S::Canceled)
+            .await
+            .is_empty()
+    );
+    let mut retains = with_checkpoints();
+    retains.checkpoints.retained_on_cancellation = true;
+    assert_eq!(staying_after(retains, S::Canceled).await.len(), 1);
+}
