@@ -6,6 +6,7 @@
 pub mod id;
 mod job_status;
 pub mod manifest;
+pub mod pieces;
 pub mod resources;
 
 pub use job_status::JobEnd;

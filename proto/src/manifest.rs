@@ -121,11 +121,13 @@ mod tests {
             positions: vec![pb::SourcePosition {
                 uid: "numbers".to_owned(),
                 position: vec![1, 2, 3],
+                place: None,
             }],
             operators: vec![pb::OperatorState {
                 uid: "count".to_owned(),
                 name: "seen".to_owned(),
                 content: vec![4],
+                place: None,
             }],
             segments: vec![segment("7-2-0123456789abcdef")],
             channels: vec![segment("7-2-fedcba9876543210")],

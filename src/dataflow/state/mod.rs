@@ -139,6 +139,7 @@ impl Snapshot {
         let position = self.position.map(|position| SourcePosition {
             uid: uid(),
             position,
+            place: None,
             request: self.request,
             ended: false,
         });
@@ -150,6 +151,7 @@ impl Snapshot {
                 uid: uid(),
                 name: name.to_owned(),
                 content,
+                place: None,
             });
         subtask.operators.extend(states);
         let segments = self.segments.into_iter().map(|segment| StateSegment {

@@ -46,6 +46,7 @@ fn snapshot(execution: &pb::ExecutionId, number: u64) -> pb::SubtaskSnapshot {
         positions: vec![pb::SourcePosition {
             uid: "u".to_owned(),
             position: format!("{}/{} at {number}", execution.vertex_id, execution.subtask).into(),
+            place: None,
         }],
         ..pb::SubtaskSnapshot::default()
     }

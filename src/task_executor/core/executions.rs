@@ -488,5 +488,6 @@ fn message(
         ages: Vec::new(),
         highest_checkpoint: execution.highest_checkpoint,
         checkpoint_committables: Vec::new(),
+        damaged_state: String::new(),
     }
 }

@@ -1,5 +1,6 @@
 //! Names of objects: `<number>-<generation>-<random>`, and who names them. Pure functions.
 
+use tanist_proto::pieces::{Piece, pieces};
 use tanist_proto::v1 as pb;
 
 /// The number of the checkpoint for which an object was written. None: it is not a name of a checkpoint's object.
@@ -9,10 +10,7 @@ pub(super) fn number_of(object: &str) -> Option<u64> {
 
 /// The objects that the snapshot of a subtask names.
 pub(super) fn named_by_subtask(snapshot: &pb::SubtaskSnapshot) -> impl Iterator<Item = &str> {
-    let segments = snapshot.segments.iter().chain(&snapshot.channels);
-    segments
-        .map(|segment| segment.object.as_str())
-        .filter(|object| !object.is_empty())
+    pieces(snapshot).filter_map(Piece::object)
 }
 
 /// The objects that the snapshot of a region names.
@@ -36,13 +34,7 @@ pub(super) fn manifest_object(stored: Option<&pb::StoredManifest>) -> Option<&st
 /// The size of the state that a manifest names, in bytes.
 pub(super) fn state_size(manifest: &pb::CheckpointManifest) -> u64 {
     let subtasks = manifest.regions.iter().flat_map(|it| &it.subtasks);
-    let size = |subtask: &pb::SubtaskSnapshot| -> u64 {
-        let segments = subtask.segments.iter().chain(&subtask.channels);
-        let operators = subtask.operators.iter().map(|it| it.content.len() as u64);
-        let segments = segments.map(|it| it.length.max(it.content.len() as u64));
-        segments.chain(operators).sum()
-    };
-    subtasks.map(size).sum()
+    subtasks.flat_map(pieces).map(Piece::size).sum()
 }
 
 #[cfg(test)]

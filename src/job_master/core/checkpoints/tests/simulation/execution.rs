@@ -113,11 +113,13 @@ impl Execution {
             positions: vec![pb::SourcePosition {
                 uid: "position".to_owned(),
                 position: self.position.to_le_bytes().to_vec(),
+                place: None,
             }],
             operators: vec![pb::OperatorState {
                 uid: "counts".to_owned(),
                 name: format!("{}/{number}", self.generation),
                 content,
+                place: None,
             }],
             segments: objects
                 .into_iter()
