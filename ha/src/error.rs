@@ -164,6 +164,12 @@ impl Error {
             | Error::Misconfigured(_) => Outcome::Fatal,
         }
     }
+
+    /// Whether the same request may succeed later without a change of the data: also if access is denied, since an
+    /// operator can grant it.
+    pub fn may_pass(&self) -> bool {
+        self.outcome() != Outcome::Fatal || matches!(self, Error::Denied { .. })
+    }
 }
 
 /// The result of talking to a coordination store.

@@ -1,47 +1,288 @@
 //! Savepoints as manifests: what the JobMaster writes, and what the Dispatcher and the command line read.
 //!
-//! A path names the directory of one savepoint: an absolute path, `file:///path` or `s3://bucket/prefix`. Invariant:
-//! the manifest of a savepoint names objects of that directory alone.
+//! A path names the directory of one savepoint: an absolute path, `file:///path` or `s3://bucket/prefix`. Invariants:
+//! the manifest of a savepoint names objects of that directory alone, and lists nothing that is to be committed.
 
-use tanist_ha::blob::CheckpointStorage;
-use tanist_proto::v1::CheckpointManifest;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_ha::Error;
+use tanist_ha::blob::{CheckpointStorage, ObjectRange, SavepointContent};
+use tanist_proto::manifest::{self, ManifestError};
+use tanist_proto::pieces::{Piece, pieces, pieces_mut};
+use tanist_proto::v1::{CheckpointManifest, ObjectPlace, RegionSnapshotKind};
 
 pub use tanist_ha::blob::{SavepointError, SavepointStorage};
+
+type Result<T> = std::result::Result<T, SavepointError>;
 
 /// The path of the savepoint that this request of this job writes below `directory`. A request that is repeated
 /// names the same one.
 pub fn path_of(directory: &str, job_id: &str, trigger_id: &str) -> String {
     let [job, trigger] = [(job_id, 6), (trigger_id, 12)]
         .map(|(id, digits)| id.chars().take(digits).collect::<String>());
-    format!(
-        "{}/savepoint-{job}-{trigger}",
-        directory.trim_end_matches('/')
-    )
+    let directory = directory.trim_end_matches('/');
+    format!("{directory}/savepoint-{job}-{trigger}")
 }
 
-/// Copies a checkpoint into the directory `path`. Repeated, also beside another leader, it writes the same.
-/// `source`: the objects of the job's checkpoints; none is needed if all state stands in the manifest.
+/// Copies a checkpoint, whose output is committed, into the directory `path`. Repeated, also beside another leader, it
+/// writes the same. `source`: the objects of the job's checkpoints; none is needed if all state stands in the manifest.
 pub async fn write(
     path: &str,
     manifest: &CheckpointManifest,
     source: Option<&CheckpointStorage>,
-) -> Result<(), SavepointError> {
-    let _ = (manifest, source);
-    SavepointStorage::open(path).await.map(drop)
+) -> Result<()> {
+    let savepoint = SavepointStorage::open(path).await?;
+    let from_origin =
+        |region: &tanist_proto::v1::RegionSnapshot| region.kind() == RegionSnapshotKind::FromOrigin;
+    if let Some(region) = manifest.regions.iter().position(from_origin) {
+        let number = manifest.number;
+        return Err(refused(format!(
+            "checkpoint {number} can't be copied: region {region} has no snapshot yet"
+        )));
+    }
+    let ranges = ranges_of(manifest);
+    let nowhere;
+    let source = match source {
+        Some(source) => source,
+        None if ranges.is_empty() => {
+            nowhere = no_objects(path).await?;
+            &nowhere
+        }
+        None => {
+            let number = manifest.number;
+            let reason = format!("checkpoint {number} has objects, and there is no blob store");
+            return Err(refused(reason));
+        }
+    };
+    let content = |names: &BTreeMap<String, String>| {
+        let mut copy = manifest.clone();
+        copy.uncommitted.clear();
+        rename_objects(&mut copy, names);
+        manifest::encode(&copy).into()
+    };
+    savepoint.write(source, &ranges, content).await
 }
 
 /// Reads what a savepoint is. Its objects exist; their content is checked when a task reads it.
-pub async fn read(path: &str) -> Result<CheckpointManifest, SavepointError> {
-    SavepointStorage::open(path).await?;
-    Ok(CheckpointManifest::default())
+pub async fn read(path: &str) -> Result<CheckpointManifest> {
+    let savepoint = SavepointStorage::open(path).await?;
+    let content = savepoint.read().await?;
+    decode(&savepoint, &content)
 }
 
 /// Reads and checks all of a savepoint.
-pub async fn verify(path: &str) -> Result<CheckpointManifest, SavepointError> {
-    read(path).await
+pub async fn verify(path: &str) -> Result<CheckpointManifest> {
+    let savepoint = SavepointStorage::open(path).await?;
+    let content = savepoint.verify().await?;
+    decode(&savepoint, &content)
 }
 
 /// Removes a savepoint; refuses what is none. Whether a job still begins from it is for the caller to know.
-pub async fn dispose(path: &str) -> Result<(), SavepointError> {
+pub async fn dispose(path: &str) -> Result<()> {
     SavepointStorage::open(path).await?.dispose().await
+}
+
+/// Removes what was copied for a savepoint that failed, once no process continues it. Leaves a savepoint alone.
+pub async fn discard_half_copy(path: &str) -> Result<()> {
+    SavepointStorage::open(path)
+        .await?
+        .discard_half_copy()
+        .await
+}
+
+fn decode(savepoint: &SavepointStorage, content: &SavepointContent) -> Result<CheckpointManifest> {
+    let damaged = |reason: String| SavepointError::Damaged(savepoint.location(), reason);
+    let manifest = manifest::decode(&content.manifest).map_err(|error| match error {
+        ManifestError::TooNew { found } => {
+            SavepointError::TooNew(savepoint.location(), found, manifest::FORMAT)
+        }
+        ManifestError::Damaged(_) => damaged(error.to_string()),
+    })?;
+    for range in ranges_of(&manifest) {
+        let object = &range.object;
+        let end = range.offset.checked_add(range.length);
+        let Some(size) = content.objects.get(object) else {
+            return Err(damaged(format!(
+                "its manifest names {object}, which it does not list"
+            )));
+        };
+        if end.is_none_or(|end| end > *size) {
+            let reason = format!("its manifest names bytes of {object} beyond its {size}");
+            return Err(damaged(reason));
+        }
+    }
+    Ok(manifest)
+}
+
+/// The objects that a manifest names.
+pub fn objects_of(manifest: &CheckpointManifest) -> BTreeSet<String> {
+    let ranges = ranges_of(manifest).into_iter();
+    ranges.map(|range| range.object).collect()
+}
+
+/// Gives objects other names, in all pieces of state.
+pub fn rename_objects(manifest: &mut CheckpointManifest, names: &BTreeMap<String, String>) {
+    let subtasks = manifest.regions.iter_mut();
+    let subtasks = subtasks.flat_map(|region| &mut region.subtasks);
+    for mut piece in subtasks.flat_map(pieces_mut) {
+        let place = piece.as_ref().place();
+        let renamed = place.and_then(|place| {
+            let object = names.get(&place.object)?.clone();
+            Some(ObjectPlace { object, ..place })
+        });
+        if let Some(renamed) = renamed {
+            piece.set_place(renamed);
+        }
+    }
+}
+
+/// The ranges of objects that a manifest names.
+fn ranges_of(manifest: &CheckpointManifest) -> Vec<ObjectRange> {
+    let subtasks = manifest.regions.iter().flat_map(|region| &region.subtasks);
+    let places = subtasks.flat_map(pieces).filter_map(Piece::place);
+    let range = |place: ObjectPlace| ObjectRange {
+        object: place.object,
+        offset: place.offset,
+        length: place.length,
+        checksum: place.checksum,
+    };
+    places.map(range).collect()
+}
+
+fn refused(reason: String) -> SavepointError {
+    SavepointError::Storage(Error::Misconfigured(reason.into()))
+}
+
+/// A source of which nothing is read.
+async fn no_objects(path: &str) -> Result<CheckpointStorage> {
+    Ok(SavepointStorage::open(path).await?.objects().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use tanist_ha::blob::{BlobOptions, BlobStore, range_checksum};
+    use tanist_ha::keys::Name;
+    use tanist_proto::v1 as pb;
+    use tanist_proto::v1::StateSegment;
+
+    use super::*;
+
+    async fn source(directory: &tempfile::TempDir) -> CheckpointStorage {
+        let url = directory
+            .path()
+            .join("blobs")
+            .to_string_lossy()
+            .into_owned();
+        let options = BlobOptions { url, shared: false };
+        let blobs = BlobStore::open(&options).await.expect("opened");
+        blobs.checkpoints(&Name::new("0a1b").expect("a name"))
+    }
+
+    fn segment(object: &str, content: &[u8]) -> StateSegment {
+        StateSegment {
+            object: object.to_owned(),
+            length: content.len() as u64,
+            checksum: range_checksum(content),
+            ..StateSegment::default()
+        }
+    }
+
+    fn manifest(segments: Vec<StateSegment>) -> CheckpointManifest {
+        CheckpointManifest {
+            number: 7,
+            regions: vec![pb::RegionSnapshot {
+                kind: RegionSnapshotKind::Taken.into(),
+                subtasks: vec![pb::SubtaskSnapshot {
+                    segments,
+                    ..pb::SubtaskSnapshot::default()
+                }],
+                ..pb::RegionSnapshot::default()
+            }],
+            uncommitted: vec![pb::CheckpointCommittable::default()],
+            ..CheckpointManifest::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_savepoint_names_its_own_objects_and_nothing_to_commit() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let source = source(&directory).await;
+        source.put("7-1-aa", "state".into()).await.expect("written");
+        let place = directory.path().join("savepoints");
+        let path = path_of(&place.to_string_lossy(), "0a1b2c3d4e", "0123456789abcdef");
+        assert!(
+            path.ends_with("savepoints/savepoint-0a1b2c-0123456789ab"),
+            "{path}"
+        );
+        let inline = StateSegment {
+            content: b"in place".to_vec(),
+            ..StateSegment::default()
+        };
+        let taken = manifest(vec![segment("7-1-aa", b"state"), inline.clone()]);
+        let without = write(&path, &taken, None).await.expect_err("no blob store");
+        assert!(without.to_string().contains("no blob store"), "{without}");
+        write(&path, &taken, Some(&source)).await.expect("written");
+
+        let read = read(&path).await.expect("read");
+        assert_eq!(verify(&path).await.expect("whole"), read);
+        let object = read.regions[0].subtasks[0].segments[0].object.clone();
+        let mut expected = manifest(vec![segment(&object, b"state"), inline]);
+        expected.uncommitted.clear();
+        assert_eq!(read, expected);
+        let savepoint = SavepointStorage::open(&path).await.expect("opened");
+        let state = savepoint.objects().get(&object).await.expect("read");
+        assert_eq!(state, "state");
+        dispose(&path).await.expect("disposed");
+        assert!(super::read(&path).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn without_objects_a_savepoint_needs_no_blob_store() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("one").to_string_lossy().into_owned();
+        let taken = manifest(Vec::new());
+        write(&path, &taken, None).await.expect("written");
+        assert_eq!(verify(&path).await.expect("whole").number, 7);
+    }
+
+    #[tokio::test]
+    async fn a_checkpoint_without_a_snapshot_of_each_region_is_not_copied() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("one").to_string_lossy().into_owned();
+        let mut taken = manifest(Vec::new());
+        taken.regions[0].kind = RegionSnapshotKind::FromOrigin.into();
+        let error = write(&path, &taken, None).await.expect_err("no snapshot");
+        assert!(
+            error.to_string().contains("region 0 has no snapshot"),
+            "{error}"
+        );
+        assert!(!directory.path().join("one").exists());
+    }
+
+    #[tokio::test]
+    async fn a_manifest_that_names_what_is_not_listed_is_damaged() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let source = source(&directory).await;
+        source.put("7-1-aa", "state".into()).await.expect("written");
+        for (object, what) in [("7-1-bb", "does not list"), ("", "beyond its 5")] {
+            let path = directory.path().join("one").to_string_lossy().into_owned();
+            let savepoint = SavepointStorage::open(&path).await.expect("opened");
+            let ranges = ranges_of(&manifest(vec![segment("7-1-aa", b"state")]));
+            let content = |names: &BTreeMap<String, String>| {
+                let object = match object {
+                    "" => &names["7-1-aa"],
+                    object => object,
+                };
+                let longer = segment(object, b"longer state");
+                manifest::encode(&manifest(vec![longer])).into()
+            };
+            savepoint
+                .write(&source, &ranges, content)
+                .await
+                .expect("written");
+            let error = read(&path).await.expect_err("damaged").to_string();
+            assert!(error.contains(what), "{error}");
+            dispose(&path).await.expect("disposed");
+        }
+    }
 }

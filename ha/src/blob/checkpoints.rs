@@ -17,7 +17,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt as _, PutPayload};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{BlobStore, STORE, failure};
+use super::{BlobStore, METADATA, STORE, failure};
 use crate::error::{Error, Result};
 use crate::keys::Name;
 
@@ -50,8 +50,10 @@ pub struct ObjectRange {
 #[derive(Debug, Clone)]
 pub struct CheckpointStorage {
     blobs: BlobStore,
-    /// The job's directory, below the place of the store.
+    /// The directory of the objects, below the place of the store; empty: the place itself.
     directory: String,
+    /// What is in the place as long as the storage is there.
+    witness: &'static str,
 }
 
 impl BlobStore {
@@ -60,6 +62,28 @@ impl BlobStore {
         CheckpointStorage {
             directory: format!("{DIRECTORY}/{}/{job}", self.tag.as_str()),
             blobs: self.clone(),
+            witness: DIRECTORY,
+        }
+    }
+
+    /// The jobs of this cluster that have a directory for checkpoints, in order.
+    pub async fn jobs_with_checkpoints(&self) -> Result<Vec<Name>> {
+        let prefix = Path::from(format!("{DIRECTORY}/{}", self.tag.as_str()));
+        let listed = self.objects.list_with_delimiter(Some(&prefix)).await;
+        let directories = listed.map_err(failure)?.common_prefixes.into_iter();
+        let mut jobs: Vec<Name> = directories
+            .filter_map(|path| Name::new(path.filename()?).ok())
+            .collect();
+        jobs.sort();
+        Ok(jobs)
+    }
+
+    /// The objects of the savepoint that this store is opened at.
+    pub(super) fn savepoint(&self) -> CheckpointStorage {
+        CheckpointStorage {
+            directory: String::new(),
+            blobs: self.clone(),
+            witness: METADATA,
         }
     }
 }
@@ -67,7 +91,10 @@ impl BlobStore {
 impl CheckpointStorage {
     /// Where the objects are, for people.
     pub fn location(&self) -> String {
-        format!("{}/{}", self.blobs.location, self.directory)
+        match self.directory.as_str() {
+            "" => self.blobs.location.clone(),
+            directory => format!("{}/{directory}", self.blobs.location),
+        }
     }
 
     /// Stores an object under a name that was never used. After an error it may exist.
@@ -81,17 +108,8 @@ impl CheckpointStorage {
         object: &str,
         parts: impl IntoIterator<Item = Bytes>,
     ) -> Result<()> {
-        self.blobs.check_marker().await?;
-        let path = self.path(object)?;
         let content = PutPayload::from_iter(parts);
-        let put = self.blobs.objects.put(&path, content).await;
-        put.map_err(failure)?;
-        // If the storage was unmounted meanwhile, the object is in the mount point.
-        if let Err(error) = self.blobs.check_marker().await {
-            let _it_may_be_gone = self.blobs.objects.delete(&path).await;
-            return Err(error);
-        }
-        Ok(())
+        self.blobs.put_at(&self.path(object)?, content).await
     }
 
     /// Reads an object whole; `Corrupt` if it is missing.
@@ -126,24 +144,43 @@ impl CheckpointStorage {
     }
 
     /// The bytes of a range; `None` if the object is shorter.
-    async fn read(&self, object: &str, range: Range<u64>) -> Result<Option<Bytes>> {
+    pub(super) async fn read(&self, object: &str, range: Range<u64>) -> Result<Option<Bytes>> {
+        if range.is_empty() {
+            let size = self.size_of(object).await?;
+            return Ok((size >= range.end).then(Bytes::new));
+        }
         let path = self.path(object)?;
-        // Not every store says in its error that a range is too long.
-        let size = match self.blobs.objects.head(&path).await {
-            Ok(meta) => meta.size,
-            Err(error) => return Err(self.unread(object, error).await),
+        let length = range.end - range.start;
+        let reading = self.blobs.objects.get_range(&path, range.clone());
+        let error = match reading.await {
+            Ok(bytes) if bytes.len() as u64 == length => return Ok(Some(bytes)),
+            Ok(_) => return Ok(None),
+            Err(error) => error,
         };
-        if size < range.end {
+        // Not every store says in its error that a range is too long.
+        let is_there = !matches!(error, object_store::Error::NotFound { .. });
+        if is_there && self.size_of(object).await? < range.end {
             return Ok(None);
         }
-        if range.is_empty() {
-            return Ok(Some(Bytes::new()));
-        }
-        let length = range.end - range.start;
-        match self.blobs.objects.get_range(&path, range).await {
-            Ok(bytes) if bytes.len() as u64 == length => Ok(Some(bytes)),
-            Ok(_) => Ok(None),
+        Err(self.unread(object, error).await)
+    }
+
+    /// The size of an object in bytes; `Corrupt` if it is missing.
+    pub(super) async fn size_of(&self, object: &str) -> Result<u64> {
+        match self.blobs.objects.head(&self.path(object)?).await {
+            Ok(meta) => Ok(meta.size),
             Err(error) => Err(self.unread(object, error).await),
+        }
+    }
+
+    /// Copies an object of another job of the same store, under a name that was never used; `Corrupt` if it is missing.
+    /// The storage copies it: no bytes are read, so none are checked. After an error the copy may exist.
+    pub async fn copy(&self, from: &CheckpointStorage, object: &str, name: &str) -> Result<()> {
+        self.blobs.check_marker().await?;
+        let (source, target) = (from.path(object)?, self.path(name)?);
+        match self.blobs.objects.copy(&source, &target).await {
+            Ok(()) => self.blobs.check_marker().await,
+            Err(error) => Err(from.unread(object, error).await),
         }
     }
 
@@ -162,11 +199,7 @@ impl CheckpointStorage {
 
     /// Removes an object. Does nothing if it does not exist.
     pub async fn remove(&self, object: &str) -> Result<()> {
-        self.blobs.check_before_deletion().await?;
-        match self.blobs.objects.delete(&self.path(object)?).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(failure(error)),
-        }
+        self.blobs.delete_at(&self.path(object)?).await
     }
 
     /// Removes the job's directory with what killed processes left unfinished, unless an object is in it.
@@ -183,7 +216,7 @@ impl CheckpointStorage {
         })
     }
 
-    fn path(&self, object: &str) -> Result<Path> {
+    pub(super) fn path(&self, object: &str) -> Result<Path> {
         let name =
             Name::new(object).map_err(|error| self.corrupt(object, format!("as name: {error}")))?;
         Ok(Path::from(format!("{}/{name}", self.directory)))
@@ -195,26 +228,24 @@ impl CheckpointStorage {
         root.map(|root| root.join(&self.directory))
     }
 
-    fn corrupt(&self, object: &str, reason: String) -> Error {
+    pub(super) fn corrupt(&self, object: &str, reason: String) -> Error {
         Error::Corrupt {
             key: format!("the object {object} in {}", self.location()),
             reason,
         }
     }
 
-    /// Converts the error of a read. A directory without any checkpoint is one that is not mounted: nothing says that
-    /// the object is missing from the storage.
+    /// Converts the error of a read. A directory without its witness is one that is not mounted: nothing says that the
+    /// object is missing from the storage.
     async fn unread(&self, object: &str, error: object_store::Error) -> Error {
         if matches!(error, object_store::Error::NotFound { .. })
             && let Some(root) = &self.blobs.directory
-            && !root.join(DIRECTORY).is_dir()
+            && !root.join(self.witness).exists()
         {
+            let (place, witness) = (&self.blobs.location, self.witness);
             return Error::Unavailable {
                 store: STORE,
-                reason: format!(
-                    "{} has no directory {DIRECTORY}: is it mounted?",
-                    self.blobs.location
-                ),
+                reason: format!("{place} has no {witness}: is it mounted?"),
             };
         }
         let Ok(name) = Name::new(object) else {

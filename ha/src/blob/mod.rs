@@ -10,6 +10,8 @@ mod marker;
 pub mod missing;
 mod name;
 mod s3;
+mod savepoint_copy;
+mod savepoint_metadata;
 mod savepoints;
 mod upload;
 mod user_objects;
@@ -26,7 +28,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
-use object_store::{ObjectStore, ObjectStoreExt as _};
+use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -49,7 +51,7 @@ const STORE: &str = "the blob store";
 const URL_HELP: &str = "use an absolute path, file:///path or s3://bucket/prefix";
 
 /// The SHA-256 of an object; 64 hexadecimal digits as text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Checksum([u8; 32]);
 
@@ -265,17 +267,18 @@ impl BlobStore {
         Ok(BlobPointer { name, size, sha256 })
     }
 
+    async fn put_guarded(&self, name: &Name, bytes: Bytes) -> Result<()> {
+        self.put_at(&Path::from(name.as_str()), bytes).await
+    }
+
     /// Writes an object if the marker allows it. Checks the marker again afterwards: if the storage was
     /// unmounted meanwhile, the object went into the mount point and would be lost.
-    async fn put_guarded(&self, name: &Name, bytes: Bytes) -> Result<()> {
+    async fn put_at(&self, path: &Path, content: impl Into<PutPayload>) -> Result<()> {
         self.check_marker().await?;
-        let path = Path::from(name.as_str());
-        self.objects
-            .put(&path, bytes.into())
-            .await
-            .map_err(failure)?;
+        let put = self.objects.put(path, content.into()).await;
+        put.map_err(failure)?;
         if let Err(error) = self.check_marker().await {
-            let _it_may_be_gone = self.objects.delete(&path).await;
+            let _it_may_be_gone = self.objects.delete(path).await;
             return Err(error);
         }
         Ok(())
@@ -368,8 +371,12 @@ impl BlobStore {
 
     /// Deletes an object. Does nothing if it does not exist.
     pub async fn delete(&self, name: &Name) -> Result<()> {
+        self.delete_at(&Path::from(name.as_str())).await
+    }
+
+    async fn delete_at(&self, path: &Path) -> Result<()> {
         self.check_before_deletion().await?;
-        match self.objects.delete(&Path::from(name.as_str())).await {
+        match self.objects.delete(path).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(failure(error)),
         }

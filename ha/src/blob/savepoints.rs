@@ -9,15 +9,26 @@
 //! object's name is the checksum of its bytes, so a copy that is repeated writes what is there already. A savepoint
 //! that is missing or damaged is told from one that can't be read at present.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path as FilePath;
 
 use bytes::Bytes;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use object_store::ObjectStoreExt as _;
+use object_store::path::Path;
 
-use super::{CheckpointStorage, ObjectRange};
+use super::savepoint_copy::{Sizes, checksum_of, copy_all};
+use super::savepoint_metadata::{self as metadata, Unread};
+use super::{BlobOptions, BlobStore, CheckpointStorage, Checksum, ObjectRange, STORE, failure};
 use crate::error::Error;
+use crate::own_directory;
 
 /// The file that makes a directory a savepoint.
 pub const METADATA: &str = "_metadata";
+/// What `_metadata` becomes when the removal of a savepoint begins.
+const REMOVED: &str = "_removed";
+/// Objects that are read or removed at the same time.
+const AT_ONCE: usize = 8;
 
 /// Why a savepoint can't be written, read or removed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -46,6 +57,15 @@ pub enum SavepointError {
     Storage(#[from] Error),
 }
 
+impl SavepointError {
+    /// Whether the same request may succeed later; see [`Error::may_pass`].
+    pub fn may_pass(&self) -> bool {
+        matches!(self, SavepointError::Storage(error) if error.may_pass())
+    }
+}
+
+type Result<T> = std::result::Result<T, SavepointError>;
+
 /// What a savepoint holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavepointContent {
@@ -58,15 +78,25 @@ pub struct SavepointContent {
 /// The directory of one savepoint. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct SavepointStorage {
+    blobs: BlobStore,
     objects: CheckpointStorage,
+    sizes: Sizes,
 }
 
 impl SavepointStorage {
     /// Names the directory of a savepoint: an absolute path, `file:///path` or `s3://bucket/prefix`. Creates nothing,
-    /// and does not look whether it exists.
-    pub async fn open(directory: &str) -> Result<SavepointStorage, SavepointError> {
-        let _ = directory;
-        Err(unfinished())
+    /// and does not look whether it exists. A directory that other users may change is refused.
+    pub async fn open(directory: &str) -> Result<SavepointStorage> {
+        let options = BlobOptions {
+            url: directory.to_owned(),
+            shared: true,
+        };
+        let blobs = BlobStore::open(&options).await?;
+        Ok(SavepointStorage {
+            objects: blobs.savepoint(),
+            blobs,
+            sizes: Sizes::default(),
+        })
     }
 
     /// Where it is, for people.
@@ -86,30 +116,249 @@ impl SavepointStorage {
         source: &CheckpointStorage,
         ranges: &[ObjectRange],
         manifest: impl FnOnce(&BTreeMap<String, String>) -> Bytes + Send,
-    ) -> Result<(), SavepointError> {
-        let _ = (source, ranges, manifest);
-        Err(unfinished())
+    ) -> Result<()> {
+        self.make_directory().await?;
+        let copied = copy_all(source, ranges, &self.blobs, self.sizes).await?;
+        let sizes = copied.values().map(|copy| (copy.sha256, copy.size));
+        let names = copied.iter();
+        let names = names.map(|(object, copy)| (object.clone(), copy.sha256.to_string()));
+        let bytes = metadata::encode(&sizes.collect(), &manifest(&names.collect()));
+        match self.get(METADATA).await? {
+            Some(found) if found == bytes => Ok(()),
+            Some(_) => Err(self.not_savepoint("another savepoint is there")),
+            None => Ok(self.blobs.put_at(&Path::from(METADATA), bytes).await?),
+        }
     }
 
     /// Reads and checks `_metadata`, and that its objects are there. Does not read them.
-    pub async fn read(&self) -> Result<SavepointContent, SavepointError> {
-        Err(unfinished())
+    pub async fn read(&self) -> Result<SavepointContent> {
+        let bytes = self.get(METADATA).await?;
+        let Some(bytes) = bytes else {
+            return Err(self.without_metadata().await);
+        };
+        let content = self.decode(&bytes)?;
+        let found = self.list().await?;
+        for (object, size) in &content.objects {
+            match found.get(object) {
+                Some(found) if found == size => {}
+                Some(found) => {
+                    let reason = format!("its object {object} has {found} bytes instead of {size}");
+                    return Err(self.damaged(reason));
+                }
+                None => return Err(self.damaged(format!("its object {object} is missing"))),
+            }
+        }
+        Ok(content)
     }
 
     /// Reads everything, and checks it against the names of the objects.
-    pub async fn verify(&self) -> Result<SavepointContent, SavepointError> {
-        Err(unfinished())
+    pub async fn verify(&self) -> Result<SavepointContent> {
+        let content = self.read().await?;
+        let checks: Vec<_> = content.objects.iter().collect();
+        let checks = checks.into_iter().map(|(object, size)| async move {
+            let sum = checksum_of(&self.objects, object, *size).await;
+            match sum {
+                Ok(sum) if sum.to_string() == *object => Ok(()),
+                Ok(_) => Err(self.damaged(format!("the checksum of its object {object} differs"))),
+                Err(Error::Corrupt { reason, .. }) => {
+                    Err(self.damaged(format!("its object {object}: {reason}")))
+                }
+                Err(error) => Err(error.into()),
+            }
+        });
+        let checks: Vec<_> = checks.collect();
+        let checks = stream::iter(checks).buffer_unordered(AT_ONCE);
+        checks.try_collect::<()>().await?;
+        Ok(content)
     }
 
     /// Removes the savepoint: `_metadata` first, then its objects, then the directory if nothing else is in it.
-    /// Refuses what is not a savepoint.
-    pub async fn dispose(&self) -> Result<(), SavepointError> {
-        Err(unfinished())
+    /// Refuses what is not a savepoint. A removal that was interrupted is continued.
+    pub async fn dispose(&self) -> Result<()> {
+        let [whole, removed] = [self.get(METADATA).await?, self.get(REMOVED).await?];
+        let content = match (whole, removed) {
+            (Some(bytes), _) => {
+                let content = self.decode(&bytes)?;
+                self.blobs.put_at(&Path::from(REMOVED), bytes).await?;
+                self.remove([METADATA]).await?;
+                content
+            }
+            (None, Some(bytes)) => self.decode(&bytes)?,
+            (None, None) => return Err(self.without_metadata().await),
+        };
+        self.remove(content.objects.keys().map(String::as_str))
+            .await?;
+        self.remove([REMOVED]).await?;
+        self.remove_directory().await
+    }
+
+    /// Removes the objects of a copy that was never finished, and that no process continues. Does nothing if a savepoint is
+    /// there.
+    pub async fn discard_half_copy(&self) -> Result<()> {
+        if self.get(METADATA).await?.is_some() || self.get(REMOVED).await?.is_some() {
+            return Ok(());
+        }
+        let names = self.list().await?.into_keys();
+        let objects: BTreeSet<String> = names.filter(|name| is_object(name)).collect();
+        self.remove(objects.iter().map(String::as_str)).await?;
+        self.remove_directory().await
+    }
+
+    fn decode(&self, bytes: &Bytes) -> Result<SavepointContent> {
+        match metadata::decode(bytes) {
+            Ok((objects, manifest)) => Ok(SavepointContent { manifest, objects }),
+            Err(Unread::Damaged(reason)) => Err(self.damaged(reason)),
+            Err(Unread::TooNew(found)) => Err(SavepointError::TooNew(
+                self.location(),
+                found,
+                metadata::FORMAT,
+            )),
+        }
+    }
+
+    /// Reads a file; `None` if it does not exist.
+    async fn get(&self, name: &str) -> Result<Option<Bytes>> {
+        match self.blobs.objects.get(&Path::from(name)).await {
+            Ok(found) => Ok(Some(found.bytes().await.map_err(failure)?)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(_)
+                if self
+                    .blobs
+                    .directory
+                    .as_deref()
+                    .is_some_and(FilePath::is_file) =>
+            {
+                Err(self.not_savepoint("it is a file"))
+            }
+            Err(error) => Err(failure(error).into()),
+        }
+    }
+
+    /// The names of the files, with their sizes in bytes.
+    async fn list(&self) -> Result<BTreeMap<String, u64>> {
+        let listed = self.blobs.objects.list_with_delimiter(None).await;
+        let listed = listed.map_err(failure)?.objects.into_iter();
+        let file = |meta: object_store::ObjectMeta| {
+            Some((meta.location.filename()?.to_owned(), meta.size))
+        };
+        Ok(listed.filter_map(file).collect())
+    }
+
+    /// What is there, if it is no savepoint.
+    async fn without_metadata(&self) -> SavepointError {
+        match self.get(REMOVED).await {
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                return self.not_savepoint("its removal has begun: dispose of it again to end it");
+            }
+            Err(error) => return error,
+        }
+        if self
+            .blobs
+            .directory
+            .as_deref()
+            .is_some_and(|it| !it.exists())
+        {
+            return SavepointError::Missing(self.location());
+        }
+        let names = match self.list().await {
+            Ok(files) => files.into_keys(),
+            Err(error) => return error,
+        };
+        let names: Vec<String> = names.collect();
+        match names.iter().any(|name| is_object(name)) {
+            true => SavepointError::HalfCopied(self.location()),
+            false if !names.is_empty() => {
+                self.not_savepoint(&format!("it has no {METADATA}, and other files are in it"))
+            }
+            false if self.blobs.directory.is_some() => self.not_savepoint("it is empty"),
+            false => SavepointError::Missing(self.location()),
+        }
+    }
+
+    async fn remove<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+        let removals = names.into_iter().map(|name| {
+            let path = Path::from(name);
+            async move { self.blobs.delete_at(&path).await }
+        });
+        let removals: Vec<_> = removals.collect();
+        let removals = stream::iter(removals).buffer_unordered(AT_ONCE);
+        Ok(removals.try_collect::<()>().await?)
+    }
+
+    async fn make_directory(&self) -> Result<()> {
+        let Some(directory) = self.blobs.directory.clone() else {
+            return Ok(());
+        };
+        let making = blocking(move || make_durably(&directory)).await;
+        making.map_err(|error| self.blobs.unusable(&error).into())
+    }
+
+    async fn remove_directory(&self) -> Result<()> {
+        let Some(directory) = self.blobs.directory.clone() else {
+            return Ok(());
+        };
+        let removing = blocking(move || remove_without_files(&directory)).await;
+        Ok(removing.map_err(|error| Error::Unavailable {
+            store: STORE,
+            reason: error.to_string(),
+        })?)
+    }
+
+    fn damaged(&self, reason: String) -> SavepointError {
+        SavepointError::Damaged(self.location(), reason)
+    }
+
+    fn not_savepoint(&self, reason: &str) -> SavepointError {
+        SavepointError::NotSavepoint(self.location(), reason.to_owned())
     }
 }
 
-fn unfinished() -> SavepointError {
-    SavepointError::Storage(Error::Misconfigured(
-        "savepoints can't be stored yet".into(),
-    ))
+fn is_object(name: &str) -> bool {
+    name.parse::<Checksum>().is_ok()
 }
+
+async fn blocking(
+    work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> std::io::Result<()> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(std::io::Error::other).flatten()
+}
+
+/// Creates a directory with its parents, which survive a loss of power as its files do.
+fn make_durably(directory: &FilePath) -> std::io::Result<()> {
+    let parents = directory.ancestors().skip(1);
+    let missing: Vec<&FilePath> = parents.take_while(|it| !it.exists()).collect();
+    own_directory::make(directory)?;
+    let first_existing = missing.last().unwrap_or(&directory).parent();
+    for parent in missing.iter().copied().chain(first_existing) {
+        std::fs::File::open(parent)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Removes a directory in which there are at most unfinished files of objects, `<object>#<number>`.
+fn remove_without_files(directory: &FilePath) -> std::io::Result<()> {
+    use std::io::ErrorKind::{DirectoryNotEmpty, NotFound};
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries.collect::<std::io::Result<Vec<_>>>()?,
+        Err(error) if error.kind() == NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let is_unfinished = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        let parts = name.to_str().and_then(|name| name.split_once('#'));
+        parts.is_some_and(|(object, _)| is_object(object) || [METADATA, REMOVED].contains(&object))
+    };
+    for entry in entries.iter().filter(|entry| is_unfinished(entry)) {
+        std::fs::remove_file(entry.path())?;
+    }
+    match std::fs::remove_dir(directory) {
+        Err(error) if [DirectoryNotEmpty, NotFound].contains(&error.kind()) => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+#[path = "savepoints_tests.rs"]
+mod tests;

@@ -1,0 +1,242 @@
+//! Copies the objects of a checkpoint into the directory of a savepoint, each under the SHA-256 of its bytes.
+//!
+//! Invariants: what is written under a name has that checksum, and each named range of it was read as it was written.
+//! Memory is bounded: a small object is read once, a larger one twice, in pieces, first for its checksum.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use object_store::path::Path;
+use object_store::{MultipartUpload, ObjectStoreExt as _};
+use sha2::{Digest as _, Sha256};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{BlobStore, CheckpointStorage, Checksum, ObjectRange, STORE, failure};
+use crate::error::{Error, Result};
+use crate::failpoint::failpoint;
+
+/// The size of an object that is held in memory.
+const SMALL: u64 = 16 << 20;
+/// The size of a piece of a larger one.
+const PIECE: u64 = 8 << 20;
+/// Maximum number of pieces that a store takes.
+const MOST_PIECES: u64 = 9_000;
+/// Objects that are copied at the same time.
+const AT_ONCE: usize = 4;
+
+/// An object of a savepoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Copied {
+    pub(super) sha256: Checksum,
+    pub(super) size: u64,
+}
+
+/// Sizes that tests make smaller.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) small: u64,
+    pub(super) piece: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes {
+            small: SMALL,
+            piece: PIECE,
+        }
+    }
+}
+
+/// Copies every object that has one of `ranges`. Returns the copies by the names of the objects.
+pub(super) async fn copy_all(
+    source: &CheckpointStorage,
+    ranges: &[ObjectRange],
+    target: &BlobStore,
+    sizes: Sizes,
+) -> Result<BTreeMap<String, Copied>> {
+    let mut of_objects: BTreeMap<&str, Vec<&ObjectRange>> = BTreeMap::new();
+    for range in ranges {
+        of_objects.entry(&range.object).or_default().push(range);
+    }
+    let copies = of_objects.into_iter().map(|(object, mut ranges)| {
+        ranges.sort_by_key(|range| (range.offset, range.length, range.checksum));
+        ranges.dedup();
+        let copy = Copy {
+            source,
+            object,
+            target,
+            sizes,
+        };
+        async move { Ok((object.to_owned(), copy.run(ranges).await?)) }
+    });
+    // Collected first: the closures borrow.
+    let copies: Vec<_> = copies.collect();
+    let copies = stream::iter(copies).buffer_unordered(AT_ONCE);
+    copies.try_collect().await
+}
+
+/// Calculates the checksum of an object in pieces.
+pub(super) async fn checksum_of(
+    source: &CheckpointStorage,
+    object: &str,
+    size: u64,
+) -> Result<Checksum> {
+    let mut sums = Sums::new(Vec::new());
+    for piece in pieces(size, PIECE) {
+        let bytes = read(source, object, piece).await?;
+        sums = sums.with(bytes).await?;
+    }
+    Ok(sums.finish().0)
+}
+
+struct Copy<'a> {
+    source: &'a CheckpointStorage,
+    object: &'a str,
+    target: &'a BlobStore,
+    sizes: Sizes,
+}
+
+impl Copy<'_> {
+    async fn run(&self, ranges: Vec<&ObjectRange>) -> Result<Copied> {
+        let size = self.source.size_of(self.object).await?;
+        if let Some(range) = ranges.iter().find(|range| !fits(range, size)) {
+            let (offset, length) = (range.offset, range.length);
+            let reason = format!("it has {size} bytes, and no {length} from {offset} on");
+            return Err(self.source.corrupt(self.object, reason));
+        }
+        let mut sums = Sums::new(ranges.into_iter().cloned().collect());
+        let mut whole = None;
+        let piece = match size <= self.sizes.small {
+            true => size.max(1),
+            false => self.sizes.piece.max(size / MOST_PIECES),
+        };
+        for range in pieces(size, piece) {
+            let bytes = read(self.source, self.object, range).await?;
+            whole = (size <= self.sizes.small).then(|| bytes.clone());
+            sums = sums.with(bytes).await?;
+        }
+        let (sha256, different) = sums.finish();
+        if let Some(range) = different {
+            let (offset, length) = (range.offset, range.length);
+            let reason = format!("{length} bytes from {offset} on are not those that were written");
+            return Err(self.source.corrupt(self.object, reason));
+        }
+        let copied = Copied { sha256, size };
+        let path = Path::from(sha256.to_string());
+        // An earlier copy may have written it, or another object may have the same bytes.
+        let is_there = match self.target.objects.head(&path).await {
+            Ok(meta) => meta.size == size,
+            Err(object_store::Error::NotFound { .. }) => false,
+            Err(error) => return Err(failure(error)),
+        };
+        if !is_there {
+            match (size, whole) {
+                (0, _) => self.target.put_at(&path, Bytes::new()).await?,
+                (_, Some(bytes)) => self.target.put_at(&path, bytes).await?,
+                (_, None) => self.put_in_pieces(&path, copied, piece).await?,
+            }
+        }
+        failpoint("savepoint.some-copied").await;
+        Ok(copied)
+    }
+
+    async fn put_in_pieces(&self, path: &Path, copied: Copied, piece: u64) -> Result<()> {
+        let upload = self.target.objects.put_multipart(path).await;
+        let mut upload = upload.map_err(failure)?;
+        let written = self.put_pieces(&mut *upload, copied, piece).await;
+        if written.is_err() {
+            let _it_stays_unfinished = upload.abort().await;
+            return written;
+        }
+        upload.complete().await.map(drop).map_err(failure)
+    }
+
+    async fn put_pieces(
+        &self,
+        upload: &mut dyn MultipartUpload,
+        copied: Copied,
+        piece: u64,
+    ) -> Result<()> {
+        let mut sums = Sums::new(Vec::new());
+        for range in pieces(copied.size, piece) {
+            let bytes = read(self.source, self.object, range).await?;
+            sums = sums.with(bytes.clone()).await?;
+            upload.put_part(bytes.into()).await.map_err(failure)?;
+        }
+        if sums.finish().0 == copied.sha256 {
+            return Ok(());
+        }
+        let reason = "its bytes changed while it was copied".to_owned();
+        Err(self.source.corrupt(self.object, reason))
+    }
+}
+
+fn fits(range: &ObjectRange, size: u64) -> bool {
+    let end = range.offset.checked_add(range.length);
+    end.is_some_and(|end| end <= size)
+}
+
+/// The ranges of the pieces of an object of this size.
+fn pieces(size: u64, piece: u64) -> impl Iterator<Item = Range<u64>> {
+    let starts = (0..size.div_ceil(piece)).map(move |number| number * piece);
+    starts.map(move |start| start..size.min(start + piece))
+}
+
+async fn read(source: &CheckpointStorage, object: &str, range: Range<u64>) -> Result<Bytes> {
+    let end = range.end;
+    let bytes = source.read(object, range).await?;
+    bytes.ok_or_else(|| source.corrupt(object, format!("it ends before byte {end}")))
+}
+
+/// The checksum of an object, and those of its ranges, as far as it was read.
+struct Sums {
+    whole: Sha256,
+    /// Ordered by offset.
+    ranges: Vec<(ObjectRange, Xxh3)>,
+    at: u64,
+}
+
+impl Sums {
+    fn new(ranges: Vec<ObjectRange>) -> Sums {
+        let ranges = ranges.into_iter().map(|range| (range, Xxh3::new()));
+        Sums {
+            whole: Sha256::new(),
+            ranges: ranges.collect(),
+            at: 0,
+        }
+    }
+
+    /// Adds the next bytes, on a blocking thread: a large object would delay the runtime.
+    async fn with(mut self, bytes: Bytes) -> Result<Sums> {
+        let adding = tokio::task::spawn_blocking(move || {
+            self.add(&bytes);
+            self
+        });
+        adding.await.map_err(|error| Error::Unavailable {
+            store: STORE,
+            reason: error.to_string(),
+        })
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        self.whole.update(bytes);
+        let start = self.at;
+        self.at += bytes.len() as u64;
+        for (range, sum) in &mut self.ranges {
+            let from = range.offset.clamp(start, self.at) - start;
+            let to = (range.offset + range.length).clamp(start, self.at) - start;
+            let within = |offset: u64| usize::try_from(offset).expect("within the bytes");
+            sum.update(&bytes[within(from)..within(to)]);
+        }
+    }
+
+    /// The checksum of all bytes, and the first range that has another one than was written.
+    fn finish(self) -> (Checksum, Option<ObjectRange>) {
+        let sha256 = Checksum(self.whole.finalize().into());
+        let mut ranges = self.ranges.into_iter();
+        let different = ranges.find(|(range, sum)| sum.digest() != range.checksum);
+        (sha256, different.map(|(range, _)| range))
+    }
+}

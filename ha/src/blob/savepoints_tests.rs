@@ -1,0 +1,359 @@
+//! Savepoints in a directory and in a bucket: what is copied stands alone, and what is no savepoint is told in words.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::blob::missing::MissingBucket;
+use crate::blob::range_checksum;
+use crate::keys::Name;
+
+const SMALL: Sizes = Sizes {
+    small: 1_000,
+    piece: 300,
+};
+
+fn content(length: usize, salt: usize) -> Vec<u8> {
+    (0..length).map(|at| ((at + salt) % 251) as u8).collect()
+}
+
+/// A directory with a blob store, in which a job has three checkpoint objects, two of them with the same bytes.
+struct World {
+    directory: tempfile::TempDir,
+    source: CheckpointStorage,
+    ranges: Vec<ObjectRange>,
+}
+
+impl World {
+    async fn new() -> World {
+        let directory = tempfile::tempdir().expect("a directory");
+        let url = directory
+            .path()
+            .join("blobs")
+            .to_string_lossy()
+            .into_owned();
+        let options = BlobOptions { url, shared: false };
+        let blobs = BlobStore::open(&options).await.expect("opened");
+        let source = blobs.checkpoints(&Name::new("0a1b").expect("a name"));
+        let mut ranges = Vec::new();
+        for (object, bytes) in [
+            ("7-2-aa", content(2_500, 1)),
+            ("7-2-bb", content(700, 2)),
+            ("8-2-cc", content(700, 2)),
+        ] {
+            let put = source.put(object, bytes.clone().into()).await;
+            put.expect("written");
+            for (offset, length) in [(0, 250), (200, 500), (700, 0), (0, bytes.len())] {
+                ranges.push(ObjectRange {
+                    object: object.to_owned(),
+                    offset: offset as u64,
+                    length: length as u64,
+                    checksum: range_checksum(&bytes[offset..offset + length]),
+                });
+            }
+        }
+        World {
+            directory,
+            source,
+            ranges,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    async fn savepoint(&self, name: &str) -> SavepointStorage {
+        let url = self.path(name).to_string_lossy().into_owned();
+        let opened = SavepointStorage::open(&url).await.expect("opened");
+        SavepointStorage {
+            sizes: SMALL,
+            ..opened
+        }
+    }
+
+    /// Writes a savepoint whose manifest lists the names of its objects.
+    async fn write(&self, savepoint: &SavepointStorage) -> Result<()> {
+        let manifest = |names: &BTreeMap<String, String>| {
+            let names: Vec<String> = names
+                .iter()
+                .map(|(from, to)| format!("{from}={to}"))
+                .collect();
+            Bytes::from(names.join(","))
+        };
+        savepoint.write(&self.source, &self.ranges, manifest).await
+    }
+
+    async fn written(&self, name: &str) -> SavepointStorage {
+        let savepoint = self.savepoint(name).await;
+        self.write(&savepoint).await.expect("written");
+        savepoint
+    }
+
+    fn files(&self, name: &str) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.path(name)).expect("a directory");
+        let mut files: Vec<PathBuf> = entries.map(|it| it.expect("an entry").path()).collect();
+        files.sort();
+        files
+    }
+}
+
+fn names_of(content: &SavepointContent) -> BTreeMap<String, String> {
+    let text = std::str::from_utf8(&content.manifest).expect("text");
+    let pairs = text
+        .split(',')
+        .map(|pair| pair.split_once('=').expect("a pair"));
+    pairs
+        .map(|(from, to)| (from.to_owned(), to.to_owned()))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_copy_stands_alone_and_is_read_by_range_after_it_was_moved() {
+    let world = World::new().await;
+    let savepoint = world.written("made/savepoints/one").await;
+    world.write(&savepoint).await.expect("the same again");
+    for directory in ["made", "made/savepoints", "made/savepoints/one"] {
+        let mode = std::fs::metadata(world.path(directory))
+            .expect("made")
+            .permissions();
+        assert_eq!(mode.mode() & 0o777, 0o700, "{directory}");
+    }
+    let written = savepoint.read().await.expect("read");
+    assert_eq!(written.objects.len(), 2, "equal objects are one");
+    std::fs::remove_dir_all(world.path("blobs")).expect("removed");
+    std::fs::rename(world.path("made/savepoints/one"), world.path("two")).expect("moved");
+
+    let moved = world.savepoint("two").await;
+    assert_eq!(moved.verify().await.expect("whole"), written);
+    let names = names_of(&written);
+    for range in &world.ranges {
+        let object = names[&range.object].clone();
+        let range = ObjectRange {
+            object,
+            ..range.clone()
+        };
+        let read = moved.objects().get_range(&range).await.expect("read");
+        assert_eq!(read.len() as u64, range.length);
+    }
+    let gone = savepoint.read().await.expect_err("moved");
+    assert!(matches!(gone, SavepointError::Missing(_)), "{gone}");
+}
+
+#[tokio::test]
+async fn what_the_checkpoint_lacks_is_not_copied() {
+    let mut world = World::new().await;
+    let damaged = content(2_500, 3);
+    world
+        .source
+        .put("7-2-aa", damaged.into())
+        .await
+        .expect("written");
+    let savepoint = world.savepoint("damaged").await;
+    let error = world.write(&savepoint).await.expect_err("damaged");
+    assert!(
+        error
+            .to_string()
+            .contains("are not those that were written"),
+        "{error}"
+    );
+    assert!(!error.may_pass());
+    for (offset, length) in [(2_400, 200), (u64::MAX, 2)] {
+        world.ranges[0] = ObjectRange {
+            offset,
+            length,
+            ..world.ranges[0].clone()
+        };
+        let error = world.write(&savepoint).await.expect_err("too short");
+        assert!(error.to_string().contains("it has 2500 bytes"), "{error}");
+    }
+    world.source.remove("7-2-aa").await.expect("removed");
+    let error = world.write(&savepoint).await.expect_err("missing");
+    assert!(error.to_string().contains("7-2-aa"), "{error}");
+    let error = savepoint.read().await.expect_err("not written");
+    assert!(!matches!(error, SavepointError::Damaged(..)), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_no_savepoint_is_told_in_words_and_never_disposed_of() {
+    let world = World::new().await;
+    let refused = async |name: &str, what: &str| {
+        let savepoint = world.savepoint(name).await;
+        for error in [
+            savepoint.read().await.map(drop),
+            savepoint.verify().await.map(drop),
+            savepoint.dispose().await,
+        ] {
+            let error = error.expect_err("no savepoint");
+            let text = error.to_string();
+            assert!(text.contains(what) && text.contains(name), "{text}");
+            assert!(!error.may_pass());
+        }
+    };
+    refused("nowhere", "nothing is there").await;
+    std::fs::create_dir(world.path("hollow")).expect("made");
+    refused("hollow", "it is empty").await;
+    std::fs::create_dir(world.path("other")).expect("made");
+    std::fs::write(world.path("other/notes.txt"), "mine").expect("written");
+    refused("other", "other files are in it").await;
+    assert!(world.path("other/notes.txt").exists());
+    refused("other/notes.txt", "it is a file").await;
+
+    world.written("half").await;
+    std::fs::remove_file(world.path("half/_metadata")).expect("removed");
+    refused("half", "half copied").await;
+    assert_eq!(world.files("half").len(), 2);
+    world.written("newer").await;
+    let newer = metadata::seal(metadata::FORMAT + 1, b"something else");
+    std::fs::write(world.path("newer/_metadata"), newer).expect("written");
+    refused("newer", "use a later version").await;
+    std::fs::write(world.path("newer/_metadata"), "something").expect("written");
+    refused("newer", "damaged").await;
+    assert_eq!(world.files("newer").len(), 3);
+    let relative = SavepointStorage::open("some/where")
+        .await
+        .expect_err("relative");
+    assert!(relative.to_string().contains("absolute path"), "{relative}");
+
+    let one = world.written("one").await;
+    std::fs::write(world.path("one/notes.txt"), "mine").expect("written");
+    one.verify().await.expect("other files do not matter");
+    let short = &world.files("one")[0];
+    std::fs::write(short, "short").expect("written");
+    let error = one.read().await.expect_err("too short").to_string();
+    assert!(error.contains("has 5 bytes instead of"), "{error}");
+    std::fs::remove_file(short).expect("removed");
+    let error = one.read().await.expect_err("incomplete").to_string();
+    assert!(error.contains("is missing"), "{error}");
+}
+
+#[tokio::test]
+async fn a_copy_that_was_interrupted_is_finished_or_discarded() {
+    let world = World::new().await;
+    let savepoint = world.written("one").await;
+    let files = world.files("one");
+    std::fs::remove_file(world.path("one/_metadata")).expect("removed");
+    std::fs::remove_file(&files[0]).expect("removed");
+    world.write(&savepoint).await.expect("finished");
+    savepoint.verify().await.expect("whole");
+    savepoint.discard_half_copy().await.expect("looked");
+    assert_eq!(world.files("one"), files, "a savepoint is no half copy");
+
+    std::fs::remove_file(world.path("one/_metadata")).expect("removed");
+    std::fs::write(world.path("one/_metadata#1"), "unfinished").expect("written");
+    savepoint.discard_half_copy().await.expect("removed");
+    assert!(!world.path("one").exists());
+    savepoint
+        .discard_half_copy()
+        .await
+        .expect("nothing is left");
+}
+
+#[tokio::test]
+async fn another_savepoint_is_never_replaced() {
+    let mut world = World::new().await;
+    let savepoint = world.written("one").await;
+    let before = savepoint.read().await.expect("read");
+    world.ranges.truncate(4);
+    let error = world.write(&savepoint).await.expect_err("another");
+    assert!(
+        error.to_string().contains("another savepoint is there"),
+        "{error}"
+    );
+    assert_eq!(savepoint.verify().await.expect("whole"), before);
+}
+
+#[tokio::test]
+async fn what_is_disposed_of_is_gone_and_other_files_stay() {
+    let world = World::new().await;
+    world
+        .written("one")
+        .await
+        .dispose()
+        .await
+        .expect("disposed");
+    assert!(!world.path("one").exists());
+
+    let two = world.written("two").await;
+    std::fs::write(world.path("two/notes.txt"), "mine").expect("written");
+    two.dispose().await.expect("disposed");
+    assert_eq!(world.files("two"), [world.path("two/notes.txt")]);
+
+    // Interrupted after the first step, and after some objects.
+    let three = world.written("three").await;
+    std::fs::rename(world.path("three/_metadata"), world.path("three/_removed")).expect("moved");
+    std::fs::remove_file(&world.files("three")[0]).expect("removed");
+    let error = three.read().await.expect_err("no savepoint").to_string();
+    assert!(error.contains("its removal has begun"), "{error}");
+    three.dispose().await.expect("continued");
+    assert!(!world.path("three").exists());
+    let error = three.dispose().await.expect_err("gone");
+    assert!(matches!(error, SavepointError::Missing(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_directory_that_others_may_change_is_refused() {
+    let world = World::new().await;
+    world.written("one").await;
+    let mode = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(world.path("one"), mode).expect("changed");
+    let url = world.path("one").to_string_lossy().into_owned();
+    let error = SavepointStorage::open(&url).await.expect_err("open to all");
+    assert!(error.to_string().contains("chmod go-w"), "{error}");
+}
+
+#[tokio::test]
+async fn a_bucket_holds_savepoints_as_a_directory_does() {
+    let world = World::new().await;
+    let bucket = MissingBucket::default();
+    let blobs = bucket.store();
+    let savepoint = SavepointStorage {
+        objects: blobs.savepoint(),
+        blobs,
+        sizes: SMALL,
+    };
+    for error in [
+        world.write(&savepoint).await,
+        savepoint.verify().await.map(drop),
+        savepoint.dispose().await,
+    ] {
+        assert!(error.expect_err("no bucket").may_pass());
+    }
+    bucket.appear();
+    let error = savepoint.read().await.expect_err("nothing");
+    assert!(matches!(error, SavepointError::Missing(_)), "{error}");
+    world.write(&savepoint).await.expect("written");
+    let content = savepoint.verify().await.expect("whole");
+    assert_eq!(content.objects.len(), 2);
+    savepoint.remove([METADATA]).await.expect("removed");
+    let error = savepoint.read().await.expect_err("half");
+    assert!(matches!(error, SavepointError::HalfCopied(_)), "{error}");
+    world.write(&savepoint).await.expect("written");
+    savepoint.dispose().await.expect("disposed");
+    assert_eq!(savepoint.list().await.expect("listed"), BTreeMap::new());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Each byte of each file counts.
+    #[test]
+    fn a_changed_byte_is_found(file: proptest::sample::Index, at: proptest::sample::Index, mask in 1..=255_u8) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let world = World::new().await;
+            let savepoint = world.written("one").await;
+            let files = world.files("one");
+            let file = file.get(&files);
+            let mut bytes = std::fs::read(file).expect("read");
+            let at = at.index(bytes.len());
+            bytes[at] ^= mask;
+            std::fs::write(file, bytes).expect("written");
+            let found = savepoint.verify().await;
+            prop_assert!(matches!(found, Err(SavepointError::Damaged(..))), "{file:?} {at}: {found:?}");
+            Ok(())
+        })?;
+    }
+}
