@@ -57,6 +57,13 @@ impl Checkpoints {
         self.0.retained = Some(number);
         self
     }
+
+    /// Sets whether the newest checkpoint is kept when the job is cancelled.
+    #[must_use]
+    pub fn retention(mut self, retention: v1::CheckpointRetention) -> Checkpoints {
+        self.0.retention = Some(retention.into());
+        self
+    }
 }
 
 /// Whether a job with these settings has checkpoints, as far as it says so itself.
@@ -88,6 +95,11 @@ pub(super) fn problems(settings: &v1::CheckpointSettings) -> Vec<String> {
     if settings.retained == Some(0) {
         problems.push("`retained` is 0: write at least 1".to_owned());
     }
+    if let Some(retention) = settings.retention
+        && v1::CheckpointRetention::try_from(retention).is_err()
+    {
+        problems.push(format!("`retention` {retention} is not known"));
+    }
     problems
 }
 
@@ -112,6 +124,12 @@ pub(super) fn describe(settings: &v1::CheckpointSettings) -> String {
     }
     if let Some(retained) = settings.retained {
         parts.push(format!("{retained} retained"));
+    }
+    if settings.retention.is_some() {
+        parts.push(match settings.retention() {
+            v1::CheckpointRetention::DeleteOnCancellation => "deleted on cancellation".to_owned(),
+            v1::CheckpointRetention::RetainOnCancellation => "retained on cancellation".to_owned(),
+        });
     }
     parts.join(", ")
 }

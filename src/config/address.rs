@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use super::value::OptionValue;
 
@@ -316,7 +317,12 @@ impl OptionValue for StorageLocation {
             }
             return Ok(StorageLocation::S3(text.trim_end_matches('/').to_owned()));
         }
+        // Flink writes `file:/path`.
         let path = text.strip_prefix("file://").unwrap_or(text);
+        let path = path.strip_prefix("file:").unwrap_or(path);
+        if path.is_empty() {
+            return Err("is empty: write an absolute path, file:// or s3://".to_owned());
+        }
         if path.contains("://") {
             return Err(
                 "has an unknown scheme: write an absolute path, file:// or s3://".to_owned(),
@@ -327,6 +333,14 @@ impl OptionValue for StorageLocation {
             return Err("is no absolute path: processes start in different directories".to_owned());
         }
         Ok(StorageLocation::Directory(path))
+    }
+}
+
+impl FromStr for StorageLocation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<StorageLocation, String> {
+        StorageLocation::parse(text.trim())
     }
 }
 

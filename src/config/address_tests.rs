@@ -85,7 +85,11 @@ fn hosts_know_whether_others_can_reach_them() {
 fn storage_is_an_absolute_directory_or_a_bucket() {
     let directory = StorageLocation::Directory(PathBuf::from("/mnt/ha"));
     assert_eq!(StorageLocation::parse("/mnt/ha"), Ok(directory.clone()));
-    assert_eq!(StorageLocation::parse("file:///mnt/ha"), Ok(directory));
+    assert_eq!(
+        StorageLocation::parse("file:///mnt/ha"),
+        Ok(directory.clone())
+    );
+    assert_eq!(StorageLocation::parse("file:/mnt/ha"), Ok(directory));
     let bucket = StorageLocation::parse("s3://bucket/ha/").expect("a bucket");
     assert_eq!(bucket.to_string(), "s3://bucket/ha");
     for text in ["relative/dir", "hdfs://namenode/ha", "s3:///prefix"] {

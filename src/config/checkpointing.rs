@@ -1,7 +1,14 @@
-//! Values of the options of checkpoints: the only mode, the only number at a time, and the limit of failures.
+//! Values of the options of checkpoints: the only mode, the only number at a time, the limit of failures, what is
+//! retained, and what jobs begin from.
 //!
 //! Flink has more modes and numbers. They are read, so that a configuration of Flink is refused with the reason.
 
+use std::fmt;
+use std::str::FromStr;
+
+use tanist_proto::id::JobId;
+
+use super::address::StorageLocation;
 use super::value::OptionValue;
 
 /// The shortest interval between two checkpoints, in milliseconds.
@@ -65,5 +72,94 @@ impl OptionValue for TolerableFailures {
         Ok(TolerableFailures {
             limit: Some(number),
         })
+    }
+}
+
+/// What becomes of the newest checkpoint of a job that is cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckpointRetention {
+    /// It is removed.
+    DeleteOnCancellation,
+    /// It is kept as long as the result of the job.
+    RetainOnCancellation,
+}
+
+impl OptionValue for CheckpointRetention {
+    const KIND: &'static str = "`DELETE_ON_CANCELLATION` or `RETAIN_ON_CANCELLATION`";
+
+    fn parse(text: &str) -> Result<CheckpointRetention, String> {
+        match text.to_ascii_lowercase().replace('-', "_").as_str() {
+            "delete_on_cancellation" => Ok(CheckpointRetention::DeleteOnCancellation),
+            "retain_on_cancellation" => Ok(CheckpointRetention::RetainOnCancellation),
+            "no_externalized_checkpoints" => Err(
+                "is not supported: the newest checkpoint of a job that FAILED is always kept; write \
+                 `DELETE_ON_CANCELLATION` to have that of a cancelled job removed"
+                    .to_owned(),
+            ),
+            _ => Err(
+                "is neither `DELETE_ON_CANCELLATION` nor `RETAIN_ON_CANCELLATION`".to_owned(),
+            ),
+        }
+    }
+}
+
+/// How a job takes over what it begins from: it reads it, and leaves it as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NoClaim;
+
+impl OptionValue for NoClaim {
+    const KIND: &'static str = "`NO_CLAIM`";
+
+    fn parse(text: &str) -> Result<NoClaim, String> {
+        match text.to_ascii_lowercase().replace('-', "_").as_str() {
+            "no_claim" => Ok(NoClaim),
+            "claim" | "legacy" => Err(
+                "is not supported: a job leaves the savepoint that it begins from as it is, and needs it until it has a \
+                 checkpoint of its own; write `NO_CLAIM` or remove it"
+                    .to_owned(),
+            ),
+            _ => Err("is no claim mode: write `NO_CLAIM` or remove it".to_owned()),
+        }
+    }
+}
+
+/// What a job begins from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RestoreFrom {
+    /// The directory of a savepoint.
+    Savepoint(StorageLocation),
+    /// The retained checkpoint of an ended job.
+    Job(JobId),
+}
+
+impl OptionValue for RestoreFrom {
+    const KIND: &'static str = "absolute path, s3:// URL, or `job:ID`";
+
+    fn parse(text: &str) -> Result<RestoreFrom, String> {
+        match text.strip_prefix("job:") {
+            Some(job) => job
+                .trim()
+                .parse()
+                .map(RestoreFrom::Job)
+                .map_err(|_| "names no job: write `job:` and its id, 32 hex digits".to_owned()),
+            None => StorageLocation::parse(text).map(RestoreFrom::Savepoint),
+        }
+    }
+}
+
+impl FromStr for RestoreFrom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RestoreFrom, String> {
+        RestoreFrom::parse(text.trim())
+    }
+}
+
+impl fmt::Display for RestoreFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RestoreFrom::Savepoint(path) => path.fmt(f),
+            RestoreFrom::Job(job) => write!(f, "job:{job}"),
+        }
     }
 }

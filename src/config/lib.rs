@@ -30,6 +30,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 pub use address::{AllowedHosts, Host, HostPort, PortRange, StorageLocation};
+pub use checkpointing::{CheckpointRetention, RestoreFrom};
 pub use control_groups::ControlGroupsOption;
 pub use error::{ConfigError, Problem, Source};
 pub use external::ExternalResource;
@@ -38,7 +39,7 @@ pub use options::{
     CheckpointOptions, CleanupOptions, ClientOptions, ClusterOptions, HaOptions, HeartbeatOptions,
     JobManagerOptions, JobOptions, LogOptions, ProcessOptions, RegistrationOptions,
     ResourceOptions, RestOptions, RestartStrategyOptions, RpcOptions, SecurityOptions,
-    StorageOptions, StorePlace, TaskManagerOptions, WorkerOptions,
+    StateRecoveryOptions, StorageOptions, StorePlace, TaskManagerOptions, WorkerOptions,
 };
 pub use reference::reference;
 pub use table::{DefaultValue, OPTIONS, OptionSpec, find};

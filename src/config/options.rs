@@ -14,6 +14,7 @@ use tanist_ha::keys::Name;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 
 use super::address::{AllowedHosts, Host, HostPort, PortRange, StorageLocation};
+use super::checkpointing::{CheckpointRetention, RestoreFrom};
 use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::memory::{MemoryContradiction, MemoryOptions};
@@ -379,7 +380,7 @@ pub enum RestartStrategyOptions {
     },
 }
 
-/// Checkpoints of jobs. All of it can be set by each job.
+/// Checkpoints of jobs. Each job can set its own values.
 #[derive(Debug, Clone)]
 pub struct CheckpointOptions {
     /// Time between the beginnings of two checkpoints, at least 10 ms. `None`: none are taken.
@@ -392,6 +393,19 @@ pub struct CheckpointOptions {
     pub tolerable_failures: Option<u32>,
     /// Number of completed checkpoints that are kept.
     pub retained: NonZeroU32,
+    /// Whether the newest one is kept when the job is cancelled.
+    pub retention: CheckpointRetention,
+    /// Directory of savepoints whose request names none. Jobs can't set it.
+    pub savepoint_dir: Option<StorageLocation>,
+}
+
+/// What submitted jobs begin from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StateRecoveryOptions {
+    /// The savepoint, or the retained checkpoint. `None`: jobs begin from the start.
+    pub path: Option<RestoreFrom>,
+    /// Whether a job may leave state out that none of its steps has.
+    pub ignore_unclaimed_state: bool,
 }
 
 /// Cleanup after ended jobs.
@@ -416,6 +430,8 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// The pause between retries; shorter than `timeout`.
     pub retry_period: Duration,
+    /// What the jobs of the client begin from.
+    pub state_recovery: StateRecoveryOptions,
 }
 
 /// Who may connect to the ports of the process.

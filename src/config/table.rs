@@ -14,7 +14,9 @@ use tanist_proto::resources::CpuCores;
 use super::address::{
     AllowedHosts, EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation,
 };
-use super::checkpointing::{ExactlyOnce, OneAtATime, TolerableFailures};
+use super::checkpointing::{
+    CheckpointRetention, ExactlyOnce, NoClaim, OneAtATime, RestoreFrom, TolerableFailures,
+};
 use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::umask::Umask;
@@ -372,6 +374,16 @@ options! {
             "The only mode: each record counts once in the restored state. `AT_LEAST_ONCE` is refused.";
         CHECKPOINTING_MAX_CONCURRENT: OneAtATime = "execution.checkpointing.max-concurrent-checkpoints", Value("1"),
             "Number of checkpoints of a region that are in progress at the same time. Any other number is refused.";
+        CHECKPOINTING_RETENTION: CheckpointRetention = "execution.checkpointing.externalized-checkpoint-retention", Value("DELETE_ON_CANCELLATION"),
+            "Whether the newest checkpoint of a job that sets nothing else is kept when the job is cancelled: `RETAIN_ON_CANCELLATION` keeps it as long as the job's result. That of a job that FAILED is always kept so. `NO_EXTERNALIZED_CHECKPOINTS` is refused.";
+        SAVEPOINT_DIR: StorageLocation = "execution.checkpointing.savepoint-dir", Unset,
+            "Directory below which each savepoint whose request names none gets a directory of its own. All JobManagers and TaskManagers reach it.";
+        STATE_RECOVERY_PATH: RestoreFrom = "execution.state-recovery.path", Unset,
+            "What the jobs of `tanist run` and `tanist local` begin from: the path of a savepoint, or `job:` and the id of a job whose checkpoint was retained. `--from-savepoint` overrides it.";
+        STATE_RECOVERY_IGNORE_UNCLAIMED: bool = "execution.state-recovery.ignore-unclaimed-state", Value("false"),
+            "Whether such a job may leave state out that none of its steps has. Otherwise it is refused.";
+        STATE_RECOVERY_CLAIM_MODE: NoClaim = "execution.state-recovery.claim-mode", Value("NO_CLAIM"),
+            "The only mode: the savepoint stays as it is, and can be used again. `CLAIM` and `LEGACY` are refused.";
     }
     "Cleanup" {
         CLEANUP_INITIAL: Duration = "cleanup-strategy.exponential-delay.initial-backoff", Value("1 s"),
@@ -443,6 +455,22 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     (
         "state.checkpoints.num-retained",
         "write `execution.checkpointing.num-retained`",
+    ),
+    (
+        "state.savepoints.dir",
+        "write `execution.checkpointing.savepoint-dir`",
+    ),
+    (
+        "execution.savepoint.path",
+        "write `execution.state-recovery.path`",
+    ),
+    (
+        "execution.savepoint.ignore-unclaimed-state",
+        "write `execution.state-recovery.ignore-unclaimed-state`",
+    ),
+    (
+        "execution.savepoint-restore-mode",
+        "write `execution.state-recovery.claim-mode`",
     ),
     (
         "execution.checkpointing.unaligned",

@@ -49,6 +49,8 @@ pub struct CheckpointDefaults {
     pub tolerable_failures: Option<u32>,
     /// Number of completed checkpoints that are kept, at least 1.
     pub retained: u32,
+    /// Whether the newest one is kept when the job is canceled.
+    pub retention: pb::CheckpointRetention,
 }
 
 impl Default for CheckpointDefaults {
@@ -59,6 +61,7 @@ impl Default for CheckpointDefaults {
             timeout_ms: 600_000,
             tolerable_failures: None,
             retained: 1,
+            retention: pb::CheckpointRetention::DeleteOnCancellation,
         }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_config::{
-    Attempts, CheckpointOptions, CleanupOptions, ClusterOptions, FailoverStrategyType,
-    FailureThreshold, LoadBalanceMode, RestartStrategyOptions, WorkerDriver,
+    Attempts, CheckpointOptions, CheckpointRetention, CleanupOptions, ClusterOptions,
+    FailoverStrategyType, FailureThreshold, LoadBalanceMode, RestartStrategyOptions, WorkerDriver,
 };
 use tanist_dispatcher::{Cleaner, DispatcherOptions, SinkCleaner};
 use tanist_ha::blob::BlobStore;
@@ -14,6 +14,7 @@ use tanist_ha::detector::DetectorOptions;
 use tanist_job_master::{
     CheckpointDefaults, FailoverStrategy, JobMasterOptions, RestartStrategy, StopFirst,
 };
+use tanist_proto::v1 as pb;
 use tanist_resource_manager as resource_manager;
 use tanist_resource_manager::Balance;
 
@@ -154,6 +155,14 @@ fn checkpoints(options: &CheckpointOptions) -> CheckpointDefaults {
         timeout_ms: millis(options.timeout),
         tolerable_failures: options.tolerable_failures,
         retained: options.retained.get(),
+        retention: match options.retention {
+            CheckpointRetention::DeleteOnCancellation => {
+                pb::CheckpointRetention::DeleteOnCancellation
+            }
+            CheckpointRetention::RetainOnCancellation => {
+                pb::CheckpointRetention::RetainOnCancellation
+            }
+        },
     }
 }
 

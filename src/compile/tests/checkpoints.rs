@@ -46,6 +46,7 @@ checkpoints:
   timeout: 1 min
   tolerable-failed: 3
   retained: 2
+  retention: retain-on-cancellation
   mode: exactly-once
 steps:
   - name: numbers
@@ -58,7 +59,8 @@ steps:
         .min_pause(Duration::from_millis(500))
         .timeout(Duration::from_secs(60))
         .tolerable_failed(Some(3))
-        .retained(2);
+        .retained(2)
+        .retention(v1::CheckpointRetention::RetainOnCancellation);
     let built = JobBuilder::new("job")
         .checkpoints(checkpoints)
         .datagen("numbers", None, Some(9), 0, 100)
@@ -75,6 +77,7 @@ steps:
         timeout_ms: Some(60_000),
         tolerable_failures: Some(3),
         retained: Some(2),
+        retention: Some(v1::CheckpointRetention::RetainOnCancellation.into()),
     };
     assert_eq!(settings(&graph), Some(expected));
     let uids: Vec<&str> = graph.vertices[0]
@@ -84,7 +87,7 @@ steps:
         .collect();
     assert_eq!(uids, ["source-1", ""]);
     let plan = Plan(&graph).to_string();
-    let line = "checkpoints: every 1000 ms, at least 500 ms apart, timeout 60000 ms, 3 failures tolerated, 2 retained\n";
+    let line = "checkpoints: every 1000 ms, at least 500 ms apart, timeout 60000 ms, 3 failures tolerated, 2 retained, retained on cancellation\n";
     assert!(plan.contains(line), "{plan}");
 }
 
@@ -133,6 +136,16 @@ fn settings_that_are_wrong() {
         "{interval: 1 s, mode: AT_LEAST_ONCE}",
         STEPS,
         "job.yaml: line 3, column 36: `checkpoints.mode` is `AT_LEAST_ONCE`, which is not supported: barriers are always aligned, so that no record counts twice; write `EXACTLY_ONCE` or leave it out",
+    );
+    says(
+        "{interval: 1 s, retention: NO_EXTERNALIZED_CHECKPOINTS}",
+        STEPS,
+        "job.yaml: line 3, column 41: `checkpoints.retention` is `NO_EXTERNALIZED_CHECKPOINTS`, which is not supported: the newest checkpoint of a job that FAILED is always kept; write `DELETE_ON_CANCELLATION` to have that of a cancelled job removed",
+    );
+    says(
+        "{interval: 1 s, retention: never}",
+        STEPS,
+        "job.yaml: line 3, column 41: `checkpoints.retention` is `never`: write `DELETE_ON_CANCELLATION` or `RETAIN_ON_CANCELLATION`",
     );
     says(
         "{interval: 1 s, mode: some}",

@@ -25,6 +25,9 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> v1::CheckpointSettings {
         retained: fields.optional_value("retained", reader, |reader, field, node| {
             reader.u32(&format!("checkpoints.{field}"), node)
         }),
+        retention: fields
+            .optional_value("retention", reader, retention)
+            .map(Into::into),
     };
     let _ = fields.optional_value("mode", reader, mode);
     fields.finish("checkpoints", reader);
@@ -67,6 +70,27 @@ fn mode(reader: &mut Reader, _field: &str, node: &Node) -> Option<()> {
                 node.describe()
             );
             reader.problem(Some(node.position), message);
+            None
+        }
+    }
+}
+
+fn retention(reader: &mut Reader, _field: &str, node: &Node) -> Option<v1::CheckpointRetention> {
+    let text = reader.text("checkpoints.retention", node)?;
+    match text.trim().to_ascii_uppercase().replace('-', "_").as_str() {
+        "DELETE_ON_CANCELLATION" => Some(v1::CheckpointRetention::DeleteOnCancellation),
+        "RETAIN_ON_CANCELLATION" => Some(v1::CheckpointRetention::RetainOnCancellation),
+        "NO_EXTERNALIZED_CHECKPOINTS" => {
+            reader.problem(
+                Some(node.position),
+                "`checkpoints.retention` is `NO_EXTERNALIZED_CHECKPOINTS`, which is not supported: the newest checkpoint of a \
+                 job that FAILED is always kept; write `DELETE_ON_CANCELLATION` to have that of a cancelled job removed",
+            );
+            None
+        }
+        _ => {
+            let wanted = "`DELETE_ON_CANCELLATION` or `RETAIN_ON_CANCELLATION`";
+            reader.wrong("checkpoints.retention", node, wanted);
             None
         }
     }

@@ -1,8 +1,8 @@
-//! Builds the options of checkpoints.
+//! Builds the options of checkpoints, and of what jobs begin from.
 
 use std::time::Duration;
 
-use super::super::checkpointing::{ExactlyOnce, OneAtATime, SHORTEST_INTERVAL_MS};
+use super::super::checkpointing::{ExactlyOnce, NoClaim, OneAtATime, SHORTEST_INTERVAL_MS};
 use super::super::options::*;
 use super::super::table::*;
 use super::Builder;
@@ -28,6 +28,16 @@ impl Builder<'_> {
             timeout: self.positive(&CHECKPOINTING_TIMEOUT),
             tolerable_failures: values.get(&CHECKPOINTING_TOLERABLE).limit,
             retained: values.get(&CHECKPOINTING_RETAINED),
+            retention: values.get(&CHECKPOINTING_RETENTION),
+            savepoint_dir: values.find(&SAVEPOINT_DIR),
+        }
+    }
+
+    pub(super) fn state_recovery(&mut self) -> StateRecoveryOptions {
+        let NoClaim = self.values.get(&STATE_RECOVERY_CLAIM_MODE);
+        StateRecoveryOptions {
+            path: self.values.find(&STATE_RECOVERY_PATH),
+            ignore_unclaimed_state: self.values.get(&STATE_RECOVERY_IGNORE_UNCLAIMED),
         }
     }
 }

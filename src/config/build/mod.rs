@@ -478,6 +478,7 @@ impl Builder<'_> {
             port,
         };
         ClientOptions {
+            state_recovery: self.state_recovery(),
             target: self.values.find(&EXECUTION_TARGET),
             rest: pointed.then(rest),
             timeout,

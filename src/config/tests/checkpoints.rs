@@ -17,6 +17,9 @@ fn none_are_taken_unless_an_interval_is_set() {
     assert_eq!(defaults.timeout, Duration::from_secs(600));
     assert_eq!(defaults.tolerable_failures, None);
     assert_eq!(defaults.retained.get(), 1);
+    let retention = CheckpointRetention::DeleteOnCancellation;
+    assert_eq!(defaults.retention, retention);
+    assert_eq!(defaults.savepoint_dir, None);
     let off = checkpoints(&[("execution.checkpointing.interval", "0")]);
     assert_eq!(off.interval, None);
 }
@@ -31,7 +34,16 @@ fn all_options_are_read() {
         ("execution.checkpointing.num-retained", "3"),
         ("execution.checkpointing.mode", "exactly-once"),
         ("execution.checkpointing.max-concurrent-checkpoints", "1"),
+        (
+            "execution.checkpointing.externalized-checkpoint-retention",
+            "RETAIN_ON_CANCELLATION",
+        ),
+        ("execution.checkpointing.savepoint-dir", "s3://bucket/sp/"),
     ]);
+    let retention = CheckpointRetention::RetainOnCancellation;
+    assert_eq!(set.retention, retention);
+    let directory = set.savepoint_dir.map(|it| it.to_string());
+    assert_eq!(directory.as_deref(), Some("s3://bucket/sp"));
     assert_eq!(set.interval, Some(Duration::from_millis(10)));
     assert_eq!(set.min_pause, Duration::from_millis(5));
     assert_eq!(set.timeout, Duration::from_secs(60));
@@ -73,11 +85,121 @@ fn what_is_not_supported_is_refused_in_words() {
             "true",
             "barriers are always aligned: remove it",
         ),
+        (
+            "externalized-checkpoint-retention",
+            "NO_EXTERNALIZED_CHECKPOINTS",
+            "is not supported: the newest checkpoint of a job that FAILED is always kept; write `DELETE_ON_CANCELLATION`",
+        ),
+        (
+            "externalized-checkpoint-retention",
+            "never",
+            "is neither `DELETE_ON_CANCELLATION` nor `RETAIN_ON_CANCELLATION`",
+        ),
+        (
+            "savepoint-dir",
+            "savepoints",
+            "is no absolute path: processes start in different directories",
+        ),
+        ("savepoint-dir", "", "is empty"),
+        ("savepoint-dir", "hdfs://a/b", "has an unknown scheme"),
     ];
     for (name, value, words) in cases {
         let key = format!("execution.checkpointing.{name}");
         let message = refusal(with(&[(&key, value)]));
         assert!(message.contains(&key), "{message}");
         assert!(message.contains(words), "{message}");
+    }
+}
+
+fn state_recovery(pairs: &[(&str, &str)]) -> StateRecoveryOptions {
+    let configuration = Configuration::load(with(pairs)).expect("valid");
+    configuration.client().state_recovery.clone()
+}
+
+#[test]
+fn jobs_begin_from_the_start_unless_a_savepoint_or_a_job_is_named() {
+    assert_eq!(state_recovery(&[]), StateRecoveryOptions::default());
+    let id = "0123456789abcdef0123456789abcdef";
+    let cases = [
+        (
+            "/savepoints/savepoint-012345-ab",
+            "/savepoints/savepoint-012345-ab",
+        ),
+        ("file:/savepoints/a", "/savepoints/a"),
+        ("s3://bucket/a", "s3://bucket/a"),
+        (&format!("job:{id}"), &format!("job:{id}")),
+    ];
+    for (text, shown) in cases {
+        let set = state_recovery(&[
+            ("execution.state-recovery.path", text),
+            ("execution.state-recovery.ignore-unclaimed-state", "true"),
+            ("execution.state-recovery.claim-mode", "NO_CLAIM"),
+        ]);
+        assert_eq!(set.path.map(|it| it.to_string()).as_deref(), Some(shown));
+        assert!(set.ignore_unclaimed_state);
+    }
+}
+
+#[test]
+fn what_a_job_can_not_begin_from_is_refused_in_words() {
+    let cases = [
+        (
+            "claim-mode",
+            "CLAIM",
+            "is not supported: a job leaves the savepoint that it begins from as it is",
+        ),
+        (
+            "claim-mode",
+            "legacy",
+            "is not supported: a job leaves the savepoint that it begins from as it is",
+        ),
+        (
+            "claim-mode",
+            "some",
+            "is no claim mode: write `NO_CLAIM` or remove it",
+        ),
+        (
+            "path",
+            "job:1",
+            "names no job: write `job:` and its id, 32 hex digits",
+        ),
+        (
+            "path",
+            "savepoint-1",
+            "is no absolute path: processes start in different directories",
+        ),
+    ];
+    for (name, value, words) in cases {
+        let key = format!("execution.state-recovery.{name}");
+        let message = refusal(with(&[(&key, value)]));
+        assert!(message.contains(&key), "{message}");
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn former_keys_of_flink_are_answered_with_the_present_ones() {
+    let cases = [
+        (
+            "state.savepoints.dir",
+            "execution.checkpointing.savepoint-dir",
+        ),
+        ("execution.savepoint.path", "execution.state-recovery.path"),
+        (
+            "execution.savepoint.ignore-unclaimed-state",
+            "execution.state-recovery.ignore-unclaimed-state",
+        ),
+        (
+            "execution.savepoint-restore-mode",
+            "execution.state-recovery.claim-mode",
+        ),
+    ];
+    for (former, present) in cases {
+        let message = refusal(with(&[(former, "/a")]));
+        assert!(
+            message.ends_with(&format!("write `{present}`")),
+            "{message}"
+        );
+        assert!(find(present).is_some(), "{present}");
     }
 }

@@ -140,6 +140,7 @@ fn settings(graph: &pb::JobGraph, defaults: &CheckpointDefaults) -> pb::Checkpoi
             .tolerable_failures
             .or(Some(defaults.tolerable_failures.map_or(-1, unlimited))),
         retained: own.retained.or(Some(defaults.retained)),
+        retention: own.retention.or(Some(defaults.retention.into())),
     }
 }
 
