@@ -20,6 +20,7 @@ pub mod persistence;
 pub mod refusals;
 pub mod registration;
 pub mod remote_files;
+pub mod savepoints;
 
 use std::fmt;
 use std::sync::Arc;

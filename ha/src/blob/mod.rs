@@ -10,6 +10,7 @@ mod marker;
 pub mod missing;
 mod name;
 mod s3;
+mod savepoints;
 mod upload;
 mod user_objects;
 
@@ -40,6 +41,7 @@ use s3::RequestTimeout;
 pub use checkpoints::{CheckpointStorage, ObjectRange, object_name, range_checksum};
 pub use marker::Marker;
 pub use name::{BlobName, ClusterTag, Origin};
+pub use savepoints::{METADATA, SavepointContent, SavepointError, SavepointStorage};
 pub use upload::{Upload, UploadPointer};
 pub use user_objects::{ObjectStream, read_elsewhere};
 

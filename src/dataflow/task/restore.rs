@@ -57,6 +57,7 @@ mod tests {
             restore: Some(TaskRestore {
                 number: 3,
                 snapshot,
+                directory: String::new(),
             }),
             ..TaskDeployment::default()
         };

@@ -113,6 +113,7 @@ async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task
     request.tasks[0].restore = Some(pb::TaskRestore {
         number: 7,
         snapshot: Some(written.clone()),
+        directory: String::new(),
     });
     let answer = leader.task_executor().submit_tasks(request).await;
     assert_eq!(answer.expect("is registered").refused, []);
@@ -130,6 +131,7 @@ async fn deploy_restored(leader: &Leader, written: &pb::SubtaskSnapshot) {
     request.tasks[0].restore = Some(pb::TaskRestore {
         number: 7,
         snapshot: Some(written.clone()),
+        directory: String::new(),
     });
     let answer = leader.task_executor().submit_tasks(request).await;
     assert_eq!(answer.expect("is registered").refused, []);

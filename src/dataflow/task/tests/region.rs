@@ -98,6 +98,7 @@ impl Region {
             Some(TaskRestore {
                 number: *number,
                 snapshot: Some(snapshots[index].clone()),
+                directory: String::new(),
             })
         };
         let spec = region_graph();

@@ -61,6 +61,7 @@ pub fn task_deployment(
         restore: (restored_from > 0).then_some(pb::TaskRestore {
             number: restored_from,
             snapshot: None,
+            directory: String::new(),
         }),
         takes_checkpoints,
     }
