@@ -77,6 +77,7 @@ impl Checkpoints {
             timeout_ms: self.settings.timeout_ms(),
             tolerable_failures: self.settings.tolerable_failures(),
             retained: self.settings.retained(),
+            retention: self.settings.retention().into(),
             skipped: skipped.collect(),
             ..self.history.details(&self.core)
         }
