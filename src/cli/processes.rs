@@ -98,6 +98,11 @@ fn rest_options(configuration: &Configuration) -> RestServerOptions {
         default_parallelism: jobs.default_parallelism.get(),
         max_parallelism: jobs.max_parallelism.get(),
         operator_chaining: jobs.operator_chaining,
+        savepoint_dir: configuration
+            .checkpoints()
+            .savepoint_dir
+            .as_ref()
+            .map(ToString::to_string),
         ..RestServerOptions::default()
     }
 }

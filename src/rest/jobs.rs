@@ -1,11 +1,9 @@
-//! Handlers about jobs: reading, cancelling, stopping, and resolving quarantines.
+//! Handlers about jobs: reading, cancelling, and resolving quarantines.
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use serde::{Deserialize, Serialize};
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1 as pb;
@@ -15,7 +13,7 @@ use tanist_rest_model::{
 
 use super::ask::Context;
 use super::error::RestError;
-use super::extract::{Parameters, PathParts, id, position_headers, read_body};
+use super::extract::{Parameters, PathParts, id, position_headers};
 use super::json::blocked_reason::quarantine_list;
 use super::json::events::{events_of, events_with_tasks};
 use super::json::exceptions::exceptions_of;
@@ -24,13 +22,9 @@ use super::json::plan::{PlanBody, plan_of};
 use super::json::result::ExecutionResult;
 use super::json::vertex::{SubtaskTimesBody, vertex_subtasks};
 use super::rows::Rows;
-use super::savepoints::is_trigger;
 
 /// The number of failures that are listed without `maxExceptions`.
 const MAX_EXCEPTIONS: usize = 20;
-
-/// Maximum size of the body of a stop request, in bytes.
-const MAX_STOP_BODY: usize = 64 * 1024;
 
 /// A body, with the position of the state that it shows in headers.
 type Answer<T> = Result<(HeaderMap, Json<T>), RestError>;
@@ -276,77 +270,8 @@ pub(super) async fn change(
     Ok((StatusCode::ACCEPTED, Json(Nothing {})))
 }
 
-/// The body that Flink's clients send to stop a job.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct StopRequest {
-    drain: Option<bool>,
-    target_directory: Option<String>,
-    trigger_id: Option<String>,
-}
-
-/// The answer to a request to stop a job, with Flink's name.
-#[derive(Debug, Serialize)]
-pub(super) struct StopTriggered {
-    /// The trigger id: `/jobs/:id/savepoints/:trigger` returns the status of the stop.
-    #[serde(rename = "request-id")]
-    request_id: String,
-}
-
-/// Accepted means that the store has the wanted status STOPPED. The same as Flink's stop with drain; there is
-/// no savepoint to wait for.
-pub(super) async fn stop(
-    State(context): State<Context>,
-    PathParts(job): PathParts<String>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<(StatusCode, Json<StopTriggered>), RestError> {
-    let job: JobId = id(&job)?;
-    let body = read_body(&headers, body, MAX_STOP_BODY).await?;
-    let request: StopRequest = if body.is_empty() {
-        StopRequest::default()
-    } else {
-        let wrong = |error| RestError::bad_request(invalid_json(&error));
-        serde_json::from_slice(&body).map_err(wrong)?
-    };
-    if request.drain == Some(false) {
-        let text = "a stop without drain needs a savepoint, and there are none: stop with drain (`flink stop --drain`, `tanist \
-                    stop`), and the job finishes with what its sources have read; or cancel it";
-        return Err(RestError::bad_request(text));
-    }
-    if request.target_directory.is_some_and(|it| !it.is_empty()) {
-        let text = "there are no savepoints: leave `targetDirectory` out";
-        return Err(RestError::bad_request(text));
-    }
-    if let Some(trigger) = &request.trigger_id
-        && !is_trigger(trigger)
-    {
-        let text = format!("triggerId \"{trigger}\" is not a trigger id (32 hex digits)");
-        return Err(RestError::bad_request(text));
-    }
-    have_stopped(&context, job).await?;
-    // Any trigger id leads to the job, whose record has the status of its stop.
-    let request_id = request.trigger_id.unwrap_or_else(|| job.to_string());
-    Ok((StatusCode::ACCEPTED, Json(StopTriggered { request_id })))
-}
-
-/// The text for an invalid body.
-fn invalid_json(error: &serde_json::Error) -> String {
-    let what = if error.is_data() {
-        "the body is JSON of another shape"
-    } else {
-        "the body is not valid JSON"
-    };
-    let text = error.to_string();
-    let (why, _) = text.rsplit_once(" at line").unwrap_or((&text, ""));
-    format!(
-        "{what}: line {}, column {}: {why}",
-        error.line(),
-        error.column()
-    )
-}
-
-async fn have_stopped(context: &Context, job: JobId) -> Result<(), RestError> {
+/// Has the job stopped without a savepoint.
+pub(super) async fn have_stopped(context: &Context, job: JobId) -> Result<(), RestError> {
     context
         .ask(async |dispatcher| {
             let job_id = job.to_string();

@@ -1,38 +1,285 @@
-//! Handler of Flink's asynchronous operations: no savepoint is ever taken, but a stop through Flink's API is
-//! followed here.
+//! Handlers that take and remove savepoints, that stop jobs, and that tell how such a request ended.
 //!
-//! The status of a stop is derived from the job's record. So each JobManager can answer, also after failovers,
-//! and keeps nothing for it.
+//! Nothing is kept here. The job's record has each request for a savepoint with its trigger id, and whether the job was
+//! asked to stop. So each JobManager can answer, also after failovers, and a repeated request is the same one. A
+//! savepoint is removed before its request is answered: that a trigger id was given out says that the removal is done.
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
+use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+use tanist_config::StorageLocation;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tanist_rest_model::{
+    DisposalRequest, OperationEnd, OperationStatus, SavepointRequest, StopRequest, Triggered,
+};
 
 use super::ask::Context;
 use super::error::RestError;
-use super::extract::{Parameters, PathParts};
-use super::jobs::{describe, of_job};
-use super::json::savepoint::Operation;
+use super::extract::{Parameters, PathParts, id, read_body};
+use super::jobs::{describe, have_stopped, of_job};
+use super::json::savepoint::{find, operation};
 
-/// Whether Flink's clients accept `text` as the id of an operation.
-pub(super) fn is_trigger(text: &str) -> bool {
-    text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// Maximum size of a body, in bytes.
+const MAX_BODY: usize = 64 * 1024;
+
+/// Length of a trigger id, in hex digits.
+const TRIGGER_DIGITS: usize = 32;
+
+type Accepted = Result<(StatusCode, Json<Triggered>), RestError>;
+
+/// A trigger id in the form in which it is kept.
+fn trigger_of(text: &str) -> Option<String> {
+    let is_trigger =
+        text.len() == TRIGGER_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_trigger.then(|| text.to_ascii_lowercase())
 }
 
-pub(super) async fn operation(
+/// The trigger id that the client chose.
+fn chosen_trigger(text: Option<&str>) -> Result<Option<String>, RestError> {
+    let wrong = |text| {
+        let text = format!("triggerId \"{text}\" is not a trigger id (32 hex digits)");
+        RestError::bad_request(text)
+    };
+    text.map(|text| trigger_of(text).ok_or_else(|| wrong(text)))
+        .transpose()
+}
+
+fn trigger_in_path(text: &str) -> Result<String, RestError> {
+    trigger_of(text).ok_or_else(|| {
+        let text = format!("\"{text}\" is not a trigger id (32 hex digits)");
+        RestError::bad_request(text)
+    })
+}
+
+fn check_format(format: Option<&str>) -> Result<(), RestError> {
+    let known = ["CANONICAL", "NATIVE"];
+    match format {
+        Some(format) if !known.iter().any(|it| it.eq_ignore_ascii_case(format)) => {
+            Err(RestError::bad_request(format!(
+                "there is no savepoint format {format:?}: there is one format, which `CANONICAL` and `NATIVE` both \
+                 name; leave `formatType` out"
+            )))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The directory that a request names in `field`.
+fn directory_of(field: &str, text: &str) -> Result<String, RestError> {
+    match text.parse::<StorageLocation>() {
+        Ok(directory) => Ok(directory.to_string()),
+        Err(wrong) => Err(RestError::bad_request(format!(
+            "`{field}` is {text:?}: it {wrong}"
+        ))),
+    }
+}
+
+/// The body of a request; the default if it is empty.
+async fn body_of<T: DeserializeOwned + Default>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, RestError> {
+    let body = read_body(headers, body, MAX_BODY).await?;
+    if body.is_empty() {
+        return Ok(T::default());
+    }
+    parsed(&body)
+}
+
+fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, RestError> {
+    serde_json::from_slice(body).map_err(|error| RestError::bad_request(invalid_json(&error)))
+}
+
+/// The text for an invalid body.
+fn invalid_json(error: &serde_json::Error) -> String {
+    let what = if error.is_data() {
+        "the body is JSON of another shape"
+    } else {
+        "the body is not valid JSON"
+    };
+    let text = error.to_string();
+    let (why, _) = text.rsplit_once(" at line").unwrap_or((&text, ""));
+    format!(
+        "{what}: line {}, column {}: {why}",
+        error.line(),
+        error.column()
+    )
+}
+
+fn accepted(request_id: String) -> (StatusCode, Json<Triggered>) {
+    (StatusCode::ACCEPTED, Json(Triggered { request_id }))
+}
+
+/// Accepted means that the store has the request.
+pub(super) async fn take(
+    State(context): State<Context>,
+    PathParts(job): PathParts<String>,
+    parameters: Parameters,
+    headers: HeaderMap,
+    body: Body,
+) -> Accepted {
+    let job: JobId = id(&job)?;
+    let request: SavepointRequest = body_of(&headers, body).await?;
+    check_format(request.format_type.as_deref())?;
+    let trigger = chosen_trigger(request.trigger_id.as_deref())?;
+    let directory = match &request.target_directory {
+        Some(text) => directory_of("target-directory", text)?,
+        None => configured(&context, "target-directory")?,
+    };
+    let wanted = pb::TriggerSavepointRequest {
+        job_id: job.to_string(),
+        trigger_id: trigger.unwrap_or_else(random_trigger),
+        directory,
+        // Flink's cancellation with a savepoint is deprecated there; a stop writes no more output either.
+        stop: request.cancel_job.unwrap_or_default(),
+    };
+    trigger_savepoint(&context, wanted, &parameters).await
+}
+
+/// The configured directory. The error says what to set.
+fn configured(context: &Context, field: &str) -> Result<String, RestError> {
+    let directory = &context.options.savepoint_dir;
+    directory.clone().ok_or_else(|| {
+        RestError::bad_request(format!(
+            "it is not known where to write the savepoint: name a directory in `{field}`, or set \
+             `execution.checkpointing.savepoint-dir` in the configuration of the JobManagers"
+        ))
+    })
+}
+
+fn random_trigger() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+async fn trigger_savepoint(
+    context: &Context,
+    wanted: pb::TriggerSavepointRequest,
+    parameters: &Parameters,
+) -> Accepted {
+    let triggered = context
+        .ask(async |dispatcher| dispatcher.trigger_savepoint(wanted.clone()).await)
+        .await;
+    if let Err(error) = triggered {
+        // The job may have ended since an earlier attempt of the same request was accepted.
+        let is_known = error.status == StatusCode::CONFLICT
+            && describe(context, &wanted.job_id, parameters)
+                .await
+                .is_ok_and(|details| find(&details, &wanted.trigger_id).is_some());
+        if !is_known {
+            return Err(error);
+        }
+    }
+    Ok(accepted(wanted.trigger_id))
+}
+
+/// Without a savepoint accepted means that the store has the wanted status STOPPED: the same as Flink's stop with drain,
+/// but without its savepoint. With one it means that the store has the request for it.
+pub(super) async fn stop(
+    State(context): State<Context>,
+    PathParts(job): PathParts<String>,
+    parameters: Parameters,
+    headers: HeaderMap,
+    body: Body,
+) -> Accepted {
+    let job: JobId = id(&job)?;
+    let request: StopRequest = body_of(&headers, body).await?;
+    check_format(request.format_type.as_deref())?;
+    let trigger = chosen_trigger(request.trigger_id.as_deref())?;
+    let target = request.target_directory.as_deref();
+    let directory = match (request.drain, target) {
+        (Some(true), Some(_)) => {
+            let text = "a drained job has processed all that its sources have read, so nothing can continue from it: \
+                        leave `drain` out to stop with a savepoint, or `targetDirectory` to drain";
+            return Err(RestError::bad_request(text));
+        }
+        (Some(true), None) => None,
+        (_, Some(text)) => Some(directory_of("targetDirectory", text)?),
+        (Some(false), None) => Some(configured(&context, "targetDirectory").map_err(|error| {
+            RestError::bad_request(format!(
+                "{}; or stop with drain (`flink stop --drain`, `tanist stop`), and the job finishes with what its \
+                 sources have read",
+                error.errors.join("; ")
+            ))
+        })?),
+        (None, None) => context.options.savepoint_dir.clone(),
+    };
+    if let Some(directory) = directory {
+        let wanted = pb::TriggerSavepointRequest {
+            job_id: job.to_string(),
+            trigger_id: trigger.unwrap_or_else(random_trigger),
+            directory,
+            stop: true,
+        };
+        return trigger_savepoint(&context, wanted, &parameters).await;
+    }
+    have_stopped(&context, job).await?;
+    // Any trigger id leads to the job, whose record has the status of its stop.
+    Ok(accepted(trigger.unwrap_or_else(|| job.to_string())))
+}
+
+/// The status of a savepoint or of a stop.
+pub(super) async fn status(
     State(context): State<Context>,
     PathParts((job, trigger)): PathParts<(String, String)>,
     parameters: Parameters,
-) -> Result<(HeaderMap, Json<Operation>), RestError> {
-    if !is_trigger(&trigger) {
-        let text = format!("\"{trigger}\" is not a trigger id (32 hex digits)");
-        return Err(RestError::bad_request(text));
-    }
+) -> Result<(HeaderMap, Json<OperationStatus>), RestError> {
+    let trigger = trigger_in_path(&trigger)?;
     let details = describe(&context, &job, &parameters).await?;
     let unknown = || {
-        let text = format!("job {} was not asked to stop", details.job_id);
-        RestError::not_found(text)
+        RestError::not_found(format!(
+            "job {} has no request for a savepoint or a stop with the trigger id {trigger} among its last ones",
+            details.job_id
+        ))
     };
-    let operation = Operation::of_stop(&details).ok_or_else(unknown)?;
-    Ok(of_job(&details, operation))
+    let status = operation(&details, &trigger).ok_or_else(unknown)?;
+    Ok(of_job(&details, status))
+}
+
+/// Answered with 200 as by Flink, once the savepoint is removed.
+pub(super) async fn dispose(
+    State(context): State<Context>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Triggered>, RestError> {
+    let body = read_body(&headers, body, MAX_BODY).await?;
+    let request: DisposalRequest = parsed(&body)?;
+    let path = directory_of("savepoint-path", &request.savepoint_path)?;
+    context
+        .ask(async |dispatcher| {
+            let path = path.clone();
+            let request = pb::DisposeSavepointRequest { path };
+            dispatcher.dispose_savepoint(request).await
+        })
+        .await?;
+    let request_id = removal_id(&format!("{:016x}", rand::random::<u64>()));
+    Ok(Json(Triggered { request_id }))
+}
+
+/// The trigger id of a completed removal: a random half, and a half that follows from it.
+fn removal_id(random: &str) -> String {
+    let mut digest = Sha256::new();
+    digest.update(b"tanist savepoint removal\0");
+    digest.update(random.as_bytes());
+    let digest = digest.finalize();
+    let derived: String = digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("{random}{derived}")
+}
+
+/// The status of a removal.
+pub(super) async fn disposal(
+    PathParts(trigger): PathParts<String>,
+) -> Result<Json<OperationStatus>, RestError> {
+    let trigger = trigger_in_path(&trigger)?;
+    if removal_id(&trigger[..TRIGGER_DIGITS / 2]) != trigger {
+        let text = format!("no savepoint was removed by a request with the trigger id {trigger}");
+        return Err(RestError::not_found(text));
+    }
+    Ok(Json(OperationStatus::ended(OperationEnd::default())))
 }

@@ -50,6 +50,8 @@ pub struct RestServerOptions {
     pub own_hosts: AllowedHosts,
     /// Other names under which the server is reached; pages of these names may make changes.
     pub allowed_hosts: AllowedHosts,
+    /// Directory of savepoints whose request names none, an absolute path or a URL.
+    pub savepoint_dir: Option<String>,
     /// Why no jobs are accepted here; `None` if they are.
     pub refuses_submissions: Option<String>,
 }
@@ -68,6 +70,7 @@ impl Default for RestServerOptions {
             operator_chaining: true,
             own_hosts: AllowedHosts::default(),
             allowed_hosts: AllowedHosts::default(),
+            savepoint_dir: None,
             refuses_submissions: None,
         }
     }
@@ -144,10 +147,16 @@ fn routes() -> Router<Context> {
         .route("/jobs/metrics", get(aggregates::of_jobs))
         .route(paths::QUARANTINED_JOBS, get(jobs::quarantined))
         .route(&paths::job(JOB), get(jobs::job).patch(jobs::change))
-        .route(&paths::job_stop(JOB), post(jobs::stop))
+        .route(&paths::job_stop(JOB), post(savepoints::stop))
+        .route(&paths::job_savepoints(JOB), post(savepoints::take))
         .route(
-            "/jobs/{job}/savepoints/{trigger}",
-            get(savepoints::operation),
+            &paths::job_savepoint(JOB, "{trigger}"),
+            get(savepoints::status),
+        )
+        .route(paths::SAVEPOINT_DISPOSAL, post(savepoints::dispose))
+        .route(
+            &paths::savepoint_disposal("{trigger}"),
+            get(savepoints::disposal),
         )
         .route(&paths::job_status(JOB), get(jobs::status))
         .route("/jobs/{job}/plan", get(jobs::plan))

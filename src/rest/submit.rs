@@ -6,6 +6,9 @@
 //! `Tanist-Deadline` and `Tanist-Deadline-Epoch` say after which time the submission has no effect any more
 //! ([`Deadline`]).
 //!
+//! Query: `savepoint-path`, the path of a savepoint or `job:` and the id of a job, and `allow-non-restored-state` say what
+//! the job begins from.
+//!
 //! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters. Without `job-id` the
 //! id follows from the token, so that repeated attempts submit the same job.
 
@@ -20,6 +23,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 use tanist_compile::{ChainingOptions, CompileOptions, JobFile, JobFileError, compile};
+use tanist_config::RestoreFrom;
 use tanist_gateway::GatewayError;
 use tanist_gateway::remote_files::embed_remote;
 use tanist_proto::id::JobId;
@@ -47,6 +51,7 @@ pub(super) async fn submit(
         return Err(RestError::new(StatusCode::FORBIDDEN, reason.as_str()));
     }
     let token = token(&headers)?;
+    let restore = restore(&parameters)?;
     let deadline = Deadline::of(&headers, &context.options)?;
     let body = read_body(&headers, body, context.options.max_content_length).await?;
     let graph = read_graph(
@@ -61,6 +66,7 @@ pub(super) async fn submit(
     let request = pb::SubmitJobRequest {
         graph: Some(graph),
         submission_token: token,
+        restore,
         ..pb::SubmitJobRequest::default()
     };
     let answer = context.ask(async |dispatcher| {
@@ -89,6 +95,50 @@ fn token(headers: &HeaderMap) -> Result<String, RestError> {
         }
         Some(token) => Ok(token.to_owned()),
     }
+}
+
+/// Names of query parameters.
+const SAVEPOINT_PATH: &str = "savepoint-path";
+const ALLOW_NON_RESTORED_STATE: &str = "allow-non-restored-state";
+
+/// What the job begins from; `None`: from the start.
+fn restore(parameters: &Parameters) -> Result<Option<pb::RestoreRequest>, RestError> {
+    use pb::restore_request::From;
+    let allow_non_restored_state = match parameters.0.get(ALLOW_NON_RESTORED_STATE) {
+        None => false,
+        Some(text) => match text.as_str() {
+            "false" => false,
+            "true" | "" => true,
+            other => {
+                return Err(RestError::bad_request(format!(
+                    "the query parameter `{ALLOW_NON_RESTORED_STATE}={other}`: write true or false"
+                )));
+            }
+        },
+    };
+    let Some(text) = parameters.0.get(SAVEPOINT_PATH) else {
+        return if allow_non_restored_state {
+            Err(RestError::bad_request(format!(
+                "the query parameter `{ALLOW_NON_RESTORED_STATE}` is for a job that begins from a savepoint: add \
+                 `{SAVEPOINT_PATH}`"
+            )))
+        } else {
+            Ok(None)
+        };
+    };
+    let from = text.parse().map_err(|wrong| {
+        RestError::bad_request(format!(
+            "the query parameter `{SAVEPOINT_PATH}={text}` {wrong}"
+        ))
+    })?;
+    let from = match from {
+        RestoreFrom::Savepoint(path) => From::Path(path.to_string()),
+        RestoreFrom::Job(job) => From::JobId(job.to_string()),
+    };
+    Ok(Some(pb::RestoreRequest {
+        from: Some(from),
+        allow_non_restored_state,
+    }))
 }
 
 /// The job id of a job file that is submitted with this token and without a job id.
@@ -187,9 +237,13 @@ fn compile_options(
     for (name, value) in &parameters.0 {
         if let Some(parameter) = name.strip_prefix("param.") {
             values.insert(parameter.to_owned(), value.clone());
-        } else if !matches!(name.as_str(), "job-id" | "parallelism") {
+        } else if !matches!(
+            name.as_str(),
+            "job-id" | "parallelism" | SAVEPOINT_PATH | ALLOW_NON_RESTORED_STATE
+        ) {
             return Err(RestError::bad_request(format!(
-                "there is no query parameter `{name}`: `job-id`, `parallelism` and `param.NAME` are known"
+                "there is no query parameter `{name}`: `job-id`, `parallelism`, `{SAVEPOINT_PATH}`, \
+                 `{ALLOW_NON_RESTORED_STATE}` and `param.NAME` are known"
             )));
         }
     }

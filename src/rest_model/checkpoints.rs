@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Word;
+use crate::{SavepointInfo, Word};
 
 /// `/jobs/{job}/checkpoints`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,6 +20,12 @@ pub struct CheckpointStatistics {
     /// Regions of which no checkpoint is taken at present.
     #[serde(default)]
     pub skipped: Vec<SkippedRegion>,
+    /// The last requested savepoints, newest first.
+    #[serde(default)]
+    pub savepoints: Vec<SavepointInfo>,
+    /// What the job was started from: the path of a savepoint, or the checkpoint of another job.
+    #[serde(rename = "started-from", skip_serializing_if = "Option::is_none")]
+    pub started_from: Option<String>,
 }
 
 /// Numbers of checkpoints since the present JobMaster began.
@@ -80,7 +86,7 @@ pub struct CheckpointSummary {
 pub struct LatestCheckpoints {
     /// The last one that is durable.
     pub completed: Option<CheckpointInfo>,
-    /// Always absent.
+    /// The last one of which a savepoint is a complete copy, if it is in the history.
     pub savepoint: Option<CheckpointInfo>,
     /// The last one that failed.
     pub failed: Option<CheckpointInfo>,
@@ -111,9 +117,9 @@ pub struct CheckpointInfo {
     pub id: u64,
     /// `IN_PROGRESS`, `COMPLETED` or `FAILED`.
     pub status: Word,
-    /// Always `false`.
+    /// Whether it is shown as a savepoint.
     pub is_savepoint: bool,
-    /// Always absent.
+    /// A savepoint: `CANONICAL`.
     #[serde(rename = "savepointFormat")]
     pub savepoint_format: Option<String>,
     /// When it was triggered.
@@ -136,12 +142,12 @@ pub struct CheckpointInfo {
     pub num_subtasks: u32,
     /// Number of these that have acknowledged it.
     pub num_acknowledged_subtasks: u32,
-    /// Always `CHECKPOINT`.
+    /// `CHECKPOINT`, or `SAVEPOINT`.
     pub checkpoint_type: Word,
     /// Always empty: there are no statistics by vertex.
     #[serde(default)]
     pub tasks: BTreeMap<String, ()>,
-    /// COMPLETED: always absent.
+    /// A savepoint: its path.
     pub external_path: Option<String>,
     /// COMPLETED: whether later ones have replaced it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,4 +191,10 @@ pub struct JobCheckpoints {
     /// Regions of which no checkpoint is taken at present.
     #[serde(default)]
     pub skipped: Vec<SkippedRegion>,
+    /// The savepoint that was requested last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub savepoint: Option<SavepointInfo>,
+    /// What the job was started from: the path of a savepoint, or the checkpoint of another job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_from: Option<String>,
 }

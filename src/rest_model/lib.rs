@@ -19,6 +19,7 @@ pub mod headers;
 mod job;
 pub mod paths;
 mod plan;
+mod savepoints;
 mod states;
 mod submission;
 mod task_managers;
@@ -43,6 +44,10 @@ pub use ha::{
 };
 pub use job::{JobInfo, JobList, JobStatusBody, JobSummary};
 pub use plan::{Plan, PlanInput, PlanNode};
+pub use savepoints::{
+    DisposalRequest, FailureCause, OperationEnd, OperationStatus, QueueStatus, SavepointInfo,
+    SavepointRequest, StopRequest, Triggered,
+};
 pub use states::{execution_state_name, job_status_name};
 pub use submission::{Submitted, TermTime, Uploaded};
 pub use task_managers::{

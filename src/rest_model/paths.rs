@@ -12,6 +12,9 @@ pub const JOBS: &str = "/jobs";
 pub const JOBS_OVERVIEW: &str = "/jobs/overview";
 /// [`QuarantineList`](crate::QuarantineList).
 pub const QUARANTINED_JOBS: &str = "/jobs/quarantine";
+/// `POST` with a [`DisposalRequest`](crate::DisposalRequest): removes a savepoint; the answer is
+/// [`Triggered`](crate::Triggered).
+pub const SAVEPOINT_DISPOSAL: &str = "/savepoint-disposal";
 /// [`TaskManagerList`](crate::TaskManagerList).
 pub const TASK_MANAGERS: &str = "/taskmanagers";
 /// [`HaStatusInfo`](crate::HaStatusInfo).
@@ -35,9 +38,26 @@ pub fn job_status(job: impl Display) -> String {
     format!("{JOBS}/{job}/status")
 }
 
-/// `POST`: stops the job.
+/// `POST` with a [`StopRequest`](crate::StopRequest), or without a body: stops the job. With a savepoint the answer is
+/// [`Triggered`](crate::Triggered).
 pub fn job_stop(job: impl Display) -> String {
     format!("{JOBS}/{job}/stop")
+}
+
+/// `POST` with a [`SavepointRequest`](crate::SavepointRequest), or without a body: takes a savepoint of the job; the
+/// answer is [`Triggered`](crate::Triggered).
+pub fn job_savepoints(job: impl Display) -> String {
+    format!("{JOBS}/{job}/savepoints")
+}
+
+/// [`OperationStatus`](crate::OperationStatus) of a savepoint or a stop.
+pub fn job_savepoint(job: impl Display, trigger: impl Display) -> String {
+    format!("{JOBS}/{job}/savepoints/{trigger}")
+}
+
+/// [`OperationStatus`](crate::OperationStatus) of the removal of a savepoint.
+pub fn savepoint_disposal(trigger: impl Display) -> String {
+    format!("{SAVEPOINT_DISPOSAL}/{trigger}")
 }
 
 /// [`JobExceptions`](crate::JobExceptions), at most `maxExceptions` of them.

@@ -91,6 +91,7 @@ impl Checkpoints {
             timeout_ms: self.settings.timeout_ms(),
             tolerable_failures: self.settings.tolerable_failures(),
             retained: self.settings.retained(),
+            retention: self.settings.retention().into(),
             skipped: skipped.collect(),
             savepoints: savepoints::summaries(self.core.durable()),
             started_from: self.started_from.clone(),

@@ -1,18 +1,20 @@
-//! Bodies about the checkpoints of a job. What Flink has and Tanist lacks (savepoints, unaligned barriers, numbers by
-//! vertex) is absent, 0 or false.
+//! Bodies about the checkpoints of a job. What Flink has and Tanist lacks (unaligned barriers, numbers by vertex) is
+//! absent, 0 or false. A savepoint is a copy of a checkpoint, so the history has the checkpoint alone; Flink's
+//! `latest.savepoint` shows it once more, with the path of the copy.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tanist_proto::v1::{
-    CheckpointDetails, CheckpointOutcome, CheckpointSummary as Summary,
-    SkippedRegion as SkippedDetails,
+    CheckpointDetails, CheckpointOutcome, CheckpointRetention, CheckpointSummary as Summary,
+    SavepointOutcome, SkippedRegion as SkippedDetails,
 };
 use tanist_rest_model::{
     CheckpointCounts, CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary,
     JobCheckpoints, LatestCheckpoints, RestoredCheckpoint, SkippedRegion,
 };
 
+use super::savepoint::savepoint_info;
 use super::{duration, time};
 
 /// `/jobs/:id/checkpoints`, at `now`.
@@ -36,7 +38,7 @@ pub(crate) fn checkpoint_statistics(details: &CheckpointDetails, now: u64) -> Ch
         summary: summaries(details),
         latest: LatestCheckpoints {
             completed: latest(status_name(CheckpointOutcome::Completed)),
-            savepoint: None,
+            savepoint: latest_savepoint(details, &history),
             failed: latest(status_name(CheckpointOutcome::Failed)),
             restored: (details.restored_from != 0).then(|| RestoredCheckpoint {
                 id: details.restored_from,
@@ -47,7 +49,36 @@ pub(crate) fn checkpoint_statistics(details: &CheckpointDetails, now: u64) -> Ch
         },
         history,
         skipped: details.skipped.iter().map(skipped).collect(),
+        savepoints: details
+            .savepoints
+            .iter()
+            .rev()
+            .map(savepoint_info)
+            .collect(),
+        started_from: started_from(details),
     }
+}
+
+fn started_from(details: &CheckpointDetails) -> Option<String> {
+    Some(details.started_from.clone()).filter(|path| !path.is_empty())
+}
+
+/// The checkpoint of which the last complete savepoint is a copy.
+fn latest_savepoint(
+    details: &CheckpointDetails,
+    history: &[CheckpointInfo],
+) -> Option<CheckpointInfo> {
+    let mut newest_first = details.savepoints.iter().rev();
+    let savepoint = newest_first.find(|it| it.outcome() == SavepointOutcome::Completed)?;
+    let copied = history.iter().find(|it| it.id == savepoint.number)?;
+    Some(CheckpointInfo {
+        is_savepoint: true,
+        savepoint_format: Some("CANONICAL".to_owned()),
+        checkpoint_type: "SAVEPOINT".into(),
+        external_path: Some(savepoint.text.clone()),
+        discarded: copied.discarded.map(|_| false),
+        ..copied.clone()
+    })
 }
 
 /// `/jobs/:id/checkpoints/details/:number`, at `now`: `None` if the history has no such checkpoint.
@@ -75,6 +106,8 @@ pub(crate) fn job_checkpoints(details: &CheckpointDetails) -> JobCheckpoints {
         restored_at: time(details.restored_at_ms),
         failure: failure.map(|it| it.reason.clone()),
         skipped: details.skipped.iter().map(skipped).collect(),
+        savepoint: details.savepoints.last().map(savepoint_info),
+        started_from: started_from(details),
     }
 }
 
@@ -218,8 +251,9 @@ impl CheckpointConfig {
             min_pause: details.min_pause_ms,
             max_concurrent: 1,
             externalization: Externalization {
-                enabled: false,
-                delete_on_cancellation: true,
+                enabled: true,
+                delete_on_cancellation: details.retention()
+                    == CheckpointRetention::DeleteOnCancellation,
             },
             state_backend: "memory",
             checkpoint_storage: "blobs",

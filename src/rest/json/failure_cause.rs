@@ -9,28 +9,14 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Serialize;
+use tanist_rest_model::FailureCause;
 
-/// A failure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) struct FailureCause {
-    /// The class of the failure.
-    pub(crate) class: &'static str,
-    /// The whole text.
-    pub(crate) stack_trace: String,
-    /// The same as a Java object, in Base64.
-    pub(crate) serialized_throwable: String,
-}
-
-impl FailureCause {
-    /// A failure of this class.
-    pub(crate) fn new(class: &'static str, text: &str) -> FailureCause {
-        FailureCause {
-            class,
-            stack_trace: text.to_owned(),
-            serialized_throwable: STANDARD.encode(serialized_throwable(class, text)),
-        }
+/// A failure of this class.
+pub(crate) fn failure_cause(class: &'static str, text: &str) -> FailureCause {
+    FailureCause {
+        class: class.into(),
+        stack_trace: text.to_owned(),
+        serialized_throwable: STANDARD.encode(serialized_throwable(class, text)),
     }
 }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tanist_proto::JobEnd;
 use tanist_proto::v1::JobDetails;
+use tanist_rest_model::{FailureCause, QueueStatus};
 
-use super::failure_cause::FailureCause;
+use super::failure_cause::failure_cause;
 use super::job::status_of;
 
 /// `/jobs/:id/execution-result`.
@@ -18,13 +19,6 @@ pub(crate) struct ExecutionResult {
     /// The result, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) job_execution_result: Option<JobExecutionResult>,
-}
-
-/// `IN_PROGRESS` or `COMPLETED`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct QueueStatus {
-    /// The value.
-    pub(crate) id: &'static str,
 }
 
 /// How a job ended.
@@ -49,7 +43,7 @@ impl ExecutionResult {
     pub(crate) fn new(job: &JobDetails) -> ExecutionResult {
         let Some(end) = status_of(job).end() else {
             return ExecutionResult {
-                status: QueueStatus { id: "IN_PROGRESS" },
+                status: QueueStatus::IN_PROGRESS,
                 job_execution_result: None,
             };
         };
@@ -64,11 +58,10 @@ impl ExecutionResult {
             application_status,
             accumulator_results: BTreeMap::new(),
             net_runtime: job.ended_at_ms.saturating_sub(job.started_at_ms),
-            failure_cause: cause
-                .map(|failure| FailureCause::new("tanist.JobFailed", &failure.cause)),
+            failure_cause: cause.map(|failure| failure_cause("tanist.JobFailed", &failure.cause)),
         };
         ExecutionResult {
-            status: QueueStatus { id: "COMPLETED" },
+            status: QueueStatus::COMPLETED,
             job_execution_result: Some(result),
         }
     }

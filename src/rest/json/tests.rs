@@ -12,7 +12,7 @@ use super::blocked_reason::quarantine_list;
 use super::cluster::{Overview, UiConfig};
 use super::events::events_with_tasks;
 use super::exceptions::exceptions_of;
-use super::failure_cause::FailureCause;
+use super::failure_cause::failure_cause;
 use super::job::{JobIdAndStatus, job_info, job_summary, status_of};
 use super::result::ExecutionResult;
 use super::task_managers::{TaskManagerDetails, task_manager_list};
@@ -286,7 +286,7 @@ fn a_result_is_there_once_the_job_has_ended() {
     assert_eq!(to_json(finished), result("SUCCEEDED"));
     let mut failed = result("FAILED");
     failed["job-execution-result"]["failure-cause"] =
-        to_json(FailureCause::new("tanist.JobFailed", "second\nin detail"));
+        to_json(failure_cause("tanist.JobFailed", "second\nin detail"));
     assert_eq!(
         to_json(ExecutionResult::new(&ended(pb::JobStatus::Failed))),
         failed
