@@ -266,8 +266,8 @@ impl World {
 
     /// The JobMaster ends the job once the savepoint that it stops with is complete.
     pub(super) fn end_if_stopped(&mut self, leader: usize) -> Checked {
-        let core = &self.leaders[leader].core;
-        let is_stopped = core.points().stops_with.is_some() && leader == self.present();
+        let durable = self.leaders[leader].core.durable();
+        let is_stopped = stops_with(durable).is_some() && leader == self.present();
         if is_stopped && !self.is_end_decided {
             self.is_end_decided = true;
             self.reached.stopped += 1;
