@@ -205,6 +205,7 @@ impl Calls {
             | Effect::AnswerCoordinator { .. }
             | Effect::AnswerCancels(_)
             | Effect::AnswerStops(_)
+            | Effect::Quarantine(_)
             | Effect::End(_) => {}
         }
     }
