@@ -384,6 +384,7 @@ impl JobMasterActor {
                 }
             };
             match next {
+                Next::Continue if self.is_unfit() => break None,
                 Next::Continue => {}
                 Next::Forget => break None,
                 Next::Close(reply) => break Some(reply),
@@ -399,6 +400,11 @@ impl JobMasterActor {
             // A caller that is gone needs no answer.
             let _ = reply.send(Ok(()));
         }
+    }
+
+    /// Whether the job can't be executed from its records.
+    fn is_unfit(&self) -> bool {
+        self.seen.0.look(|seen| seen.unfit.is_some())
     }
 
     /// Gives an event to the core and starts its effects. Returns the answer to an offer.
@@ -427,6 +433,14 @@ impl JobMasterActor {
                 Effect::Declare(needs) => {
                     self.wanted = Some(needs);
                     self.declare();
+                }
+                Effect::Quarantine(reason) => {
+                    let job = &self.calls.job.job_id;
+                    tracing::error!(job, reason, "state is damaged: the job is quarantined");
+                    self.seen.0.change(|seen| {
+                        seen.reconciled.get_or_insert_default();
+                        seen.unfit = Some(reason.into());
+                    });
                 }
                 Effect::AnswerCancels(answer) => answer_all(&mut self.cancels, &answer),
                 Effect::AnswerStops(answer) => answer_all(&mut self.stops, &answer),

@@ -212,6 +212,7 @@ impl Calls {
             | Effect::AnswerCoordinator { .. }
             | Effect::AnswerCancels(_)
             | Effect::AnswerStops(_)
+            | Effect::Quarantine(_)
             | Effect::End(_) => {}
         }
     }

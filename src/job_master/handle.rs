@@ -41,7 +41,7 @@ pub(super) struct Progress {
     pub(super) retained: Option<Arc<pb::JobCheckpoints>>,
     pub(super) reconciled: Option<Adoption>,
     pub(super) begun: Option<u64>,
-    /// Why no JobMaster could be built from the records of a job that had one before.
+    /// Why no JobMaster could be built from the records of a job that had one before, or why none can go on.
     pub(super) unfit: Option<Box<str>>,
     /// The JobMaster has to stop.
     is_to_stop: bool,
@@ -142,8 +142,8 @@ impl JobMasterHandle {
             .look(|progress| progress.retained.clone())
     }
 
-    /// If this JobMaster ended because none could be built from the records of a job that had one before: the
-    /// reason.
+    /// If this JobMaster ended because none could be built from the records of a job that had one before, or because
+    /// the state of a region is damaged: the reason.
     pub fn unfit(&self) -> Option<String> {
         let progress = &self.reached.progress;
         progress.look(|progress| progress.unfit.as_deref().map(str::to_owned))

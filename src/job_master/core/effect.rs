@@ -133,6 +133,8 @@ pub enum Effect {
     },
     /// Request a full report from a TaskManager immediately.
     AskReport(Connection),
+    /// End this JobMaster and quarantine the job, for this reason: what a region is restored from is damaged.
+    Quarantine(String),
     /// Disconnect a TaskManager that was given up, so that it registers again.
     Disconnect {
         /// Its connection.

@@ -388,3 +388,25 @@ async fn the_newest_checkpoint_stays_after_a_failure_and_if_wanted_after_a_cance
     retains.checkpoints.retention = pb::CheckpointRetention::RetainOnCancellation;
     assert_eq!(staying_after(retains, S::Canceled).await.len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_task_whose_state_is_damaged_quarantines_the_job_and_changes_no_record() {
+    let (fixture, task_executor, _) = checkpointed().await;
+    let failed = task_executor.all_become(S::Failed);
+    fixture.report("tm1", 1, failed).await;
+    wait_until("the next attempt is deployed", || {
+        task_executor.reports().iter().any(|it| it.generation > 1)
+    })
+    .await;
+    let before = (fixture.stored(), fixture.store.checkpoints_history());
+    let mut damaged = task_executor.all_become(S::Failed);
+    for report in &mut damaged {
+        report.damaged_state = "checkpoint 7 is damaged: its object 7-1-aa is missing".to_owned();
+    }
+    fixture.report("tm1", 1, damaged).await;
+    assert!(fixture.job_master.ended().await.is_none());
+    let reason = fixture.job_master.unfit().expect("unfit");
+    assert!(reason.contains("7-1-aa"), "{reason}");
+    let after = (fixture.stored(), fixture.store.checkpoints_history());
+    assert_eq!(after, before);
+}

@@ -437,7 +437,7 @@ impl World {
                     task_manager.free(&rejected);
                 }
             }
-            Effect::Disconnect { .. } => {}
+            Effect::Disconnect { .. } | Effect::Quarantine(_) => {}
             Effect::End(result) => {
                 assert!(self.write.is_none(), "it ends with a write in flight");
                 let is_canceled = self.stored.wanted() == pb::WantedStatus::Canceled;
