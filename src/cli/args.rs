@@ -75,7 +75,7 @@ pub(super) enum Command {
         /// The job's id
         job: JobId,
     },
-    /// Shows the last checkpoints of a job, and the regions of which none is taken
+    /// Shows the last checkpoints and savepoints of a job, and the regions without checkpoints
     Checkpoints {
         /// The job's id
         job: JobId,
@@ -199,7 +199,7 @@ pub(super) enum SavepointCommand {
 pub(super) struct RestoreArgs {
     /// Begins from a savepoint, by its path, or from the retained checkpoint of an ended job, by `job:` and the job's
     /// id; default: execution.state-recovery.path, or else from the start
-    #[arg(long, value_name = "PATH|job:ID", value_parser = RestoreFrom::from_str)]
+    #[arg(long, value_name = "PATH", value_parser = RestoreFrom::from_str)]
     pub(super) from_savepoint: Option<RestoreFrom>,
     /// Leaves out state that no step of the job has; without this the job is refused
     #[arg(long)]
