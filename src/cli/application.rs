@@ -12,12 +12,17 @@ use tanist_process::shutdown::interrupted_by;
 use tanist_proto::id::JobId;
 use tanist_telemetry::{self as telemetry, ExitCode};
 
-use super::args::{GlobalArgs, HaCommand, JobCommand, ListArgs, TaskManagerCommand, parameter};
+use super::args::{
+    GlobalArgs, HaCommand, JobCommand, ListArgs, SavepointArgs, StopArgs, TaskManagerCommand,
+    parameter,
+};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
 use super::output::{fail, inform};
 use super::processes::{jobmanager_for, taskmanager};
-use super::{about_jobs, ha, jobs, load_options, show_config, task_managers, with_runtime};
+use super::{
+    about_jobs, ha, jobs, load_options, savepoints, show_config, task_managers, with_runtime,
+};
 
 const EXIT_STATUS: &str = "\
 Exit status of jobmanager and local: 0 the application SUCCEEDED, or a signal asked a jobmanager to end; 4 it FAILED; \
@@ -60,10 +65,9 @@ enum ApplicationCommand {
         job: JobId,
     },
     /// Stops a job: its sources end, and it finishes with what they have read
-    Stop {
-        /// The job's id
-        job: JobId,
-    },
+    Stop(StopArgs),
+    /// Takes a savepoint of a job and prints its path, or shows or removes a savepoint
+    Savepoint(SavepointArgs),
     /// Manage jobs
     #[command(subcommand)]
     Job(JobCommand),
@@ -147,7 +151,10 @@ async fn dispatch(
         ApplicationCommand::List(ref args) => jobs::list(&configuration, global, args).await,
         ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,
         ApplicationCommand::Cancel { job } => jobs::cancel(&configuration, global, job).await,
-        ApplicationCommand::Stop { job } => jobs::stop(&configuration, global, job).await,
+        ApplicationCommand::Stop(ref args) => savepoints::stop(&configuration, global, args).await,
+        ApplicationCommand::Savepoint(ref args) => {
+            savepoints::savepoint(&configuration, global, args).await
+        }
         ApplicationCommand::Job(command) => about_jobs(&configuration, global, &command).await,
         ApplicationCommand::Ha(command) => ha::ha(&configuration, global, &command).await,
         ApplicationCommand::Config => show_config::show(&configuration, global.output),

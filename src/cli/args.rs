@@ -5,7 +5,7 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tanist_config::{ExecutionTarget, parse_duration};
+use tanist_config::{ExecutionTarget, RestoreFrom, StorageLocation, parse_duration};
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1::JobStatus;
 use tanist_telemetry::VERSION_AND_REVISION;
@@ -75,7 +75,7 @@ pub(super) enum Command {
         /// The job's id
         job: JobId,
     },
-    /// Shows the last checkpoints of a job, and the regions of which none is taken
+    /// Shows the last checkpoints and savepoints of a job, and the regions without checkpoints
     Checkpoints {
         /// The job's id
         job: JobId,
@@ -86,10 +86,9 @@ pub(super) enum Command {
         job: JobId,
     },
     /// Stops a job: its sources end, and it finishes with what they have read
-    Stop {
-        /// The job's id
-        job: JobId,
-    },
+    Stop(StopArgs),
+    /// Takes a savepoint of a job and prints its path, or shows or removes a savepoint
+    Savepoint(SavepointArgs),
     /// Manage jobs
     #[command(subcommand)]
     Job(JobCommand),
@@ -136,13 +135,75 @@ pub(super) enum JobCommand {
         job: JobId,
     },
     /// Stops a job: its sources end, and it finishes with what they have read
-    Stop {
-        /// The job's id
-        job: JobId,
-    },
+    Stop(StopArgs),
     /// Manage jobs that are quarantined because they can't be led
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
+}
+
+/// What is stopped, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(super) struct StopArgs {
+    /// The job's id
+    pub(super) job: JobId,
+    /// Stops with a savepoint, from which another job can continue: waits for it and prints its path; directory as of
+    /// `tanist savepoint`
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    pub(super) savepoint: Option<Option<StorageLocation>>,
+    /// With --savepoint: prints the id of the request once it is accepted, and does not wait
+    #[arg(short, long, requires = "savepoint")]
+    pub(super) detached: bool,
+}
+
+/// A savepoint that is taken, or a command about one that exists.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(super) struct SavepointArgs {
+    #[command(subcommand)]
+    pub(super) command: Option<SavepointCommand>,
+    /// The job's id
+    #[arg(required = true)]
+    pub(super) job: Option<JobId>,
+    /// The directory below which the savepoint gets a directory of its own: an absolute path or a URL; default:
+    /// execution.checkpointing.savepoint-dir of the JobManagers
+    #[arg(value_name = "DIR")]
+    pub(super) directory: Option<StorageLocation>,
+    /// Prints the id of the request once it is accepted, and does not wait
+    #[arg(short, long)]
+    pub(super) detached: bool,
+}
+
+/// Commands about a savepoint that exists.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub(super) enum SavepointCommand {
+    /// Shows what a savepoint holds; asks no JobManager
+    Inspect {
+        /// Its directory: a path or a URL
+        path: String,
+        /// Reads all of it, and compares checksums
+        #[arg(long)]
+        verify: bool,
+    },
+    /// Removes a savepoint, unless a job still needs it
+    Dispose {
+        /// Its directory: an absolute path or a URL
+        path: StorageLocation,
+        /// Asks no JobManager, and so does not know whether a job needs it
+        #[arg(long)]
+        without_cluster: bool,
+    },
+}
+
+/// What a job begins from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub(super) struct RestoreArgs {
+    /// Begins from a savepoint, by its path, or from the retained checkpoint of an ended job, by `job:` and the job's
+    /// id; default: execution.state-recovery.path, or else from the start
+    #[arg(long, value_name = "PATH", value_parser = RestoreFrom::from_str)]
+    pub(super) from_savepoint: Option<RestoreFrom>,
+    /// Leaves out state that no step of the job has; without this the job is refused
+    #[arg(long)]
+    pub(super) allow_non_restored_state: bool,
 }
 
 /// Commands about quarantined jobs.
@@ -264,6 +325,9 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "HEX")]
     pub(super) job_id: Option<JobId>,
 
+    #[command(flatten)]
+    pub(super) restore: RestoreArgs,
+
     /// Where the job runs: remote, local, per-job or application; default: execution.target, or else a running cluster
     #[arg(long, value_name = "TARGET", value_parser = ExecutionTarget::from_str)]
     pub(super) target: Option<ExecutionTarget>,
@@ -282,6 +346,8 @@ pub(super) struct RunArgs {
 pub(super) struct LocalArgs {
     #[command(flatten)]
     pub(super) job: JobArgs,
+    #[command(flatten)]
+    pub(super) restore: RestoreArgs,
     /// Not possible: the cluster ends with this command
     #[arg(short, long, hide = true)]
     pub(super) detached: bool,
@@ -449,9 +515,103 @@ mod tests {
         let id = "0123456789abcdef0123456789abcdef";
         let wanted: JobId = id.parse().expect("an id");
         let short = parse(&["stop", id])?.command;
-        assert!(matches!(short, Command::Stop { job } if job == wanted));
+        let drained = |args: &StopArgs| args.job == wanted && args.savepoint.is_none();
+        assert!(matches!(short, Command::Stop(args) if drained(&args)));
         let long = parse(&["job", "stop", id])?.command;
-        assert!(matches!(long, Command::Job(JobCommand::Stop { job }) if job == wanted));
+        assert!(matches!(long, Command::Job(JobCommand::Stop(args)) if drained(&args)));
+        Ok(())
+    }
+
+    #[test]
+    fn a_job_is_stopped_with_a_savepoint_in_a_directory_or_in_the_configured_one()
+    -> Result<(), clap::Error> {
+        let id = "0123456789abcdef0123456789abcdef";
+        let read = |arguments: &[&str]| match parse(arguments)?.command {
+            Command::Stop(args) => Ok::<_, clap::Error>(args),
+            other => panic!("{other:?}"),
+        };
+        let configured = read(&["stop", "--savepoint", id])?;
+        assert_eq!(configured.savepoint, Some(None));
+        let named = read(&["stop", id, "--savepoint=/savepoints", "--detached"])?;
+        let directory = named.savepoint.flatten().map(|it| it.to_string());
+        assert_eq!(directory.as_deref(), Some("/savepoints"));
+        assert!(named.detached);
+        for wrong in [
+            &["stop", id, "--savepoint=relative"][..],
+            &["stop", id, "--savepoint="],
+            &["stop", id, "--detached"],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_savepoint_is_taken_inspected_and_disposed_of() -> Result<(), clap::Error> {
+        let id = "0123456789abcdef0123456789abcdef";
+        let read = |arguments: &[&str]| match parse(arguments)?.command {
+            Command::Savepoint(args) => Ok::<_, clap::Error>(args),
+            other => panic!("{other:?}"),
+        };
+        let taken = read(&["savepoint", id, "s3://bucket/savepoints", "-d"])?;
+        assert_eq!(
+            taken.job.map(|job| job.to_string()).as_deref(),
+            Some(id),
+            "{taken:?}"
+        );
+        let directory = taken.directory.map(|it| it.to_string());
+        assert_eq!(directory.as_deref(), Some("s3://bucket/savepoints"));
+        assert!(taken.detached);
+        let inspected = read(&["savepoint", "inspect", "a", "--verify", "-o", "json"])?;
+        let expected = SavepointCommand::Inspect {
+            path: "a".to_owned(),
+            verify: true,
+        };
+        assert_eq!((inspected.command, inspected.job), (Some(expected), None));
+        let disposed = read(&["savepoint", "dispose", "/a", "--without-cluster"])?;
+        let Some(SavepointCommand::Dispose {
+            path,
+            without_cluster,
+        }) = disposed.command
+        else {
+            panic!("{disposed:?}")
+        };
+        assert_eq!((path.to_string().as_str(), without_cluster), ("/a", true));
+        for wrong in [
+            &["savepoint"][..],
+            &["savepoint", id, "relative"],
+            &["savepoint", id, ""],
+            &["savepoint", "inspect"],
+            &["savepoint", "dispose", "relative"],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_job_begins_from_a_savepoint_or_from_another_job() -> Result<(), clap::Error> {
+        let id = "0123456789abcdef0123456789abcdef";
+        let of_job = format!("job:{id}");
+        for (from, is_allowed) in [("/savepoints/a", false), (&of_job, true)] {
+            let mut arguments = vec!["run", "f", "--from-savepoint", from];
+            if is_allowed {
+                arguments.push("--allow-non-restored-state");
+            }
+            let Command::Run(args) = parse(&arguments)?.command else {
+                panic!("it is `run`")
+            };
+            let read = args.restore.from_savepoint.map(|it| it.to_string());
+            assert_eq!(read.as_deref(), Some(from));
+            assert_eq!(args.restore.allow_non_restored_state, is_allowed);
+        }
+        assert!(parse(&["local", "f", "--from-savepoint", "/a"]).is_ok());
+        for wrong in ["relative", "job:1", ""] {
+            assert!(
+                parse(&["run", "f", "--from-savepoint", wrong]).is_err(),
+                "{wrong}"
+            );
+        }
         Ok(())
     }
 

@@ -1,6 +1,8 @@
-//! `tanist checkpoints`.
+//! `tanist checkpoints`: checkpoints and savepoints of a job.
 
-use tanist_client::{CheckpointInfo, CheckpointStatistics, JobClient, SkippedRegion};
+use tanist_client::{
+    CheckpointInfo, CheckpointStatistics, JobClient, SavepointInfo, SkippedRegion,
+};
 use tanist_config::Configuration;
 use tanist_proto::id::JobId;
 use tanist_rest_model::paths;
@@ -8,7 +10,7 @@ use tanist_telemetry::ExitCode;
 
 use super::args::GlobalArgs;
 use super::jobs::show;
-use super::output::{Table, bytes, duration, time_if_known};
+use super::output::{Table, bytes, duration, optional, time_if_known};
 
 pub(super) async fn checkpoints(
     configuration: &Configuration,
@@ -28,6 +30,12 @@ fn listing(statistics: &CheckpointStatistics) -> String {
         table.row(row(checkpoint));
     }
     let mut text = table.to_string();
+    if let Some(path) = &statistics.started_from {
+        text.push_str(&format!("\nstarted from {path}\n"));
+    }
+    if !statistics.savepoints.is_empty() {
+        text.push_str(&format!("\n{}", savepoints(&statistics.savepoints)));
+    }
     for region in &statistics.skipped {
         text.push_str(&format!("\nnot checkpointed: {}\n", skipped(region)));
     }
@@ -48,6 +56,23 @@ fn row(checkpoint: &CheckpointInfo) -> [String; 7] {
         ),
         reason.lines().next().unwrap_or_default().to_owned(),
     ]
+}
+
+/// The oldest first.
+fn savepoints(newest_first: &[SavepointInfo]) -> Table {
+    let mut table = Table::new(["SAVEPOINT", "OUTCOME", "REQUESTED", "NUMBER", "PATH"]);
+    for savepoint in newest_first.iter().rev() {
+        let [path, reason] = [&savepoint.location, &savepoint.reason];
+        let text = path.as_deref().or(reason.as_deref()).unwrap_or_default();
+        table.row([
+            savepoint.trigger_id.clone(),
+            savepoint.status.to_string(),
+            time_if_known(savepoint.requested_at),
+            optional(savepoint.number),
+            text.lines().next().unwrap_or_default().to_owned(),
+        ]);
+    }
+    table
 }
 
 /// A region without checkpoints, as a line: its vertices and the reason.
@@ -81,12 +106,24 @@ mod tests {
             "summary": tanist_rest_model::CheckpointSummaries::default(),
             "latest": {},
             "history": [failed, checkpoint(17, "COMPLETED", 12)],
-            "skipped": [{"vertices": ["a", "b -> c"], "reason": "no checkpoint can save what is inside a program"}]
+            "skipped": [{"vertices": ["a", "b -> c"], "reason": "no checkpoint can save what is inside a program"}],
+            "savepoints": [
+                {"trigger-id": "b", "status": "FAILED", "requested-at": -1, "stops": true, "reason": "timeout\nin detail"},
+                {"trigger-id": "a", "status": "COMPLETED", "requested-at": 1_700_000_000_000_i64, "number": 17,
+                 "stops": false, "location": "/savepoints/a"}
+            ],
+            "started-from": "/savepoints/of-another"
         }))?;
         let expected = "\
 NUMBER  OUTCOME    BEGAN                    DURATION   SIZE     SUBTASKS  REASON
 17      COMPLETED  2023-11-14 22:13:20 UTC  12 ms      2.0 KiB  3/4
 18      FAILED     2023-11-14 22:13:20 UTC  10 min 0 s  2.0 KiB  3/4       timeout
+
+started from /savepoints/of-another
+
+SAVEPOINT  OUTCOME    REQUESTED                NUMBER  PATH
+a          COMPLETED  2023-11-14 22:13:20 UTC  17      /savepoints/a
+b          FAILED     -                        -       timeout
 
 not checkpointed: a, b -> c: no checkpoint can save what is inside a program
 ";

@@ -248,8 +248,20 @@ fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)>
         let at = time_if_known(checkpoints.restored_at);
         lines.push(("Restored", format!("from checkpoint {number}, at {at}")));
     }
+    if let Some(path) = &checkpoints.started_from {
+        lines.push(("Started from", path.clone()));
+    }
     if let Some(failure) = &checkpoints.failure {
         lines.push(("Failed", format!("the last checkpoint: {failure}")));
+    }
+    if let Some(savepoint) = &checkpoints.savepoint {
+        let at = time_if_known(savepoint.requested_at);
+        let text = match (&savepoint.location, &savepoint.reason) {
+            (Some(path), _) => format!("{path}, requested at {at}"),
+            (None, Some(reason)) => format!("failed, requested at {at}: {reason}"),
+            (None, None) => format!("in progress, requested at {at}"),
+        };
+        lines.push(("Savepoint", text));
     }
     for region in &checkpoints.skipped {
         lines.push(("Not saved", skipped(region)));
@@ -356,14 +368,18 @@ c       sums -> out  RUNNING  2/2    1000        0
         assert_eq!(job_text(&info, Some("sums (1/2): it broke")), expected);
         info.checkpoints = Some(serde_json::from_value(json!({
             "interval": 1000, "completed": 18, "completed-at": 1_700_000_000_000_i64, "restored": 16,
-            "restored-at": 1_700_000_000_000_i64, "failure": "timeout",
+            "restored-at": 1_700_000_000_000_i64, "failure": "timeout", "started-from": "/savepoints/a",
+            "savepoint": {"trigger-id": "b", "status": "COMPLETED", "requested-at": 1_700_000_000_000_i64,
+                "stops": false, "location": "/savepoints/b"},
             "skipped": [{"vertices": ["program", "out"], "reason": "no checkpoint can save what is inside a program"}]
         }))?);
         let text = job_text(&info, None);
         let lines = "\
 Checkpoint   number 18, at 2023-11-14 22:13:20 UTC
 Restored     from checkpoint 16, at 2023-11-14 22:13:20 UTC
+Started from /savepoints/a
 Failed       the last checkpoint: timeout
+Savepoint    /savepoints/b, requested at 2023-11-14 22:13:20 UTC
 Not saved    program, out: no checkpoint can save what is inside a program
 ";
         assert!(text.contains(lines), "{text}");

@@ -13,6 +13,7 @@ mod events;
 mod exceptions;
 mod ha;
 mod host;
+mod inspection;
 mod jobs;
 mod local;
 mod output;
@@ -25,6 +26,7 @@ mod quarantine;
 mod reference;
 mod reload;
 mod run;
+mod savepoints;
 mod show_config;
 #[cfg(test)]
 mod stalled_task_tests;
@@ -174,7 +176,8 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Info { job } => jobs::info(&configuration, global, job).await,
         Command::Checkpoints { job } => checkpoints::checkpoints(&configuration, global, job).await,
         Command::Cancel { job } => jobs::cancel(&configuration, global, job).await,
-        Command::Stop { job } => jobs::stop(&configuration, global, job).await,
+        Command::Stop(ref args) => savepoints::stop(&configuration, global, args).await,
+        Command::Savepoint(ref args) => savepoints::savepoint(&configuration, global, args).await,
     }
 }
 
@@ -195,7 +198,7 @@ async fn about_jobs(
         }
         JobCommand::Exceptions { job } => exceptions::exceptions(configuration, global, job).await,
         JobCommand::Cancel { job } => jobs::cancel(configuration, global, job).await,
-        JobCommand::Stop { job } => jobs::stop(configuration, global, job).await,
+        JobCommand::Stop(ref args) => savepoints::stop(configuration, global, args).await,
         JobCommand::Quarantine(ref command) => {
             quarantine::quarantine(configuration, global, command).await
         }

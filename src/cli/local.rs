@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_client::{ClientError, JobClient, RestClient, RetryOptions, StaticAddresses};
+use tanist_client::{ClientError, JobClient, RestClient, Restore, RetryOptions, StaticAddresses};
 use tanist_config::{Configuration, LoadOptions};
 use tanist_model::slots_needed;
 use tanist_process::{JobManager, TaskManager, TaskManagerFailure};
@@ -21,7 +21,7 @@ use super::per_job::end_of;
 use super::processes::run_jobmanager;
 use super::progress::Progress;
 use super::report_error;
-use super::run::{Files, compile_job, interrupted, report_end, show_end};
+use super::run::{Files, compile_job, interrupted, report_end, restore_of, show_end};
 
 /// Interval for asking whether the cleanup of the job is complete.
 const CLEANUP_INTERVAL: Duration = Duration::from_millis(20);
@@ -46,6 +46,13 @@ pub(super) async fn local(
             return ExitCode::InvalidJob;
         }
     };
+    let restore = match restore_of(configuration, &args.restore) {
+        Ok(restore) => restore,
+        Err(error) => {
+            fail(error);
+            return ExitCode::Usage;
+        }
+    };
     let directory = match own_directory(configuration, "local") {
         Ok(directory) => directory,
         Err(failure) => return failure.report(),
@@ -55,7 +62,7 @@ pub(super) async fn local(
     match LocalCluster::start(load, directory.path(), slots_needed(&graph)).await {
         Ok(mut cluster) => {
             let code = tokio::select! {
-                code = follow_job(&cluster.client, &graph, output) => code,
+                code = follow_job(&cluster.client, &graph, restore.as_ref(), output) => code,
                 failure = first_failure(&mut cluster.taskmanager) => {
                     fail(format_args!("{failure}: the job ends with its cluster"));
                     failure.code
@@ -72,10 +79,16 @@ pub(super) async fn local(
 }
 
 /// Submits the job and waits for its end. A signal ends this command, and with it the cluster and the job.
-async fn follow_job(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> ExitCode {
+async fn follow_job(
+    client: &JobClient,
+    graph: &JobGraph,
+    restore: Option<&Restore>,
+    output: OutputFormat,
+) -> ExitCode {
     let mut progress = Progress::new();
     let running = async {
-        let submitted = client.submit(graph).await?;
+        // The cluster is new: no other submission has the job's id.
+        let submitted = client.submit_from(graph, &graph.job_id, restore).await?;
         let ended = client
             .wait_for_end(submitted.job, |info| progress.update(info))
             .await?;
@@ -208,7 +221,7 @@ fn of_one_process(load: LoadOptions, directory: &Path, slots: u32) -> LoadOption
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::JobArgs;
+    use crate::args::{JobArgs, RestoreArgs};
 
     const NUMBERS: &str = "\
 version: 1
@@ -238,6 +251,7 @@ parameters:
                 parameters: vec![("output".to_owned(), output.to_string_lossy().into_owned())],
                 parallelism: Some(2),
             },
+            restore: RestoreArgs::default(),
             detached: false,
         };
         let code = Box::pin(local(load, &configuration, &args, OutputFormat::Table)).await;

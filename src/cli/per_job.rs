@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tanist_client::{ClusterClient, JobInfo};
+use tanist_client::{ClusterClient, JobInfo, Restore};
 use tanist_config::{Configuration, LoadOptions, WorkerDriver};
 use tanist_ha::keys::Name;
 use tanist_ha::services;
@@ -24,7 +24,7 @@ use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
 use super::output::{answer_json, fail, hint, inform, warn};
 use super::progress::Progress;
-use super::run::{Files, compile_job};
+use super::run::{Files, compile_job, restore_of};
 
 /// Timeout for the end of standbys after the end of the job.
 const STANDBY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,6 +52,13 @@ pub(super) async fn per_job(
             return ExitCode::InvalidJob;
         }
     };
+    let restore = match restore_of(configuration, &args.restore) {
+        Ok(restore) => restore,
+        Err(error) => {
+            fail(error);
+            return ExitCode::Usage;
+        }
+    };
     let taskmanagers = args
         .taskmanagers
         .unwrap_or_else(|| by_default(configuration));
@@ -63,7 +70,13 @@ pub(super) async fn per_job(
             return ExitCode::Configuration;
         }
     };
-    let code = Box::pin(host(configuration.clone(), graph, taskmanagers, output)).await;
+    let code = Box::pin(host(
+        configuration.clone(),
+        (graph, restore),
+        taskmanagers,
+        output,
+    ))
+    .await;
     let is_known = matches!(
         code,
         ExitCode::Ended | ExitCode::JobFailed | ExitCode::JobCanceled
@@ -101,7 +114,7 @@ async fn remove_when_all_have_ended(configuration: &Configuration) {
 
 async fn host(
     configuration: Configuration,
-    graph: JobGraph,
+    (graph, restore): (JobGraph, Option<Restore>),
     taskmanagers: u32,
     output: OutputFormat,
 ) -> ExitCode {
@@ -111,7 +124,7 @@ async fn host(
     };
     let cluster_id = configuration.ha().cluster_id.clone();
     let job = job_id_of(&cluster_id, 0);
-    let setup = program_of(graph, job);
+    let setup = program_of(graph, restore, job);
     let directory = host.directory.path();
     let bound = HostedCluster::bind(configuration.clone(), setup, taskmanagers, directory).await;
     let cluster = match bound {
@@ -193,14 +206,15 @@ fn by_default(configuration: &Configuration) -> u32 {
 }
 
 /// The program that submits one job and waits for it.
-fn program_of(mut graph: JobGraph, job: JobId) -> ApplicationSetup {
+fn program_of(mut graph: JobGraph, restore: Option<Restore>, job: JobId) -> ApplicationSetup {
     let name = format!("job {}", graph.name);
     graph.job_id = job.to_string();
     let identity = hex(&digest(&graph));
+    let restore = restore.as_ref().map(Restore::request);
     ApplicationSetup::new(name, move |context| {
-        let graph = graph.clone();
+        let (graph, restore) = (graph.clone(), restore.clone());
         async move {
-            let job = context.execute_graph(graph).await?;
+            let job = context.execute_graph_from(graph, restore).await?;
             // The application ends with the job, however the job ended.
             job.ended().await?;
             Ok(())

@@ -117,6 +117,12 @@ fn written(argument: &Arg) -> String {
     let short = argument.get_short().map(|short| format!("-{short}"));
     let long = argument.get_long().map(|long| format!("--{long}"));
     let names: Vec<String> = short.into_iter().chain(long).collect();
+    let has_optional_value = argument
+        .get_num_args()
+        .is_some_and(|number| number.min_values() == 0);
+    if has_optional_value && argument.is_require_equals_set() {
+        return format!("{}[={}]", names.join(", "), values.join(" "));
+    }
     let takes_values = argument.get_action().takes_values();
     match (names.is_empty(), takes_values) {
         (true, _) => values.join(" "),

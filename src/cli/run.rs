@@ -5,7 +5,7 @@
 
 use std::pin::pin;
 
-use tanist_client::{ClientError, Job, JobClient, JobInfo};
+use tanist_client::{ClientError, Job, JobClient, JobInfo, Restore};
 use tanist_config::Configuration;
 use tanist_proto::JobEnd;
 use tanist_proto::id::JobId;
@@ -14,7 +14,7 @@ use tanist_rest_model::{job_status_name, paths};
 use tanist_telemetry::ExitCode;
 use tokio::sync::watch;
 
-use super::args::{JobArgs, OutputFormat, RunArgs};
+use super::args::{JobArgs, OutputFormat, RestoreArgs, RunArgs};
 use super::connect::{connect_reporting, reporting};
 use super::output::{answer, answer_json, duration, fail, hint, inform, warn};
 use super::progress::Progress;
@@ -44,6 +44,13 @@ async fn run_until(
             return ExitCode::InvalidJob;
         }
     };
+    let restore = match restore_of(configuration, &args.restore) {
+        Ok(restore) => restore,
+        Err(error) => {
+            fail(error);
+            return ExitCode::Usage;
+        }
+    };
     let job = &graph.job_id;
     let mut interrupted = pin!(interrupted);
     let waits = watch::Sender::new(None);
@@ -63,7 +70,10 @@ async fn run_until(
             return code;
         }
     };
-    let submitting = connection.cluster.submit(&graph, args.job_id.is_some());
+    let is_chosen = args.job_id.is_some();
+    let submitting = connection
+        .cluster
+        .submit_from(&graph, is_chosen, restore.as_ref());
     let submitted = tokio::select! {
         submitted = reporting(connection.jobs.waits(), submitting) => submitted,
         code = &mut interrupted => {
@@ -151,6 +161,27 @@ pub(super) fn compile_job(
         warn(warning);
     }
     Ok(graph)
+}
+
+/// What the job begins from: as the arguments say, else as the configuration says; `None`: from the start.
+pub(super) fn restore_of(
+    configuration: &Configuration,
+    args: &RestoreArgs,
+) -> Result<Option<Restore>, &'static str> {
+    let restore = match &args.from_savepoint {
+        Some(from) => Some(Restore::new(from.clone())),
+        None => Restore::configured(configuration),
+    };
+    match restore {
+        Some(restore) => {
+            let is_allowed = args.allow_non_restored_state || restore.allows_non_restored_state();
+            Ok(Some(restore.allowing_non_restored_state(is_allowed)))
+        }
+        None if args.allow_non_restored_state => Err(
+            "--allow-non-restored-state is for a job that begins from a savepoint: add --from-savepoint",
+        ),
+        None => Ok(None),
+    }
 }
 
 /// Waits for the end of a job and shows its progress. A signal ends the waiting, not the job.
@@ -374,6 +405,36 @@ mod tests {
             let ended = follow_job(&client, JobId::from_bits(0), output, never).await;
             assert_eq!(ended, code, "{output:?}");
         }
+    }
+
+    #[test]
+    fn a_job_begins_as_its_arguments_say_or_else_as_the_configuration_says() {
+        let of = |settings: &[(&str, &str)], args: &RestoreArgs| {
+            let mut load = tanist_config::LoadOptions::default();
+            for (key, value) in settings {
+                load = load.with(key, value);
+            }
+            let configuration = Configuration::load(load).expect("it is valid");
+            let restore = restore_of(&configuration, args)?;
+            Ok::<_, &str>(restore.map(|it| (it.from().to_string(), it.allows_non_restored_state())))
+        };
+        let named = |path: &str, is_allowed| RestoreArgs {
+            from_savepoint: Some(path.parse().expect("a path")),
+            allow_non_restored_state: is_allowed,
+        };
+        let allowed = RestoreArgs {
+            from_savepoint: None,
+            allow_non_restored_state: true,
+        };
+        let some = |path: &str, is_allowed| Ok(Some((path.to_owned(), is_allowed)));
+        let configured = [("execution.state-recovery.path", "/b")];
+        assert_eq!(of(&[], &RestoreArgs::default()), Ok(None));
+        assert_eq!(of(&[], &named("/a", false)), some("/a", false));
+        assert_eq!(of(&configured, &named("/a", true)), some("/a", true));
+        assert_eq!(of(&configured, &allowed), some("/b", true));
+        assert_eq!(of(&configured, &RestoreArgs::default()), some("/b", false));
+        let error = of(&[], &allowed).expect_err("there is nothing to leave out");
+        assert!(error.contains("--from-savepoint"), "{error}");
     }
 
     #[test]

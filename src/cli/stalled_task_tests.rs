@@ -15,7 +15,7 @@ use tanist_telemetry::ExitCode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::args::{JobArgs, LocalArgs, OutputFormat};
+use super::args::{JobArgs, LocalArgs, OutputFormat, RestoreArgs};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::local::local;
 
@@ -163,6 +163,7 @@ async fn a_local_job_that_hangs_ends_its_command() {
             parameters: Vec::new(),
             parallelism: Some(2),
         },
+        restore: RestoreArgs::default(),
         detached: false,
     };
     let running = Box::pin(local(load, &configuration, &args, OutputFormat::Table));

@@ -62,6 +62,7 @@ pub(super) async fn run(
         ExecutionTarget::Local => {
             let args = LocalArgs {
                 job: args.job.clone(),
+                restore: args.restore.clone(),
                 detached: args.detached,
             };
             Box::pin(local::local(load, configuration, &args, output)).await

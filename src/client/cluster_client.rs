@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use tanist_compile::{
     ChainingOptions, CompileOptions, JobFile, JobFileError, StreamGraph, compile,
 };
@@ -27,12 +28,14 @@ use super::finder::{FollowedLeader, LeaderFinder, StaticAddresses};
 use super::job_client::JobClient;
 use super::job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 use super::rest_client::{RestClient, RetryOptions};
+use super::restore::Restore;
 
 /// A job to be submitted. Relative paths that its steps read and write start at this process's working directory.
 #[derive(Debug, Clone)]
 pub struct Job {
     what: What,
     id: Option<JobId>,
+    restore: Option<Restore>,
     options: CompileOptions,
 }
 
@@ -61,6 +64,7 @@ impl Job {
         Job {
             what,
             id: None,
+            restore: None,
             options: CompileOptions {
                 upload_above: Some(WORTH_AN_UPLOAD),
                 working_dir: std::env::current_dir().ok(),
@@ -86,6 +90,13 @@ impl Job {
     #[must_use]
     pub fn with_id(mut self, id: JobId) -> Job {
         self.id = Some(id);
+        self
+    }
+
+    /// Sets what the job begins from, instead of from the start.
+    #[must_use]
+    pub fn beginning_from(mut self, restore: Restore) -> Job {
+        self.restore = Some(restore);
         self
     }
 
@@ -267,6 +278,7 @@ impl ClusterClient {
     pub async fn execute_async(&self, job: impl Into<Job>) -> Result<JobExecution, ExecuteError> {
         let job = job.into();
         let is_chosen = job.id.is_some();
+        let restore = job.restore.clone();
         let defaults = self.defaults.clone();
         // Compiling may read files and plan expressions.
         let compiling = tokio::task::spawn_blocking(move || job.compile_with(&defaults));
@@ -274,7 +286,9 @@ impl ClusterClient {
             reason: format!("compiling the job failed: {error}"),
         })?;
         let graph = compiled.map_err(ExecuteError::InvalidJob)?;
-        Ok(self.submit(&graph, is_chosen).await?)
+        Ok(self
+            .submit_from(&graph, is_chosen, restore.as_ref())
+            .await?)
     }
 
     /// Submits a compiled graph. `id_is_chosen`: every try of this job uses the same id, also in another
@@ -284,8 +298,18 @@ impl ClusterClient {
         graph: &pb::JobGraph,
         id_is_chosen: bool,
     ) -> Result<JobExecution, ClientError> {
-        let token = token_of(graph, id_is_chosen);
-        let submitted = self.jobs.submit_as(graph, &token).await?;
+        self.submit_from(graph, id_is_chosen, None).await
+    }
+
+    /// The same for a job that begins from a savepoint.
+    pub async fn submit_from(
+        &self,
+        graph: &pb::JobGraph,
+        id_is_chosen: bool,
+        restore: Option<&Restore>,
+    ) -> Result<JobExecution, ClientError> {
+        let token = token_of(graph, id_is_chosen, restore);
+        let submitted = self.jobs.submit_from(graph, &token, restore).await?;
         Ok(JobExecution::new(
             self.clone(),
             submitted.job,
@@ -300,11 +324,17 @@ impl ClusterClient {
 }
 
 /// Returns the submission's token. With a chosen id it is always the same, also after a restart of this process.
-fn token_of(graph: &pb::JobGraph, chosen_id: bool) -> String {
+fn token_of(graph: &pb::JobGraph, chosen_id: bool, restore: Option<&Restore>) -> String {
     if !chosen_id {
         return format!("{:032x}", rand::random::<u128>());
     }
-    let digest = artifact::digest(graph);
+    let mut digest = artifact::digest(graph);
+    if let Some(restore) = restore {
+        let mut both = Sha256::new();
+        both.update(&digest);
+        both.update(restore.query().as_bytes());
+        digest = both.finalize().to_vec();
+    }
     let hex = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
     hex.collect()
 }
@@ -421,10 +451,17 @@ mod tests {
 
     #[test]
     fn the_same_job_under_a_chosen_id_is_the_same_submission() {
-        let token = token_of(&graph("a"), true);
+        let token = token_of(&graph("a"), true, None);
         assert_eq!(token.len(), 32);
-        assert_eq!(token, token_of(&graph("a"), true));
-        assert_ne!(token, token_of(&graph("b"), true));
-        assert_ne!(token_of(&graph("a"), false), token_of(&graph("a"), false));
+        let restore = Restore::new("/savepoints/a".parse().expect("a path"));
+        let restored = token_of(&graph("a"), true, Some(&restore));
+        assert_eq!(restored.len(), 32);
+        assert_ne!(token, restored);
+        assert_eq!(token, token_of(&graph("a"), true, None));
+        assert_ne!(token, token_of(&graph("b"), true, None));
+        assert_ne!(
+            token_of(&graph("a"), false, None),
+            token_of(&graph("a"), false, None)
+        );
     }
 }

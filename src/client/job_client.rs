@@ -11,19 +11,20 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_rest_model::{
     CheckpointStatistics, DrainOptions, JobEventInfo, JobEvents, JobExceptionInfo, JobExceptions,
-    JobInfo, JobList, JobStatusBody, JobSummary, QuarantineList, QuarantinedJob, Submitted,
-    TaskManagerList, VertexSubtasks, headers, paths,
+    JobInfo, JobList, JobStatusBody, JobSummary, QuarantineList, QuarantinedJob, StopRequest,
+    Submitted, TaskManagerList, VertexSubtasks, headers, paths,
 };
 use tokio::sync::watch;
 
 use super::drains::Drained;
 use super::error::ClientError;
 use super::rest_client::{Answer, Request, RestClient};
+use super::restore::Restore;
 
 /// First delay between two checks of a job that is waited for. Doubles up to [`LONGEST_PAUSE`], so that the end
 /// of a short job is seen at once.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Submits, watches and cancels jobs. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -90,6 +91,17 @@ impl JobClient {
         graph: &pb::JobGraph,
         token: &str,
     ) -> Result<Submitted, ClientError> {
+        self.submit_from(graph, token, None).await
+    }
+
+    /// The same for a job that begins from a savepoint. Refused: the savepoint can't be read, or its state does not fit
+    /// the job.
+    pub async fn submit_from(
+        &self,
+        graph: &pb::JobGraph,
+        token: &str,
+        restore: Option<&Restore>,
+    ) -> Result<Submitted, ClientError> {
         // The time for uploads does not count for the submission.
         let graph = self.with_uploads(graph).await?;
         let request = Request {
@@ -99,7 +111,10 @@ impl JobClient {
                 (headers::IDEMPOTENCY_KEY, token.to_owned()),
             ],
             body: graph.encode_to_vec().into(),
-            ..Request::get(paths::JOBS)
+            ..Request::get(&match restore {
+                None => paths::JOBS.to_owned(),
+                Some(restore) => format!("{}?{}", paths::JOBS, restore.query()),
+            })
         };
         let answer = self.send_with_deadline(&request).await?;
         parse(&request, &answer)
@@ -138,7 +153,13 @@ impl JobClient {
     /// Requests a stop of the job: its sources end, and it finishes with what they have read. An acknowledged
     /// request is durable, but the job ends later.
     pub async fn stop(&self, job: JobId) -> Result<(), ClientError> {
-        self.change(Method::POST, &paths::job_stop(job)).await
+        // Without this a cluster with a directory for savepoints takes one.
+        let body = StopRequest {
+            drain: Some(true),
+            ..StopRequest::default()
+        };
+        let request = Request::post(&paths::job_stop(job), &body);
+        self.rest.send(&request).await.map(drop)
     }
 
     /// Retries a quarantined job.

@@ -9,6 +9,7 @@ use tanist_rest_model::{JobInfo, job_status_name};
 
 use super::cluster_client::ClusterClient;
 use super::error::ClientError;
+use super::job_client::JobClient;
 
 /// Why a job was not executed to its end.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -71,6 +72,10 @@ impl JobExecution {
     /// Returns its id, with which [`ClusterClient::job`] follows the job in another process.
     pub fn id(&self) -> JobId {
         self.job
+    }
+
+    pub(super) fn jobs(&self) -> &JobClient {
+        self.cluster.jobs()
     }
 
     /// Whether an earlier submission of it was accepted already.

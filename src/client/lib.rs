@@ -33,6 +33,8 @@ mod ha;
 mod job_client;
 mod job_execution;
 mod rest_client;
+mod restore;
+mod savepoints;
 mod upload;
 
 #[cfg(test)]
@@ -45,6 +47,10 @@ pub use finder::{LeaderFinder, StaticAddresses};
 pub use job_client::JobClient;
 pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 pub use rest_client::{RestClient, RetryOptions};
+pub use restore::Restore;
+pub use savepoints::{SavepointFailure, SavepointStatus};
+/// What a job begins from.
+pub use tanist_config::RestoreFrom;
 /// Types that these calls use.
 pub use tanist_proto::{id::JobId, v1::JobStatus};
 /// Bodies of the REST API.
@@ -52,6 +58,7 @@ pub use tanist_rest_model::{
     BlockedReason, CacheInfo, CheckpointInfo, CheckpointStatistics, ClaimInfo, DrainOptions,
     DrainSummary, DurationText, Evidence, HaStatusInfo, IoMetrics, JobCheckpoints, JobEventInfo,
     JobExceptionInfo, JobInfo, JobSummary, LeaderInfo, MemberInfo, Quarantine, QuarantinedJob,
-    SkippedRegion, StateCounts, StoreInfo, StoreServerInfo, Submitted, SubtaskInfo, TaskCounts,
-    TaskManagerList, TaskManagerSummary, TermHistory, TermInfo, VertexInfo, VertexSubtasks,
+    SavepointInfo, SkippedRegion, StateCounts, StoreInfo, StoreServerInfo, Submitted, SubtaskInfo,
+    TaskCounts, TaskManagerList, TaskManagerSummary, TermHistory, TermInfo, VertexInfo,
+    VertexSubtasks,
 };

@@ -500,3 +500,90 @@ async fn a_read_goes_on_while_a_job_manager_takes_connections_and_so_does_what_c
         "{error}"
     );
 }
+
+/// The body of a request, as JSON.
+fn body_of(request: &str) -> serde_json::Value {
+    let (_, body) = request.split_once("\r\n\r\n").expect("a whole request");
+    serde_json::from_str(body).expect("a JSON body")
+}
+
+#[tokio::test]
+async fn a_savepoint_is_asked_for_with_one_id_and_waited_for() {
+    let trigger = "7".repeat(32);
+    let accepted = format!(r#"{{"request-id":"{trigger}"}}"#);
+    let in_progress = r#"{"status":{"id":"IN_PROGRESS"}}"#;
+    let completed = r#"{"status":{"id":"COMPLETED"},"operation":{"location":"/savepoints/a"}}"#;
+    let server = Scripted::server([
+        Step::Lose,
+        Step::Answer(202, accepted.clone()),
+        Step::Answer(200, in_progress.to_owned()),
+        Step::Answer(200, completed.to_owned()),
+    ])
+    .await;
+    let client = client(&[&server.address]);
+    let id = client.trigger_savepoint(job(), Some("/savepoints")).await;
+    assert_eq!(id.as_deref(), Ok(&*trigger));
+    let path = client.wait_for_savepoint(job(), &trigger).await;
+    assert_eq!(path.as_deref(), Ok("/savepoints/a"));
+    let requests = server.requests();
+    let [lost, repeated, first, _] = &requests[..] else {
+        panic!("{requests:?}")
+    };
+    assert_eq!(body_of(lost), body_of(repeated));
+    assert_eq!(body_of(lost)["target-directory"], "/savepoints");
+    let chosen = body_of(lost)["triggerId"].as_str().map(str::len);
+    assert_eq!(chosen, Some(32));
+    let path = format!("GET /v1/jobs/{}/savepoints/{trigger} ", job());
+    assert!(first.starts_with(&path), "{first}");
+}
+
+#[tokio::test]
+async fn why_there_is_no_savepoint_is_told() {
+    let failed = r#"{"status":{"id":"COMPLETED"},"operation":{"failure-cause":{"class":"c","stack-trace":"no space"}}}"#;
+    let refused = r#"{"errors":["the job has ended"]}"#;
+    let server = Scripted::server([
+        Step::Answer(200, failed.to_owned()),
+        Step::Answer(409, refused.to_owned()),
+    ])
+    .await;
+    let client = client(&[&server.address]);
+    let reason = "no space".to_owned();
+    assert_eq!(
+        client.wait_for_savepoint(job(), "7").await,
+        Err(SavepointFailure::Failed { reason })
+    );
+    let error = client.stop_with_savepoint(job(), None).await;
+    let error = error.expect_err("the job has ended").to_string();
+    assert_eq!(error, "the job has ended");
+    let requests = server.requests();
+    let body = body_of(&requests[1]);
+    assert_eq!(body["drain"], false);
+    assert!(body.get("targetDirectory").is_none(), "{body}");
+}
+
+#[tokio::test]
+async fn a_stop_without_a_savepoint_says_so() {
+    let server = Scripted::server([Step::Answer(202, r#"{"request-id":"7"}"#.to_owned())]).await;
+    let client = client(&[&server.address]);
+    assert_eq!(client.stop(job()).await, Ok(()));
+    let body = body_of(&server.requests()[0]);
+    assert_eq!(body, serde_json::json!({"drain": true}));
+}
+
+#[tokio::test]
+async fn what_a_job_begins_from_is_part_of_its_submission() {
+    let answer = format!(r#"{{"jobid":"{}"}}"#, job());
+    let server = Scripted::server([Step::Answer(202, answer)]).await;
+    let client = client(&[&server.address]);
+    let graph = JobGraph {
+        job_id: job().to_string(),
+        ..JobGraph::default()
+    };
+    let from = "/savepoints/a".parse().expect("a path");
+    let restore = Restore::new(from).allowing_non_restored_state(true);
+    let submitted = client.submit_from(&graph, "token", Some(&restore)).await;
+    submitted.expect("it is accepted");
+    let request = server.requests().remove(0);
+    let line = "POST /v1/jobs?savepoint-path=/savepoints/a&allow-non-restored-state=true ";
+    assert!(request.starts_with(line), "{request}");
+}

@@ -149,6 +149,15 @@ impl ApplicationContext {
         &self,
         graph: pb::JobGraph,
     ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
-        self.run.submit(graph)
+        self.execute_graph_from(graph, None)
+    }
+
+    /// The same for a job that begins from a savepoint.
+    pub fn execute_graph_from(
+        &self,
+        graph: pb::JobGraph,
+        restore: Option<pb::RestoreRequest>,
+    ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
+        self.run.submit_from(graph, restore)
     }
 }

@@ -187,7 +187,7 @@ impl ProgramRun {
                 job: id,
                 reason: format!("compiling it failed: {error}"),
             })?;
-            self.submit_as(position, id, compiled?).await
+            self.submit_as(position, id, compiled?, None).await
         }
     }
 
@@ -195,11 +195,20 @@ impl ProgramRun {
     /// numbered by the call, before the future is polled.
     pub fn submit(
         &self,
+        graph: pb::JobGraph,
+    ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
+        self.submit_from(graph, None)
+    }
+
+    /// The same for a job that begins from a savepoint.
+    pub fn submit_from(
+        &self,
         mut graph: pb::JobGraph,
+        restore: Option<pb::RestoreRequest>,
     ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
         let (position, id) = self.next();
         graph.job_id = id.to_string();
-        self.submit_as(position, id, graph)
+        self.submit_as(position, id, graph, restore)
     }
 
     /// Takes the next number; returns it with its id.
@@ -215,6 +224,7 @@ impl ProgramRun {
         position: u32,
         job: JobId,
         mut graph: pb::JobGraph,
+        restore: Option<pb::RestoreRequest>,
     ) -> Result<ApplicationJob, ApplicationError> {
         // Before anything is sent: a job that a user removed must not run a second time.
         if self.inner.submissions.has(position)
@@ -239,6 +249,7 @@ impl ProgramRun {
         let request = pb::SubmitJobRequest {
             graph: Some(graph),
             submission_token: format!("application-{job}"),
+            restore,
             ..pb::SubmitJobRequest::default()
         };
         let mut backoff = retries();

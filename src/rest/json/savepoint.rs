@@ -48,9 +48,14 @@ pub(crate) fn operation(job: &JobDetails, trigger: &str) -> Option<OperationStat
     match find(job, trigger) {
         Some(savepoint) => Some(of_savepoint(job, savepoint)),
         // The job was not drained: its stop has another id.
-        None if savepoints_of(job).iter().any(|it| it.stops) => None,
+        None if savepoints_of(job).iter().any(is_stop_in_effect) => None,
         None => of_drain(job),
     }
+}
+
+/// After a failed one the job continued.
+fn is_stop_in_effect(savepoint: &SavepointSummary) -> bool {
+    savepoint.stops && savepoint.outcome() != SavepointOutcome::Failed
 }
 
 fn of_savepoint(job: &JobDetails, savepoint: &SavepointSummary) -> OperationStatus {

@@ -48,7 +48,26 @@ pub(super) fn details() -> pb::CheckpointDetails {
         }],
         restored_from: 16,
         restored_at_ms: 16_500,
-        ..pb::CheckpointDetails::default()
+        savepoints: vec![
+            pb::SavepointSummary {
+                trigger_id: "a".repeat(32),
+                outcome: pb::SavepointOutcome::Completed.into(),
+                text: "/savepoints/a".to_owned(),
+                requested_at_ms: 18_005,
+                number: 18,
+                stops: false,
+            },
+            pb::SavepointSummary {
+                trigger_id: "b".repeat(32),
+                outcome: pb::SavepointOutcome::Failed.into(),
+                text: "timeout".to_owned(),
+                requested_at_ms: 18_006,
+                number: 0,
+                stops: true,
+            },
+        ],
+        started_from: "/savepoints/of-another".to_owned(),
+        retention: pb::CheckpointRetention::RetainOnCancellation.into(),
     }
 }
 
@@ -96,7 +115,31 @@ async fn the_statistics_are_of_what_is_in_the_history() {
         .collect();
     assert_eq!(numbers, [&json!(20), &json!(19), &json!(18), &json!(17)]);
     assert_eq!(body["latest"]["completed"]["id"], json!(18));
-    assert_eq!(body["latest"]["savepoint"], Value::Null);
+    let savepoint = &body["latest"]["savepoint"];
+    assert_eq!(
+        (
+            &savepoint["id"],
+            &savepoint["is_savepoint"],
+            &savepoint["external_path"],
+            &savepoint["checkpoint_type"]
+        ),
+        (
+            &json!(18),
+            &json!(true),
+            &json!("/savepoints/a"),
+            &json!("SAVEPOINT")
+        )
+    );
+    assert_eq!(body["latest"]["completed"]["is_savepoint"], false);
+    assert_eq!(
+        body["savepoints"],
+        json!([
+            {"trigger-id": "b".repeat(32), "status": "FAILED", "requested-at": 18_006, "stops": true, "reason": "timeout"},
+            {"trigger-id": "a".repeat(32), "status": "COMPLETED", "requested-at": 18_005, "number": 18, "stops": false,
+             "location": "/savepoints/a"}
+        ])
+    );
+    assert_eq!(body["started-from"], "/savepoints/of-another");
     assert_eq!(
         body["latest"]["restored"],
         json!({"id": 16, "restore_timestamp": 16_500, "is_savepoint": false, "external_path": null})
@@ -146,7 +189,10 @@ async fn a_checkpoint_is_shown_with_what_its_class_has() {
         json!({
             "interval": 1000, "completed": 18, "completed-at": 18_030, "restored": 16,
             "restored-at": 16_500, "failure": "sums (1/2) declined it: no space",
-            "skipped": [{"vertices": ["program"], "reason": "no checkpoint can save what is inside a program"}]
+            "skipped": [{"vertices": ["program"], "reason": "no checkpoint can save what is inside a program"}],
+            "savepoint": {"trigger-id": "b".repeat(32), "status": "FAILED", "requested-at": 18_006, "stops": true,
+                "reason": "timeout"},
+            "started-from": "/savepoints/of-another"
         })
     );
 }
@@ -158,7 +204,7 @@ async fn the_settings_are_in_flinks_words() {
         answer.body,
         json!({
             "mode": "exactly_once", "interval": 1000, "timeout": 600_000, "min_pause": 5, "max_concurrent": 1,
-            "externalization": {"enabled": false, "delete_on_cancellation": true}, "state_backend": "memory",
+            "externalization": {"enabled": true, "delete_on_cancellation": false}, "state_backend": "memory",
             "checkpoint_storage": "blobs", "unaligned_checkpoints": false, "tolerable_failed_checkpoints": -1,
             "aligned_checkpoint_timeout": 0, "checkpoints_after_tasks_finish": true,
             "state_changelog_enabled": false, "changelog_periodic_materialization_interval": 0,

@@ -39,6 +39,10 @@ pub(super) struct ScriptedDispatcher {
     pub(super) submissions: Mutex<Vec<pb::SubmitJobRequest>>,
     pub(super) canceled: Mutex<Vec<String>>,
     pub(super) stopped: Mutex<Vec<String>>,
+    /// The requests for savepoints. Those of a running job are in its description, too.
+    pub(super) savepoints: Mutex<Vec<pb::TriggerSavepointRequest>>,
+    /// Paths of removed savepoints.
+    pub(super) disposed: Mutex<Vec<String>>,
     /// The drain requests for known TaskManagers.
     pub(super) drains: Mutex<Vec<pb::DrainTaskManagerRequest>>,
     /// Never answers, like a process stopped by SIGSTOP.
@@ -163,14 +167,46 @@ impl DispatcherGateway for ScriptedDispatcher {
         })
     }
 
-    async fn trigger_savepoint(&self, _: pb::TriggerSavepointRequest) -> GatewayResult<pb::Ack> {
+    async fn trigger_savepoint(
+        &self,
+        request: pb::TriggerSavepointRequest,
+    ) -> GatewayResult<pb::Ack> {
         self.script()?;
+        self.savepoints.lock().push(request.clone());
+        let mut jobs = self.jobs.lock();
+        let found = jobs.iter_mut().find(|job| job.job_id == request.job_id);
+        let Some(job) = found else {
+            return Err(GatewayError::NotFound("no such job".to_owned()));
+        };
+        if job.status().end().is_some() {
+            return Err(GatewayError::Conflict("the job has ended".to_owned()));
+        }
+        let checkpoints = job.checkpoints.get_or_insert_default();
+        let mut known = checkpoints.savepoints.iter();
+        if !known.any(|it| it.trigger_id == request.trigger_id) {
+            checkpoints.savepoints.push(pb::SavepointSummary {
+                trigger_id: request.trigger_id,
+                stops: request.stop,
+                requested_at_ms: 1000,
+                ..pb::SavepointSummary::default()
+            });
+        }
         Ok(pb::Ack {})
     }
 
-    async fn dispose_savepoint(&self, _: pb::DisposeSavepointRequest) -> GatewayResult<pb::Ack> {
+    async fn dispose_savepoint(
+        &self,
+        request: pb::DisposeSavepointRequest,
+    ) -> GatewayResult<pb::Ack> {
         self.script()?;
-        Ok(pb::Ack {})
+        match request.path.as_str() {
+            "/missing" => Err(GatewayError::NotFound("there is no savepoint".to_owned())),
+            "/needed" => Err(GatewayError::Conflict("job 7 needs it".to_owned())),
+            _ => {
+                self.disposed.lock().push(request.path);
+                Ok(pb::Ack {})
+            }
+        }
     }
 
     async fn drain_task_manager(

@@ -176,7 +176,7 @@ async fn stopping_is_asked_for_in_both_of_flinks_ways() {
         .await;
     assert_eq!(answer.status, StatusCode::ACCEPTED);
     let path = format!("{path}/stop");
-    for body in ["", r#"{"drain": true}"#, r#"{"targetDirectory": ""}"#] {
+    for body in ["", r#"{"drain": true}"#, r#"{"targetDirectory": null}"#] {
         let answer = served.ask(Method::POST, &path, &[], body).await;
         assert_eq!(answer.status, StatusCode::ACCEPTED);
         assert_eq!(answer.body, json!({"request-id": job().job_id}));
@@ -187,7 +187,20 @@ async fn stopping_is_asked_for_in_both_of_flinks_ways() {
         ("no", "not valid JSON: line 1, column 2"),
         (r#"{"drain": "no"}"#, "another shape: line 1"),
         (r#"{"drain": false}"#, "stop with drain"),
-        (r#"{"targetDirectory": "/s"}"#, "no savepoints"),
+        (
+            r#"{"drain": false}"#,
+            "`execution.checkpointing.savepoint-dir`",
+        ),
+        (
+            r#"{"drain": true, "targetDirectory": "/s"}"#,
+            "a drained job has processed all",
+        ),
+        (r#"{"targetDirectory": ""}"#, "it is empty"),
+        (r#"{"targetDirectory": "s"}"#, "it is no absolute path"),
+        (
+            r#"{"targetDirectory": "/s", "formatType": "OTHER"}"#,
+            "no savepoint format",
+        ),
         (r#"{"triggerId": "7"}"#, "not a trigger id"),
     ];
     for (body, text) in refused {

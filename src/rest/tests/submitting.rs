@@ -297,3 +297,62 @@ async fn a_store_that_refuses_for_a_moment_is_asked_again() {
         .await;
     assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
 }
+
+#[tokio::test]
+async fn what_a_job_begins_from_is_handed_to_the_leader() {
+    use pb::restore_request::From;
+    let (served, leader) = Served::leading(ScriptedDispatcher::default()).await;
+    let job = JobId::from_bits(9).to_string();
+    let cases = [
+        (
+            "savepoint-path=/save%20points/a".to_owned(),
+            From::Path("/save points/a".to_owned()),
+            false,
+        ),
+        (
+            "savepoint-path=file:///a&allow-non-restored-state=true".to_owned(),
+            From::Path("/a".to_owned()),
+            true,
+        ),
+        (
+            format!("savepoint-path=job:{job}&allow-non-restored-state"),
+            From::JobId(job.clone()),
+            true,
+        ),
+    ];
+    for (query, from, allow_non_restored_state) in cases {
+        for (kind, body) in [
+            (PROTOBUF, graph().encode_to_vec()),
+            (YAML, JOB_FILE.as_bytes().to_vec()),
+        ] {
+            let path = format!("/v1/jobs?{query}");
+            let answer = served.ask(Method::POST, &path, &[kind], body).await;
+            assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
+            let submitted = leader.submissions.lock().pop().expect("one");
+            let expected = pb::RestoreRequest {
+                from: Some(from.clone()),
+                allow_non_restored_state,
+            };
+            assert_eq!(submitted.restore, Some(expected), "{query}");
+        }
+    }
+    let wrong = [
+        ("savepoint-path=", "is empty"),
+        ("savepoint-path=a", "is no absolute path"),
+        ("savepoint-path=job:7", "names no job"),
+        (
+            "savepoint-path=/a&allow-non-restored-state=perhaps",
+            "write true or false",
+        ),
+        ("allow-non-restored-state=true", "add `savepoint-path`"),
+    ];
+    for (query, text) in wrong {
+        let path = format!("/v1/jobs?{query}");
+        let body = graph().encode_to_vec();
+        let answer = served.ask(Method::POST, &path, &[PROTOBUF], body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{query}");
+        let error = answer.body["errors"][0].as_str().expect("a text");
+        assert!(error.contains(text), "{query}: {error}");
+    }
+    assert!(leader.submissions.lock().is_empty());
+}

@@ -8,7 +8,7 @@
 mod tables;
 mod types;
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use serde_json::json;
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1 as pb;
@@ -17,7 +17,7 @@ use super::scripted::{ScriptedDispatcher, Served};
 use tables::{
     AGGREGATED_METRICS, CHECKPOINT, CHECKPOINT_CONFIG, CHECKPOINTS, COMPLETED_CHECKPOINT, CONFIG,
     EXCEPTIONS, EXECUTION_RESULT, FAILED_CHECKPOINT, JOB, JOB_IN_OVERVIEW, JOB_STATUSES, OPERATION,
-    OVERVIEW, PLAN, SUBTASK_TIMES, TASK_MANAGER, TASK_MANAGER_DETAILS, VERTEX,
+    OVERVIEW, PLAN, SUBTASK_TIMES, TASK_MANAGER, TASK_MANAGER_DETAILS, TRIGGERED, VERTEX,
 };
 use types::Type::{Id, List, Object, OneOf};
 use types::misfits;
@@ -173,6 +173,8 @@ async fn every_answer_has_the_fields_and_types_that_flinks_classes_read() {
             (format!("{job}/exceptions"), EXCEPTIONS),
             (format!("{job}/execution-result"), EXECUTION_RESULT),
             (format!("{job}/savepoints/{}", "7".repeat(32)), OPERATION),
+            (format!("{job}/savepoints/{}", "a".repeat(32)), OPERATION),
+            (format!("{job}/savepoints/{}", "b".repeat(32)), OPERATION),
             (vertex.clone(), VERTEX),
             (format!("{vertex}/subtasktimes"), SUBTASK_TIMES),
         ]);
@@ -182,6 +184,30 @@ async fn every_answer_has_the_fields_and_types_that_flinks_classes_read() {
         let answer = served.get(&path).await;
         assert_eq!(answer.status, StatusCode::OK, "{path}: {answer:?}");
         misfits(&path, &answer.body, wanted, &mut found);
+    }
+    for (path, body) in [
+        (
+            format!("/jobs/{}/savepoints", JobId::from_bits(1)),
+            r#"{"target-directory": "/savepoints"}"#,
+        ),
+        (
+            format!("/jobs/{}/stop", JobId::from_bits(1)),
+            r#"{"targetDirectory": "/savepoints"}"#,
+        ),
+        (
+            "/savepoint-disposal".to_owned(),
+            r#"{"savepoint-path": "/savepoints/a"}"#,
+        ),
+    ] {
+        let answer = served.ask(Method::POST, &path, &[], body).await;
+        assert!(answer.status.is_success(), "{path}: {answer:?}");
+        misfits(&path, &answer.body, TRIGGERED, &mut found);
+        if path == "/savepoint-disposal" {
+            let trigger = answer.body["request-id"].as_str().unwrap_or_default();
+            let path = format!("{path}/{trigger}");
+            let answer = served.get(&path).await;
+            misfits(&path, &answer.body, OPERATION, &mut found);
+        }
     }
     assert!(found.is_empty(), "{found:#?}");
 }

@@ -310,6 +310,7 @@ pub(super) const OPERATION: Type = Object(&[
         ])),
     ),
 ]);
+pub(super) const TRIGGERED: Type = Object(&[("request-id", Id)]);
 pub(super) const OVERVIEW: Type = Object(&[
     ("taskmanagers", Int),
     ("slots-total", Int),

@@ -1,0 +1,309 @@
+//! What a savepoint holds, for `tanist savepoint inspect`: the steps with their kinds of state and sizes.
+//!
+//! It follows from the manifest alone. The meaning of a position, and of the bytes of a state, is known to their step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use tanist_proto::v1::{CheckpointManifest, ManifestStep, StateSegment, SubtaskSnapshot};
+
+use super::output::{Table, bytes, field};
+
+/// A kind of state of a step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct State {
+    /// Key groups from which it has segments; empty: it has no keys.
+    key_groups: BTreeSet<u32>,
+    /// Number of its pieces: positions, entries of a list, segments.
+    pieces: u64,
+    bytes: u64,
+}
+
+impl State {
+    fn add(&mut self, length: u64) {
+        self.pieces += 1;
+        self.bytes += length;
+    }
+}
+
+/// The states of one step by name. The positions of a source have the name [`POSITIONS`].
+type States = BTreeMap<String, State>;
+
+const POSITIONS: &str = "positions";
+
+/// What a savepoint holds.
+#[derive(Debug, Clone)]
+pub(super) struct Inspection {
+    path: String,
+    job_id: String,
+    number: u64,
+    is_verified: bool,
+    steps: Vec<(ManifestStep, States)>,
+    /// Names of its objects.
+    objects: BTreeSet<String>,
+    bytes: u64,
+    /// Number of subtasks that had ended.
+    ended: usize,
+}
+
+impl Inspection {
+    /// Describes the savepoint at this path.
+    pub(super) fn new(path: &str, manifest: &CheckpointManifest, is_verified: bool) -> Inspection {
+        let mut found: BTreeMap<&str, States> = BTreeMap::new();
+        let mut objects = BTreeSet::new();
+        let mut total = 0;
+        let mut add_segment = |segment: &StateSegment| {
+            if !segment.object.is_empty() {
+                objects.insert(segment.object.clone());
+            }
+            let length = segment.length.max(segment.content.len() as u64);
+            total += length;
+            length
+        };
+        let mut small = 0;
+        for subtask in subtasks(manifest) {
+            for position in &subtask.positions {
+                let states = found.entry(&position.uid).or_default();
+                let length = position.position.len() as u64;
+                states.entry(POSITIONS.to_owned()).or_default().add(length);
+                small += length;
+            }
+            for operator in &subtask.operators {
+                let states = found.entry(&operator.uid).or_default();
+                let length = operator.content.len() as u64;
+                states.entry(operator.name.clone()).or_default().add(length);
+                small += length;
+            }
+            for segment in &subtask.segments {
+                let length = add_segment(segment);
+                let states = found.entry(&segment.uid).or_default();
+                let state = states.entry(segment.name.clone()).or_default();
+                state.add(length);
+                let groups = segment.first_key_group..segment.end_key_group;
+                state.key_groups.extend(groups);
+            }
+            for segment in &subtask.channels {
+                add_segment(segment);
+            }
+        }
+        let mut steps: Vec<(ManifestStep, States)> = manifest
+            .steps
+            .iter()
+            .map(|step| {
+                let states = found.remove(step.uid.as_str()).unwrap_or_default();
+                (step.clone(), states)
+            })
+            .collect();
+        steps.extend(found.into_iter().map(|(uid, states)| {
+            let step = ManifestStep {
+                uid: uid.to_owned(),
+                ..ManifestStep::default()
+            };
+            (step, states)
+        }));
+        Inspection {
+            path: path.to_owned(),
+            job_id: manifest.job_id.clone(),
+            number: manifest.number,
+            is_verified,
+            steps,
+            objects,
+            bytes: total + small,
+            ended: subtasks(manifest).filter(|it| it.ended).count(),
+        }
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        field(&mut text, "Savepoint", &self.path);
+        field(&mut text, "Job", &self.job_id);
+        field(&mut text, "Checkpoint", &self.number.to_string());
+        let size = format!("{} in {} objects", bytes(self.bytes), self.objects.len());
+        field(&mut text, "State", &size);
+        if self.ended > 0 {
+            let ended = format!("{} subtasks, which stay so", self.ended);
+            field(&mut text, "Ended", &ended);
+        }
+        if self.is_verified {
+            field(
+                &mut text,
+                "Verified",
+                "all of it was read, and is as it was written",
+            );
+        }
+        let mut table = Table::new([
+            "STEP",
+            "KIND",
+            "PARALLELISM",
+            "MAXIMUM",
+            "STATE",
+            "PIECES",
+            "SIZE",
+            "KEY GROUPS",
+        ]);
+        for (step, states) in &self.steps {
+            let number = |number: u32| match number {
+                0 => "-".to_owned(),
+                number => number.to_string(),
+            };
+            let row = |name: &str, pieces: String, size: String, groups: String| {
+                [
+                    step.uid.clone(),
+                    step.kind.clone(),
+                    number(step.parallelism),
+                    number(step.max_parallelism),
+                    name.to_owned(),
+                    pieces,
+                    size,
+                    groups,
+                ]
+            };
+            if states.is_empty() {
+                let nothing = String::new;
+                table.row(row("-", nothing(), nothing(), nothing()));
+            }
+            for (name, state) in states {
+                let groups = match state.key_groups.len() {
+                    0 => String::new(),
+                    groups => format!("{groups}/{}", step.max_parallelism),
+                };
+                table.row(row(
+                    name,
+                    state.pieces.to_string(),
+                    bytes(state.bytes),
+                    groups,
+                ));
+            }
+        }
+        write!(text, "\n{table}").expect("writing to a string succeeds");
+        text
+    }
+
+    /// The same for programs.
+    pub(super) fn json(&self) -> Value {
+        let steps: Vec<Value> = self
+            .steps
+            .iter()
+            .map(|(step, states)| {
+                let states: Vec<Value> = states
+                    .iter()
+                    .map(|(name, state)| {
+                        json!({
+                            "name": name, "pieces": state.pieces, "bytes": state.bytes,
+                            "key-groups": state.key_groups.len()
+                        })
+                    })
+                    .collect();
+                json!({
+                    "uid": step.uid, "name": step.name, "kind": step.kind, "vertex": step.vertex_id,
+                    "parallelism": step.parallelism, "max-parallelism": step.max_parallelism,
+                    "states": states
+                })
+            })
+            .collect();
+        json!({
+            "path": self.path, "job": self.job_id, "checkpoint": self.number, "bytes": self.bytes,
+            "objects": self.objects.len(), "ended-subtasks": self.ended, "verified": self.is_verified,
+            "steps": steps
+        })
+    }
+}
+
+fn subtasks(manifest: &CheckpointManifest) -> impl Iterator<Item = &SubtaskSnapshot> {
+    manifest.regions.iter().flat_map(|region| &region.subtasks)
+}
+
+#[cfg(test)]
+mod tests {
+    use tanist_proto::v1 as pb;
+
+    use super::*;
+
+    fn manifest() -> CheckpointManifest {
+        let step = |uid: &str, kind: &str| ManifestStep {
+            uid: uid.to_owned(),
+            name: uid.to_owned(),
+            kind: kind.to_owned(),
+            vertex_id: "0".repeat(32),
+            parallelism: 2,
+            max_parallelism: 128,
+        };
+        let segment = |object: &str, range: (u32, u32)| StateSegment {
+            uid: "counts".to_owned(),
+            name: "count".to_owned(),
+            object: object.to_owned(),
+            length: 1024,
+            first_key_group: range.0,
+            end_key_group: range.1,
+            ..StateSegment::default()
+        };
+        let snapshot = |subtask: u32, range| SubtaskSnapshot {
+            subtask,
+            positions: vec![pb::SourcePosition {
+                uid: "numbers".to_owned(),
+                position: vec![1, 2, 3],
+            }],
+            segments: vec![segment("a", range)],
+            ..SubtaskSnapshot::default()
+        };
+        CheckpointManifest {
+            job_id: "0123456789abcdef0123456789abcdef".to_owned(),
+            number: 18,
+            regions: vec![pb::RegionSnapshot {
+                subtasks: vec![
+                    snapshot(0, (0, 64)),
+                    snapshot(1, (64, 100)),
+                    SubtaskSnapshot {
+                        ended: true,
+                        ..SubtaskSnapshot::default()
+                    },
+                ],
+                ..pb::RegionSnapshot::default()
+            }],
+            steps: vec![
+                step("numbers", "datagen"),
+                step("counts", "count"),
+                step("out", "discard"),
+            ],
+            ..CheckpointManifest::default()
+        }
+    }
+
+    #[test]
+    fn a_savepoint_is_shown_by_step_and_state() {
+        let inspection = Inspection::new("/savepoints/a", &manifest(), true);
+        let expected = "\
+Savepoint    /savepoints/a
+Job          0123456789abcdef0123456789abcdef
+Checkpoint   18
+State        2.0 KiB in 1 objects
+Ended        1 subtasks, which stay so
+Verified     all of it was read, and is as it was written
+
+STEP     KIND     PARALLELISM  MAXIMUM  STATE      PIECES  SIZE     KEY GROUPS
+numbers  datagen  2            128      positions  2       6 B
+counts   count    2            128      count      2       2.0 KiB  100/128
+out      discard  2            128      -
+";
+        let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(squeezed(&inspection.text()), squeezed(expected));
+        let json = inspection.json();
+        assert_eq!(json["checkpoint"], 18);
+        assert_eq!(json["bytes"], 2054);
+        assert_eq!(json["steps"][1]["states"][0]["key-groups"], 100);
+    }
+
+    #[test]
+    fn state_of_a_step_that_is_not_listed_is_shown_all_the_same() {
+        let mut manifest = manifest();
+        manifest.steps.retain(|step| step.uid != "counts");
+        let text = Inspection::new("/savepoints/a", &manifest, false).text();
+        assert!(
+            text.lines().any(|line| line.starts_with("counts")),
+            "{text}"
+        );
+        assert!(!text.contains("Verified"), "{text}");
+    }
+}
