@@ -495,6 +495,10 @@ impl JobMasterActor {
     fn described(&self, mut result: Box<pb::JobResult>) -> Box<pb::JobResult> {
         if let Some(details) = &mut result.details {
             details.checkpoints = self.checkpoint_details();
+            details
+                .checkpoints
+                .iter_mut()
+                .for_each(checkpointing::end_open);
         }
         result
     }

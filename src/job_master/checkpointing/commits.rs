@@ -40,8 +40,8 @@ impl SinkFiles {
 }
 
 impl Checkpoints {
-    /// What is superseded, if the generation of a region's newest snapshot has grown with one of these. Files of a first
-    /// generation supersede nothing.
+    /// What is superseded, if the generation of a region's newest snapshot has grown with one of these. A first
+    /// generation supersedes nothing.
     fn superseded(&mut self, regions: &[usize]) -> Option<Superseded> {
         if self.files.sinks.paths.is_empty() {
             return None;
@@ -158,7 +158,7 @@ impl JobMasterActor {
         self.io.spawn(async move {
             let removed = committer.remove_superseded(&sinks, job, &superseded).await;
             if let Err(reason) = removed {
-                tracing::warn!(%job, reason, "files of earlier attempts can't be removed; they stay until the job ends");
+                tracing::warn!(%job, reason, "files of earlier attempts can't be removed; they stay meanwhile");
             }
             Done::Nothing
         });

@@ -277,9 +277,10 @@ struct Milestones {
 impl Milestones {
     fn of(durable: &pb::JobCheckpoints, record: &pb::JobCheckpoints) -> Milestones {
         let newest = |record: &pb::JobCheckpoints| Some(record.retained.last()?.number);
-        let committed = |record: &pb::JobCheckpoints| {
-            let committed = record.retained.iter().filter(|it| it.committed);
-            committed.map(|it| it.number).max()
+        let mut uncommitted = durable.retained.iter().filter(|it| !it.committed);
+        let stays = |number: u64| {
+            let mut retained = record.retained.iter();
+            retained.any(|it| it.number == number && !it.committed)
         };
         let ended = |record: &pb::JobCheckpoints| {
             let is_open = |it: &&pb::SavepointRequest| {
@@ -297,7 +298,7 @@ impl Milestones {
         };
         Milestones {
             completes: newest(record) != newest(durable),
-            records_commit: committed(record) > committed(durable),
+            records_commit: uncommitted.any(|it| !stays(it.number)),
             takes_request: last(record) != last(durable),
             ends_request: ended(record) > ended(durable),
         }

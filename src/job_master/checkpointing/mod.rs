@@ -9,9 +9,9 @@
 //! Invariants: news arrive in the order in which they were decided; all of them, and what follows from them, are passed
 //! on before the actor handles another event; after the job's result nothing is written any more.
 //!
-//! `start.rs` reads record and manifests, `effects.rs` runs effects, `commits.rs` and `savepoints.rs` those of their kind,
-//! `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs` is for
-//! people.
+//! `start.rs` reads record and manifests, `effects.rs` runs effects, `commits.rs` and `savepoints.rs` those of their
+//! kind, `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs` is
+//! for people.
 
 mod commits;
 mod effects;
@@ -29,6 +29,7 @@ use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 pub(super) use self::reports::task_report;
+pub(super) use self::savepoints::end_open;
 pub(super) use self::start::{Found, Unread, begin, find};
 
 use self::commits::SinkFiles;

@@ -1,7 +1,7 @@
 //! Fills in what the tasks of a deployment are restored from: a snapshot of their region, or the origin of the job.
 //!
-//! The origin is of another job, so what it gives to each task is computed from its manifest and the graph. That is done
-//! once, at the first deployment that needs it.
+//! The origin is of another job, so what it gives to each task is computed from its manifest and the graph. That is
+//! done once, at the first deployment that needs it.
 
 use std::sync::Arc;
 

@@ -103,6 +103,16 @@ pub(super) fn summaries(record: &pb::JobCheckpoints) -> Vec<pb::SavepointSummary
     record.requests.iter().map(summary).collect()
 }
 
+/// The description of a job that has ended: a savepoint that is not complete never will be.
+pub(crate) fn end_open(details: &mut pb::CheckpointDetails) {
+    for savepoint in &mut details.savepoints {
+        if savepoint.outcome() == pb::SavepointOutcome::InProgress {
+            savepoint.set_outcome(pb::SavepointOutcome::Failed);
+            savepoint.text = "the job has ended".to_owned();
+        }
+    }
+}
+
 impl Checkpoints {
     /// The job has ended: callers that wait get no savepoint.
     pub(super) fn refuse_savepoints(&mut self) {
@@ -177,8 +187,8 @@ impl JobMasterActor {
     }
 }
 
-/// Copies a checkpoint. What can't be reached at present is tried again some times: the sources of a job that stops with
-/// the savepoint are paused meanwhile.
+/// Copies a checkpoint. What can't be reached at present is tried again some times: the sources of a job that stops
+/// with the savepoint are paused meanwhile.
 async fn copy(
     trigger_id: String,
     path: String,
@@ -271,5 +281,16 @@ mod tests {
             (pb::SavepointOutcome::Completed, "/s/1")
         );
         assert!(b.stops && !a.stops);
+        let mut details = pb::CheckpointDetails {
+            savepoints: vec![a, b],
+            ..pb::CheckpointDetails::default()
+        };
+        end_open(&mut details);
+        let outcomes = details.savepoints.iter().map(pb::SavepointSummary::outcome);
+        let ended = [
+            pb::SavepointOutcome::Failed,
+            pb::SavepointOutcome::Completed,
+        ];
+        assert!(outcomes.eq(ended));
     }
 }

@@ -106,8 +106,8 @@ impl Ending<'_> {
         }
     }
 
-    /// Whether the result waits for output that a checkpoint names. It does not for what can never be committed, nor, in
-    /// a job that was canceled, for what could not be committed at the last attempt.
+    /// Whether the result waits for output that a checkpoint names. It does not for what can never be committed, nor,
+    /// in a job that was canceled, for what could not be committed at the last attempt.
     pub(super) fn waits_for_commit(&self) -> bool {
         let (record, commit) = (&self.record, &self.checkpoint_commit);
         let durable = record.durable();
@@ -130,8 +130,11 @@ impl Ending<'_> {
         let all_have_ended = self.graph.count_ended() == self.graph.tasks().len();
         let is_durable = self.record.is_durable();
         let refusal = self.record.refusal();
+        // A stop with a savepoint that became a cancellation or a failure is none any more.
+        let stopped_with = &self.record.durable().stopped_with;
+        let is_withdrawn = self.record.decided().stopped_with != *stopped_with;
         // A durable record is valid even if this term can't write another one.
-        if is_canceled && (is_durable || refusal.is_some()) {
+        if is_canceled && !is_withdrawn && (is_durable || refusal.is_some()) {
             let is_over = all_have_ended || refusal.is_some();
             let status = match self.record.durable().stopped_with.as_str() {
                 "" => pb::JobStatus::Canceled,

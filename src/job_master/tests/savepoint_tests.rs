@@ -63,14 +63,15 @@ async fn the_placements_of_a_job_that_begins_from_a_savepoint_name_it() {
         store.put_checkpoints(&record).await.expect("written");
         let state = submitted(&graph);
         let fixture = Fixture::start_with(options, graph, state, store);
-        fixture.register("tm1", 1).await.expect("admitted");
-        wait_until("placed", || {
-            let regions = fixture.stored().regions;
-            regions.iter().any(|it| it.restored_from == 7)
-        })
-        .await;
         let details = fixture.job_master.describe().await.expect("alive");
         let checkpoints = details.checkpoints.expect("it has one");
         assert_eq!(checkpoints.started_from, "/savepoints/savepoint-9-1");
+        fixture.register("tm1", 1).await.expect("admitted");
+        wait_until("placed", || {
+            let written = fixture.store.history();
+            let mut regions = written.iter().flat_map(|state| &state.regions);
+            regions.any(|it| it.restored_from == 7)
+        })
+        .await;
     }
 }
