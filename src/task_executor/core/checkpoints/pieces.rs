@@ -153,6 +153,8 @@ fn with_places(
             uid: from.uid.clone(),
             position: Vec::new(),
             place,
+            request: from.request,
+            ended: from.ended,
         },
     };
     let positions = positions.iter().map(position).collect();
