@@ -398,6 +398,8 @@ async fn a_task_whose_state_is_damaged_quarantines_the_job_and_changes_no_record
         task_executor.reports().iter().any(|it| it.generation > 1)
     })
     .await;
+    // The answer to the deployment arrives, and what follows is written.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let before = (fixture.stored(), fixture.store.checkpoints_history());
     let mut damaged = task_executor.all_become(S::Failed);
     for report in &mut damaged {
