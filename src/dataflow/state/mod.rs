@@ -486,7 +486,10 @@ mod tests {
         let mut subtask = SubtaskSnapshot::default();
         snapshot.add_to(&mut subtask, "source");
         let restored = Restored::of("source", &subtask);
-        assert_eq!(restored.position_message("numbers"), Ok(Some(position)));
+        assert_eq!(
+            restored.position_message("numbers"),
+            Ok(Some(position.clone()))
+        );
         assert_eq!(
             restored.message("other", "more numbers"),
             Ok(Some(position))

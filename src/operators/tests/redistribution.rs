@@ -67,7 +67,7 @@ fn context_of(spec: &OperatorSpec, subtask: u32, parallelism: u32) -> OperatorCo
     let input = (!spec.is_source()).then(|| records(&[]).schema());
     OperatorContext {
         graph: graph(spec, parallelism).into(),
-        output: output_schema(spec, input.as_deref()).expect("it fits its input"),
+        output: output_schema(spec, input.as_ref()).expect("it fits its input"),
         input,
         ..context(subtask, parallelism)
     }
