@@ -312,7 +312,7 @@ mod tests {
         let cluster = Cluster::with([in_progress(), completed()]);
         let code = cluster.run(&["savepoint", JOB, "/savepoints"]).await;
         assert_eq!(code, ExitCode::Ended);
-        assert_eq!(cluster.statuses.lock().len(), 1, "nobody waited");
+        assert_eq!(cluster.statuses.lock().len(), 1, "it did not wait");
         let (path, body) = cluster.asked().remove(0);
         assert_eq!(path, "savepoints");
         assert_eq!(body["target-directory"], "/savepoints");

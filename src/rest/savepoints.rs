@@ -176,8 +176,8 @@ async fn trigger_savepoint(
     Ok(accepted(wanted.trigger_id))
 }
 
-/// Without a savepoint accepted means that the store has the wanted status STOPPED: the same as Flink's stop with drain,
-/// but without its savepoint. With one it means that the store has the request for it.
+/// Without a savepoint accepted means that the store has the wanted status STOPPED: the same as Flink's stop with
+/// drain, but without its savepoint. With one it means that the store has the request for it.
 pub(super) async fn stop(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,

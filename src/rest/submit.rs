@@ -6,8 +6,8 @@
 //! `Tanist-Deadline` and `Tanist-Deadline-Epoch` say after which time the submission has no effect any more
 //! ([`Deadline`]).
 //!
-//! Query: `savepoint-path`, the path of a savepoint or `job:` and the id of a job, and `allow-non-restored-state` say what
-//! the job begins from.
+//! Query: `savepoint-path`, the path of a savepoint or `job:` and the id of a job, and `allow-non-restored-state` say
+//! what the job begins from.
 //!
 //! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters. Without `job-id` the
 //! id follows from the token, so that repeated attempts submit the same job.
