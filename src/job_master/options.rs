@@ -1,5 +1,6 @@
 //! The inputs of a JobMaster: options, collaborators and the job. No configuration text is parsed here.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tanist_gateway::{Connector, ResourceRequirementsGateway};
 use tanist_ha::blob::BlobStore;
 use tanist_ha::clock::millis;
 use tanist_model::MAX_REGIONS;
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::core::{CoreOptions, FailoverStrategy, RestartStrategy};
@@ -152,6 +154,39 @@ impl JobMasterOptions {
 pub trait SinkCommitter: Send + Sync + fmt::Debug + 'static {
     /// Makes all of it visible. Idempotent: visible output stays visible.
     async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError>;
+
+    /// Makes visible what the durable manifest of a checkpoint lists. Idempotent, also beside another process that
+    /// does the same; one call of a job at a time.
+    async fn commit_checkpoint(
+        &self,
+        number: u64,
+        committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), CommitError>;
+
+    /// Removes the marks of commits up to this number, which the record says are done.
+    async fn forget_marks(
+        &self,
+        sinks: &pb::SinkDirectories,
+        job: JobId,
+        up_to: u64,
+    ) -> Result<(), String>;
+
+    /// Removes pending files of attempts that are superseded.
+    async fn remove_superseded(
+        &self,
+        sinks: &pb::SinkDirectories,
+        job: JobId,
+        superseded: &Superseded,
+    ) -> Result<(), String>;
+}
+
+/// Attempts of which nothing is committed any more, except what retained manifests name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Superseded {
+    /// By vertex and subtask: attempts of the generations below it. Subtasks that it does not have are not superseded.
+    pub below: BTreeMap<(String, u32), u64>,
+    /// Paths of the files that retained manifests name, also in committables, as the system has them.
+    pub kept: BTreeSet<Vec<u8>>,
 }
 
 /// Why sinks were not committed. The texts are shown to users.

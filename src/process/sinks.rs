@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tanist_dispatcher::SinkCleaner;
-use tanist_job_master::{CommitError, SinkCommitter};
+use tanist_job_master::{CommitError, SinkCommitter, Superseded};
 use tanist_leadership::Sinks;
 use tanist_operators::sink::{self, SinkError};
 use tanist_proto::id::JobId;
@@ -58,6 +58,36 @@ impl SinkCommitter for FileSinks {
             )) => Err(CommitError::Failed(error.to_string())),
             Err(failure) => Err(CommitError::Failed(failure)),
         }
+    }
+
+    async fn commit_checkpoint(
+        &self,
+        number: u64,
+        committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), CommitError> {
+        if committables.is_empty() {
+            return Ok(());
+        }
+        let message = format!("file sinks do not commit with checkpoints; this is number {number}");
+        Err(CommitError::Failed(message))
+    }
+
+    async fn forget_marks(
+        &self,
+        _sinks: &pb::SinkDirectories,
+        _job: JobId,
+        _up_to: u64,
+    ) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn remove_superseded(
+        &self,
+        _sinks: &pb::SinkDirectories,
+        _job: JobId,
+        _superseded: &Superseded,
+    ) -> Result<(), String> {
+        Ok(())
     }
 }
 

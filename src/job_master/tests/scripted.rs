@@ -23,7 +23,7 @@ use tanist_proto::v1::ExecutionState;
 
 use crate::RestartStrategy;
 use crate::core::tests::testing::{graph_of, submitted};
-use crate::{CommitError, SinkCommitter};
+use crate::{CommitError, SinkCommitter, Superseded};
 use crate::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, StartLimiter};
 
 /// How a TaskExecutor answers.
@@ -220,6 +220,12 @@ pub(super) struct Environment {
     /// Errors for the next declarations, the last one first.
     pub(super) refusals: Mutex<Vec<GatewayError>>,
     pub(super) committed: Mutex<Vec<pb::Committable>>,
+    /// What was committed with checkpoints, by their numbers.
+    pub(super) committed_checkpoints: Mutex<Vec<(u64, Vec<pb::CheckpointCommittable>)>>,
+    /// Up to which numbers marks were removed.
+    pub(super) forgotten_marks: Mutex<Vec<u64>>,
+    /// What was removed as superseded.
+    pub(super) superseded: Mutex<Vec<Superseded>>,
     pub(super) failing_commits: Mutex<u32>,
     pub(super) is_occupied: Mutex<bool>,
     /// Whether refused calls don't count, as this process is cut off.
@@ -291,6 +297,46 @@ impl Refusals for Environment {
 #[async_trait]
 impl SinkCommitter for Environment {
     async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
+        self.next_commit()?;
+        self.committed.lock().extend_from_slice(committables);
+        Ok(())
+    }
+
+    async fn commit_checkpoint(
+        &self,
+        number: u64,
+        committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), CommitError> {
+        self.next_commit()?;
+        let mut committed = self.committed_checkpoints.lock();
+        committed.push((number, committables.to_vec()));
+        Ok(())
+    }
+
+    async fn forget_marks(
+        &self,
+        _: &pb::SinkDirectories,
+        _: JobId,
+        up_to: u64,
+    ) -> Result<(), String> {
+        self.forgotten_marks.lock().push(up_to);
+        Ok(())
+    }
+
+    async fn remove_superseded(
+        &self,
+        _: &pb::SinkDirectories,
+        _: JobId,
+        superseded: &Superseded,
+    ) -> Result<(), String> {
+        self.superseded.lock().push(superseded.clone());
+        Ok(())
+    }
+}
+
+impl Environment {
+    /// The answer to the next commit.
+    fn next_commit(&self) -> Result<(), CommitError> {
         let mut failing = self.failing_commits.lock();
         if *failing > 0 {
             *failing -= 1;
@@ -299,7 +345,6 @@ impl SinkCommitter for Environment {
         if *self.is_occupied.lock() {
             return Err(CommitError::Refused("/out/part-0 is there".to_owned()));
         }
-        self.committed.lock().extend_from_slice(committables);
         Ok(())
     }
 }

@@ -51,6 +51,8 @@ pub enum Event {
     Ended(AttemptKey),
     /// The output of sinks was made visible.
     SinksCommitted(Vec<pb::Committable>),
+    /// The output that a checkpoint names was made visible.
+    CheckpointCommitted(u64, Vec<pb::CheckpointCommittable>),
     /// A job's leftovers were removed.
     Cleaned(JobId),
     /// A life of a JobManager was granted leadership.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tanist_dispatcher::SinkCleaner;
-use tanist_job_master::{CommitError, SinkCommitter};
+use tanist_job_master::{CommitError, SinkCommitter, Superseded};
 use tanist_leadership::Sinks;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -34,6 +34,34 @@ impl SinkCommitter for RecordedSinks {
     async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
         self.world
             .note(Event::SinksCommitted(committables.to_vec()));
+        Ok(())
+    }
+
+    async fn commit_checkpoint(
+        &self,
+        number: u64,
+        committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), CommitError> {
+        let committed = Event::CheckpointCommitted(number, committables.to_vec());
+        self.world.note(committed);
+        Ok(())
+    }
+
+    async fn forget_marks(
+        &self,
+        _sinks: &pb::SinkDirectories,
+        _job: JobId,
+        _up_to: u64,
+    ) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn remove_superseded(
+        &self,
+        _sinks: &pb::SinkDirectories,
+        _job: JobId,
+        _superseded: &Superseded,
+    ) -> Result<(), String> {
         Ok(())
     }
 }
@@ -69,6 +97,16 @@ pub fn sinks_of(sinks: &Sinks, world: &World, life: &str) -> Sinks {
     }
 }
 
+impl MortalSinks {
+    /// Waits until this life goes on; for ever if it has ended.
+    async fn goes_on(&self) {
+        self.world.goes_on(process_of(&self.life)).await;
+        if self.world.is_dead(&self.life) {
+            std::future::pending().await
+        }
+    }
+}
+
 #[async_trait]
 impl SinkCommitter for MortalSinks {
     async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
@@ -82,15 +120,50 @@ impl SinkCommitter for MortalSinks {
         }
         committed
     }
+
+    async fn commit_checkpoint(
+        &self,
+        number: u64,
+        committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), CommitError> {
+        self.world.goes_on(process_of(&self.life)).await;
+        if !self.world.takes(&self.life, &Step::CommittingSinks) {
+            return std::future::pending().await;
+        }
+        let committer = &self.sinks.committer;
+        let committed = committer.commit_checkpoint(number, committables).await;
+        if !self.world.takes(&self.life, &Step::CommittedSinks) {
+            return std::future::pending().await;
+        }
+        committed
+    }
+
+    async fn forget_marks(
+        &self,
+        sinks: &pb::SinkDirectories,
+        job: JobId,
+        up_to: u64,
+    ) -> Result<(), String> {
+        self.goes_on().await;
+        self.sinks.committer.forget_marks(sinks, job, up_to).await
+    }
+
+    async fn remove_superseded(
+        &self,
+        sinks: &pb::SinkDirectories,
+        job: JobId,
+        superseded: &Superseded,
+    ) -> Result<(), String> {
+        self.goes_on().await;
+        let committer = &self.sinks.committer;
+        committer.remove_superseded(sinks, job, superseded).await
+    }
 }
 
 #[async_trait]
 impl SinkCleaner for MortalSinks {
     async fn clean(&self, directory: &str, job: JobId, run: &str) -> Result<(), String> {
-        self.world.goes_on(process_of(&self.life)).await;
-        if self.world.is_dead(&self.life) {
-            return std::future::pending().await;
-        }
+        self.goes_on().await;
         self.sinks.cleaner.clean(directory, job, run).await
     }
 }
