@@ -18,6 +18,7 @@ mod paths;
 pub mod problem;
 pub mod resources;
 pub mod restart;
+pub mod restore;
 mod schema;
 pub mod timestamp;
 pub mod topology;

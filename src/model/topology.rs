@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use tanist_proto::id::JobVertexId;
-use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
+use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Operator, Partitioning};
 
 /// Maximum number of regions of a job. The cost of an event does not depend on it, but each region takes memory in the
 /// leader, and each write of the job's record names all of them (`docs/adr/0026`).
@@ -78,6 +78,14 @@ pub fn subtask_regions(graph: &JobGraph, max_regions: usize) -> Vec<usize> {
         numbers[first] = number;
     }
     firsts.into_iter().map(|first| numbers[first]).collect()
+}
+
+/// Names the state of an operator in checkpoints: its uid, or its name where there is none.
+pub fn uid(operator: &Operator) -> &str {
+    match operator.uid.is_empty() {
+        true => &operator.name,
+        false => &operator.uid,
+    }
 }
 
 /// How many regions [`subtask_regions`] numbers.

@@ -34,6 +34,14 @@ pub enum StateProblem {
         /// What it should be of.
         expected: String,
     },
+    /// Several subtasks saved it, and the operator takes that of one.
+    #[error(
+        "was saved by {found} subtasks, and the operator takes that of one: keep its parallelism"
+    )]
+    Several {
+        /// How many.
+        found: usize,
+    },
 }
 
 impl StateProblem {

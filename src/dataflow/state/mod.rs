@@ -34,6 +34,7 @@ const POSITION: &str = "position";
 pub struct Snapshot {
     barrier: CheckpointBarrier,
     position: Option<Vec<u8>>,
+    request: u64,
     states: BTreeMap<&'static str, Vec<u8>>,
     segments: Vec<StateSegment>,
     committables: Vec<(&'static str, Vec<u8>)>,
@@ -86,6 +87,12 @@ impl Snapshot {
         self.save_position(small(signature, position));
     }
 
+    /// Says which answers of the operator's coordinator are in the position: up to that to the request with this
+    /// number.
+    pub fn save_request(&mut self, number: u64) {
+        self.request = number;
+    }
+
     /// Saves a state that is not keyed, and small, as a message. `signature` says what it is the state of.
     pub fn save_message(&mut self, name: &'static str, signature: &str, state: &impl Message) {
         self.save(name, small(signature, state));
@@ -132,6 +139,8 @@ impl Snapshot {
         let position = self.position.map(|position| SourcePosition {
             uid: uid(),
             position,
+            request: self.request,
+            ended: false,
         });
         subtask.positions.extend(position);
         let states = self
@@ -182,37 +191,70 @@ impl<'a> Restored<'a> {
         Restored { uid, snapshot }
     }
 
-    /// How far a source had read; `None` if it saved nothing.
+    /// How far sources had read: of this subtask, or of several if the parallelism was another one. Empty if nothing was
+    /// saved.
+    pub fn positions(&self) -> impl Iterator<Item = &'a [u8]> {
+        let positions = self.snapshot.positions.iter();
+        let own = positions.filter(|position| position.uid == self.uid && !position.ended);
+        own.map(|position| &*position.position)
+    }
+
+    /// A state that is not keyed: of this subtask, or of several if the parallelism was another one. Empty if it was
+    /// not saved.
+    pub fn states(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let states = self.snapshot.operators.iter();
+        let own = states.filter(move |state| state.uid == self.uid && state.name == name);
+        own.map(|state| &*state.content)
+    }
+
+    /// The first of [`Restored::positions`]. There are no others for an operator that keeps its parallelism.
     pub fn position(&self) -> Option<&'a [u8]> {
-        let mut positions = self.snapshot.positions.iter();
-        let own = positions.find(|position| position.uid == self.uid)?;
-        Some(&own.position)
+        self.positions().next()
     }
 
-    /// A state that is not keyed; `None` if it was not saved.
+    /// The first of [`Restored::states`]. There are no others for an operator that keeps its parallelism.
     pub fn state(&self, name: &str) -> Option<&'a [u8]> {
-        let mut states = self.snapshot.operators.iter();
-        let own = states.find(|state| state.uid == self.uid && state.name == name)?;
-        Some(&own.content)
+        self.states(name).next()
     }
 
-    /// How far a source had read, as [`Snapshot::save_position_message`] saved it; `None` if it saved nothing.
+    /// How far sources had read, as [`Snapshot::save_position_message`] saved it.
+    pub fn position_messages<M: Message + Default>(
+        &self,
+        signature: &str,
+    ) -> Result<Vec<M>, StateError> {
+        let positions = self.positions().map(|bytes| restored(bytes, signature));
+        let positions: Result<Vec<M>, StateProblem> = positions.collect();
+        positions.map_err(|problem| problem.of(POSITION))
+    }
+
+    /// A state that is not keyed, as [`Snapshot::save_message`] saved it.
+    pub fn messages<M: Message + Default>(
+        &self,
+        name: &str,
+        signature: &str,
+    ) -> Result<Vec<M>, StateError> {
+        let states = self.states(name).map(|bytes| restored(bytes, signature));
+        let states: Result<Vec<M>, StateProblem> = states.collect();
+        states.map_err(|problem| problem.of(name))
+    }
+
+    /// How far the source had read, as [`Snapshot::save_position_message`] saved it; `None` if it saved nothing. Those of
+    /// several subtasks are an error.
     pub fn position_message<M: Message + Default>(
         &self,
         signature: &str,
     ) -> Result<Option<M>, StateError> {
-        let position = self.position().map(|bytes| restored(bytes, signature));
-        position.transpose().map_err(|problem| problem.of(POSITION))
+        only(self.position_messages(signature)?).map_err(|problem| problem.of(POSITION))
     }
 
-    /// A state that is not keyed, as [`Snapshot::save_message`] saved it; `None` if it was not saved.
+    /// A state that is not keyed, as [`Snapshot::save_message`] saved it; `None` if it was not saved. Those of several
+    /// subtasks are an error.
     pub fn message<M: Message + Default>(
         &self,
         name: &str,
         signature: &str,
     ) -> Result<Option<M>, StateError> {
-        let state = self.state(name).map(|bytes| restored(bytes, signature));
-        state.transpose().map_err(|problem| problem.of(name))
+        only(self.messages(name, signature)?).map_err(|problem| problem.of(name))
     }
 
     /// Passes on the entries of keyed state that [`Snapshot::save_entries`] saved and that are of these key groups:
@@ -243,6 +285,14 @@ impl<'a> Restored<'a> {
     pub fn segments(&self, name: &str) -> impl Iterator<Item = &'a StateSegment> {
         let segments = self.snapshot.segments.iter();
         segments.filter(move |segment| segment.uid == self.uid && segment.name == name)
+    }
+}
+
+/// What an operator takes that can't merge the states of several subtasks.
+fn only<M>(mut saved: Vec<M>) -> Result<Option<M>, StateProblem> {
+    match saved.len() {
+        0 | 1 => Ok(saved.pop()),
+        found => Err(StateProblem::Several { found }),
     }
 }
 

@@ -43,6 +43,18 @@ pub enum StateUse {
     NotSaved(&'static str),
 }
 
+/// How the positions of an operator, and its states without keys, are divided among another number of subtasks. Keyed
+/// state always goes by key groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redistribution {
+    /// They are not: an operator that has any keeps its parallelism.
+    SameParallelism,
+    /// What a subtask saved goes to one subtask, in turns. So a subtask may get that of several, or nothing.
+    List,
+    /// Each subtask gets what all have saved, and takes its share of it.
+    Union,
+}
+
 /// What is known about the input of a step, to complete it. Empty for a source.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
@@ -78,6 +90,12 @@ pub trait Declaration: fmt::Debug {
 
     /// What a checkpoint saves of it.
     fn state(&self) -> StateUse;
+
+    /// How what it saves without keys is divided among another number of subtasks. Its `restore` has to take several
+    /// positions or states, unless its parallelism stays.
+    fn redistribution(&self) -> Redistribution {
+        Redistribution::SameParallelism
+    }
 
     /// Its place in a job.
     fn role(&self) -> Role {

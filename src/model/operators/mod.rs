@@ -55,7 +55,9 @@ use serde::{Deserialize, Serialize};
 pub use aggregation::{AggregateFunction, Aggregation};
 pub use columns::{check_keys, plain_column, text_column, wrong_type};
 pub use custom::CustomRole;
-pub use declaration::{Declaration, ExpressionTypes, Input, PathUse, Role, StateUse};
+pub use declaration::{
+    Declaration, ExpressionTypes, Input, PathUse, Redistribution, Role, StateUse,
+};
 pub use emission::{Emit, Trigger, Windows};
 pub use event_time::EventTime;
 pub use filter::Comparison;
