@@ -12,7 +12,7 @@ use tanist_ha::clock::{Uptime, millis};
 use tanist_proto::id::{AllocationId, Generation, JobVertexId};
 use tanist_proto::v1 as pb;
 
-use crate::launcher::TaskStatus;
+use crate::launcher::{SinkOutput, TaskStatus};
 
 /// One execution of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -457,8 +457,8 @@ fn message(
     metrics: Option<pb::TaskMetrics>,
 ) -> pb::ExecutionReport {
     let (mut unreadable, mut unrecoverable) = (None, false);
-    let (cause, committables) = match &execution.status {
-        TaskStatus::Finished { committables } => (String::new(), committables.clone()),
+    let (cause, output) = match &execution.status {
+        TaskStatus::Finished { output } => (String::new(), output.clone()),
         TaskStatus::Failed {
             cause,
             unreadable: input,
@@ -466,13 +466,13 @@ fn message(
         } => {
             unreadable.clone_from(input);
             unrecoverable = *is_unrecoverable;
-            (cause.clone(), Vec::new())
+            (cause.clone(), SinkOutput::default())
         }
         TaskStatus::Deploying
         | TaskStatus::Initializing
         | TaskStatus::Running
         | TaskStatus::Canceling
-        | TaskStatus::Canceled => (String::new(), Vec::new()),
+        | TaskStatus::Canceled => (String::new(), SinkOutput::default()),
     };
     pb::ExecutionReport {
         vertex_id: key.vertex.to_string(),
@@ -480,13 +480,13 @@ fn message(
         generation: key.generation.get(),
         state: execution.status.execution_state().into(),
         cause,
-        committables,
+        committables: output.committables,
         metrics: metrics.or(execution.metrics),
         allocation_id: execution.allocation.to_string(),
         unreadable,
         unrecoverable,
         ages: Vec::new(),
         highest_checkpoint: execution.highest_checkpoint,
-        checkpoint_committables: Vec::new(),
+        checkpoint_committables: output.checkpoint_committables,
     }
 }
