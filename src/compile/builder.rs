@@ -280,7 +280,8 @@ impl Steps {
         self.step(name, Print { prefix })
     }
 
-    /// Writes records into part files of a directory.
+    /// Writes records into part files of a directory. [`Steps::step`] takes a [`FileSink`] that says when they are
+    /// complete and become visible.
     #[must_use]
     pub fn file_sink(self, name: impl Into<String>, path: impl Into<String>) -> Steps {
         self.step(name, FileSink::new(path))

@@ -30,12 +30,13 @@ pub mod testing;
 mod time;
 
 pub use coordination::{CoordinatorLine, CoordinatorRequest, PendingAnswer, Requester};
-pub use end_guard::EndGuard;
+pub use end_guard::{EndGuard, TaskEnding};
 pub use exchange::{Exchange, ExchangeOptions};
 pub use key::{KeyColumns, Keys, NoKeyColumn};
 pub use operator::{
     Away, Built, EndOfInput, External, ExternalStatus, Operator, OperatorContext, OperatorError,
-    OperatorFactory, Output, Peers, PrepareCommit, ReleasedFiles, Source, SourceState, Stopped,
+    OperatorFactory, Output, Peers, PrepareCommit, ReleasedFiles, SinkOutput, Source, SourceState,
+    Stopped,
 };
 pub use state::{KeyGroups, Restored, Snapshot, StateError, StateProblem};
 pub use task::{

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{Field, Schema};
+use futures::FutureExt as _;
 use tanist_gateway::fencing::EpochGate;
 use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
@@ -103,11 +104,23 @@ pub fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         generation: Generation::new(1),
         input: None,
         output: None,
+        takes_checkpoints: false,
+        restored_from: 0,
         end_guard: EndGuard::new().0,
         peers: Peers::default(),
         external_resources: Arc::default(),
         coordinator: None,
     }
+}
+
+/// The guard of a task whose future is gone.
+pub fn guard_of_ended() -> EndGuard {
+    let (guard, waiter) = EndGuard::new();
+    assert!(
+        waiter.wait().now_or_never().is_none(),
+        "it waits for the guard"
+    );
+    guard
 }
 
 /// The connection of an operator to a coordinator that receives its requests from the other end.

@@ -1,5 +1,5 @@
 //! Whether the input of a vertex ends by itself: true if all its sources do, its own and those of the vertices
-//! upstream.
+//! upstream. And what follows from it for sinks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,6 +7,7 @@ use tanist_proto::id::JobVertexId;
 use tanist_proto::v1::JobGraph;
 
 use crate::OperatorSpec;
+use crate::operators::{Commit, FileSink};
 
 /// Whether the input of a vertex ends; see the module. An unknown source counts as ending.
 pub fn input_ends(graph: &JobGraph, vertex: JobVertexId) -> bool {
@@ -30,4 +31,16 @@ pub fn input_ends(graph: &JobGraph, vertex: JobVertexId) -> bool {
         .flat_map(|vertex| &vertex.operators)
         .flat_map(|operator| OperatorSpec::from_json(&operator.spec));
     !specs.any(|spec| spec.is_source() && !spec.is_bounded_source())
+}
+
+/// When the parts of a file sink of this graph become visible, if checkpoints are taken of its tasks.
+pub fn commit_of(sink: &FileSink, graph: &JobGraph) -> Commit {
+    sink.commit.unwrap_or_else(|| {
+        let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+        let mut specs = operators.flat_map(|operator| OperatorSpec::from_json(&operator.spec));
+        match specs.any(|spec| spec.is_source() && !spec.is_bounded_source()) {
+            true => Commit::Checkpoint,
+            false => Commit::End,
+        }
+    })
 }

@@ -24,7 +24,7 @@ pub mod timestamp;
 pub mod topology;
 
 pub use artifact::ArtifactSpec;
-pub use endless::input_ends;
+pub use endless::{commit_of, input_ends};
 pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::{NEEDS_SQL, NamedExpression};
 pub use job_graph::{

@@ -19,7 +19,7 @@ use arrow_array::RecordBatch;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tanist_dataflow::{
-    Built, Operator, OperatorError, Output, Peers, PrepareCommit, Restored, Snapshot,
+    Built, Operator, OperatorError, Output, Peers, PrepareCommit, Restored, SinkOutput, Snapshot,
 };
 use tanist_model::operators;
 use tanist_proto::v1::RepeatedLines;
@@ -254,7 +254,8 @@ impl Operator for SocketSink {
             queue.state.lock().ended = true;
             queue.more.notify_one();
             // A task that is stopped also drops the writer, which ends this wait.
-            written.blocking_recv().map(|()| Vec::new()).map_err(|_| {
+            let ended = written.blocking_recv();
+            ended.map(|()| SinkOutput::default()).map_err(|_| {
                 OperatorError::unavailable(format!("writing to {address} was stopped"))
             })
         }))

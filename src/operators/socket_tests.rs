@@ -175,8 +175,8 @@ async fn a_sink_writes_again_what_a_broken_connection_may_have_lost() {
     }
     assert_eq!(lines, ["a", "b", "c"]);
     drop(reader);
-    let committables = finishing.await.expect("no panic").expect("written");
-    assert!(committables.is_empty());
+    let output = finishing.await.expect("no panic").expect("written");
+    assert!(output.committables.is_empty());
 }
 
 /// A sink whose records are all queued, and the task that waits for its end.
@@ -195,7 +195,8 @@ fn finishing(
             .expect("queued");
     }
     let finish = sink.prepare_commit().expect("it has to finish");
-    let finishing = tokio::task::spawn_blocking(|| finish().map(|committables| committables.len()));
+    let finishing =
+        tokio::task::spawn_blocking(|| finish().map(|output| output.committables.len()));
     (sink, finishing)
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use tanist_dispatcher::SinkCleaner;
 use tanist_job_master::{CommitError, SinkCommitter, Superseded};
 use tanist_leadership::Sinks;
@@ -39,25 +40,103 @@ fn directories_of(committables: &[pb::Committable]) -> Vec<PathBuf> {
     directories.map(Path::to_owned).collect()
 }
 
+impl FileSinks {
+    /// Commits parts, with `work`.
+    async fn commit_with(
+        &self,
+        committables: Vec<pb::Committable>,
+        work: impl FnOnce(&[pb::Committable], &dyn Fn() -> bool) -> Result<(), SinkError>
+        + Send
+        + 'static,
+    ) -> Result<(), CommitError> {
+        let directories = directories_of(&committables);
+        let work = move |awaited: Awaited<'_>| work(&committables, &|| awaited.is_awaited());
+        match self.files.run(directories, work).await {
+            Ok(committed) => committed.map_err(commit_error),
+            Err(failure) => Err(CommitError::Failed(failure)),
+        }
+    }
+
+    /// Does `work` in each directory. One that hangs or fails does not keep the others from it. The error is the first
+    /// one.
+    async fn in_each(
+        &self,
+        sinks: &pb::SinkDirectories,
+        work: impl Fn(&Path, &dyn Fn() -> bool) -> Result<(), SinkError> + Clone + Send + 'static,
+    ) -> Result<(), String> {
+        let each = sinks.paths.iter().map(|path| {
+            let (directory, work) = (PathBuf::from(path), work.clone());
+            let directories = vec![directory.clone()];
+            self.files.run(directories, move |awaited: Awaited<'_>| {
+                work(&directory, &|| awaited.is_awaited())
+            })
+        });
+        for done in join_all(each).await {
+            done?.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+fn commit_error(error: SinkError) -> CommitError {
+    match error {
+        // The files in the way are another run's; only their owner may remove them. What can't be read stays so.
+        SinkError::Occupied { .. }
+        | SinkError::NoDirectory { .. }
+        | SinkError::Unreadable { .. } => CommitError::Refused(error.to_string()),
+        // An output that seems lost may come back: its directory may not be mounted. Another JobManager may know
+        // the sink.
+        SinkError::Lost { .. }
+        | SinkError::Io { .. }
+        | SinkError::UnknownKind { .. }
+        | SinkError::NotAwaited => CommitError::Failed(error.to_string()),
+    }
+}
+
 #[async_trait]
 impl SinkCommitter for FileSinks {
     async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
-        let directories = directories_of(committables);
-        let committables = committables.to_vec();
-        let work =
-            move |awaited: Awaited<'_>| sink::commit_while(&committables, &|| awaited.is_awaited());
-        match self.files.run(directories, work).await {
-            Ok(Ok(())) => Ok(()),
-            // The files in the way are another run's; only their owner may remove them.
-            Ok(Err(error @ (SinkError::Occupied { .. } | SinkError::NoDirectory { .. }))) => {
-                Err(CommitError::Refused(error.to_string()))
-            }
-            // An output that seems lost may come back: its directory may not be mounted.
-            Ok(Err(
-                error @ (SinkError::Lost { .. } | SinkError::Io { .. } | SinkError::NotAwaited),
-            )) => Err(CommitError::Failed(error.to_string())),
-            Err(failure) => Err(CommitError::Failed(failure)),
-        }
+        self.commit_with(committables.to_vec(), sink::commit_while)
+            .await
+    }
+
+    async fn commit_checkpoint(
+        &self,
+        number: u64,
+        committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), CommitError> {
+        let committables = sink::decoded(committables).map_err(commit_error)?;
+        let work = move |committables: &[pb::Committable], is_awaited: &dyn Fn() -> bool| {
+            sink::commit_checkpoint_while(number, committables, is_awaited)
+        };
+        self.commit_with(committables, work).await
+    }
+
+    async fn forget_marks(
+        &self,
+        sinks: &pb::SinkDirectories,
+        job: JobId,
+        up_to: u64,
+    ) -> Result<(), String> {
+        let run = sinks.run.clone();
+        let forget = move |directory: &Path, is_awaited: &dyn Fn() -> bool| {
+            sink::forget_marks(directory, (job, &run), up_to, is_awaited)
+        };
+        self.in_each(sinks, forget).await
+    }
+
+    async fn remove_superseded(
+        &self,
+        sinks: &pb::SinkDirectories,
+        job: JobId,
+        superseded: &Superseded,
+    ) -> Result<(), String> {
+        let (run, superseded) = (sinks.run.clone(), Arc::new(superseded.clone()));
+        let remove = move |directory: &Path, is_awaited: &dyn Fn() -> bool| {
+            let Superseded { below, kept } = &*superseded;
+            sink::remove_superseded(directory, (job, &run), (below, kept), is_awaited)
+        };
+        self.in_each(sinks, remove).await
     }
 
     async fn commit_checkpoint(
@@ -107,5 +186,98 @@ impl SinkCleaner for FileSinks {
         };
         let done = self.files.run(vec![directory], work).await?;
         done.map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use prost::Message as _;
+
+    use super::*;
+
+    const JOB: JobId = JobId::from_bits(1);
+
+    /// A pending part in a directory, and its committable.
+    fn part(directory: &Path, name: &str) -> (pb::Committable, pb::CheckpointCommittable) {
+        let parent = directory.join(".tanist").join(format!("{JOB}-r"));
+        fs::create_dir_all(&parent).expect("made");
+        let pending = parent.join(format!("{name}.pending"));
+        fs::write(&pending, name).expect("written");
+        let part = pb::Committable {
+            pending_path: pending.to_string_lossy().into_owned(),
+            final_path: directory.join(name).to_string_lossy().into_owned(),
+        };
+        let committable = pb::CheckpointCommittable {
+            uid: "out".to_owned(),
+            kind: "file".to_owned(),
+            content: part.encode_to_vec(),
+        };
+        (part, committable)
+    }
+
+    #[tokio::test]
+    async fn what_a_checkpoint_names_becomes_visible_and_its_mark_is_forgotten() {
+        let directory = tempfile::tempdir().expect("directory");
+        let (part, committable) = part(directory.path(), "v-0-1-a");
+        let files = FileSinks::default();
+        for _ in 0..2 {
+            let committed = files.commit_checkpoint(7, std::slice::from_ref(&committable));
+            committed.await.expect("committed");
+            assert!(Path::new(&part.final_path).exists());
+        }
+        let mark = Path::new(&part.pending_path).with_file_name("committing-7");
+        let sinks = pb::SinkDirectories {
+            paths: ["missing", ""]
+                .map(|it| directory.path().join(it).to_string_lossy().into_owned())
+                .to_vec(),
+            run: "r".to_owned(),
+        };
+        files.forget_marks(&sinks, JOB, 6).await.expect("removed");
+        assert!(mark.exists());
+        files.forget_marks(&sinks, JOB, 7).await.expect("removed");
+        assert!(!mark.exists());
+        let superseded = Superseded {
+            below: [(("v".to_owned(), 0), 2)].into(),
+            ..Superseded::default()
+        };
+        let (zombie, _) = self::part(directory.path(), "v-0-1-b");
+        let removed = files.remove_superseded(&sinks, JOB, &superseded);
+        removed.await.expect("removed");
+        assert!(!Path::new(&zombie.pending_path).exists());
+    }
+
+    #[tokio::test]
+    async fn output_that_can_t_be_committed_is_refused_or_waits() {
+        let directory = tempfile::tempdir().expect("directory");
+        let files = FileSinks::default();
+        let (part, committable) = part(directory.path(), "v-0-1-a");
+        let commit = async |committable: &pb::CheckpointCommittable| {
+            let committed = files.commit_checkpoint(7, std::slice::from_ref(committable));
+            committed.await.expect_err("it can't be committed")
+        };
+        let unknown = pb::CheckpointCommittable {
+            kind: "topic".to_owned(),
+            ..committable.clone()
+        };
+        let error = commit(&unknown).await;
+        assert!(
+            matches!(&error, CommitError::Failed(text) if text.contains("topic")),
+            "{error}"
+        );
+        let unreadable = pb::CheckpointCommittable {
+            content: vec![0xff],
+            ..committable.clone()
+        };
+        let error = commit(&unreadable).await;
+        assert!(matches!(error, CommitError::Refused(_)), "{error}");
+        fs::write(&part.final_path, "precious").expect("written");
+        let error = commit(&committable).await;
+        assert!(matches!(error, CommitError::Refused(_)), "{error}");
+        fs::remove_file(&part.final_path).expect("removed");
+        fs::remove_file(&part.pending_path).expect("removed");
+        let error = commit(&committable).await;
+        assert!(matches!(error, CommitError::Failed(_)), "{error}");
     }
 }

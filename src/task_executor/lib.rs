@@ -53,7 +53,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::handle::TaskExecutorHandle;
 pub use self::isolation_guard::IsolationGuard;
-pub use self::launcher::{CheckpointStatus, RunningTask, TaskLauncher, TaskStart, TaskStatus};
+pub use self::launcher::{
+    CheckpointStatus, RunningTask, SinkOutput, TaskLauncher, TaskStart, TaskStatus,
+};
 pub use self::options::{CheckpointPlace, Options};
 
 /// Description of a TaskExecutor in its registration.

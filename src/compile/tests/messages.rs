@@ -122,6 +122,26 @@ fn operators_and_fields_that_are_not_there() {
     says(
         &[
             LINES,
+            "  - name: out\n    file-sink: {path: x, commit: checkpont, roll: {size: 5, megabytes: 1}}\n",
+        ],
+        "job.yaml has 3 problems:
+  line 7, column 34: step `out`: `commit` can't be `checkpont`; did you mean `checkpoint`?
+  line 7, column 58: step `out`: `size` is `5`: write a number and a unit, such as `512 mb` or `2 gb`
+  line 7, column 61: step `out`: roll has no field `megabytes`; there is: size, interval",
+    );
+    says(
+        &[
+            LINES,
+            "  - name: out\n    file-sink: {path: x, commit: end, roll: {size: 0 b, interval: 2 d}}\n",
+        ],
+        "job.yaml has 3 problems:
+  line 6, column 5: step `out`: `roll.size` must be at least 1 byte
+  line 6, column 5: step `out`: `roll.interval` must be at most 1 d
+  line 6, column 5: step `out`: `roll` has no effect with `commit: end`, where a subtask writes one part: remove one of them",
+    );
+    says(
+        &[
+            LINES,
             "  - name: out\n    discard: {}\n    partition: hash\n",
         ],
         "job.yaml: line 8, column 16: step `out`: `partition: hash` needs to know by what: put a `key-by: { columns: [...] }` step before it",

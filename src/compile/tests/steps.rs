@@ -143,6 +143,7 @@ fn specifications_keep_their_format() {
         r#"{"type":"sum","keys":["a"],"column":"b","emit":"updates"}"#,
         r#"{"type":"print","prefix":""}"#,
         r#"{"type":"file-sink","path":"/a"}"#,
+        r#"{"type":"file-sink","path":"/a","commit":"checkpoint","roll":{"size":1,"interval_ms":0}}"#,
         r#"{"type":"discard"}"#,
         r#"{"type":"stdin-source"}"#,
         r#"{"type":"socket-source","address":"a:1","reconnect":true}"#,

@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
-use tanist_proto::v1::{Committable, JobGraph};
+use tanist_proto::v1::{CheckpointCommittable, Committable, JobGraph};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -52,6 +52,10 @@ pub struct OperatorContext {
     pub input: Option<SchemaRef>,
     /// The columns of its output; `None` for sinks.
     pub output: Option<SchemaRef>,
+    /// Whether checkpoints are taken of the task. Otherwise nothing that it writes becomes visible before its job ends.
+    pub takes_checkpoints: bool,
+    /// The number of the checkpoint that the task is restored from; 0: it begins from the start.
+    pub restored_from: u64,
     /// Held by work that may outlive the task's future.
     pub end_guard: EndGuard,
     /// Where it reports that one of its peers is unreachable.
@@ -80,8 +84,34 @@ pub enum EndOfInput {
     Done,
 }
 
+/// Output of sinks that have ended. It is not visible yet.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SinkOutput {
+    /// What becomes visible when the job has finished.
+    pub committables: Vec<Committable>,
+    /// What becomes visible with the manifest of its region's end. The task fills in the uid of the sink.
+    pub checkpoint_committables: Vec<CheckpointCommittable>,
+}
+
+impl SinkOutput {
+    /// Output that becomes visible when the job has finished.
+    pub fn at_end(committables: Vec<Committable>) -> SinkOutput {
+        SinkOutput {
+            committables,
+            checkpoint_committables: Vec::new(),
+        }
+    }
+
+    /// Adds the output of another sink.
+    pub fn extend(&mut self, other: SinkOutput) {
+        self.committables.extend(other.committables);
+        let committables = other.checkpoint_committables;
+        self.checkpoint_committables.extend(committables);
+    }
+}
+
 /// What a sink does once its input has ended, so that its output can be made visible later. May block.
-pub type PrepareCommit = Box<dyn FnOnce() -> Result<Vec<Committable>, OperatorError> + Send>;
+pub type PrepareCommit = Box<dyn FnOnce() -> Result<SinkOutput, OperatorError> + Send>;
 
 /// A transformation or sink.
 pub trait Operator: Send {

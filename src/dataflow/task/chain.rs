@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use tanist_proto::v1::{CheckpointBarrier, Committable, SubtaskSnapshot};
+use tanist_proto::v1::{CheckpointBarrier, SubtaskSnapshot};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -13,7 +13,7 @@ use super::pace::Pace;
 use super::plan::{Plan, PlannedOperator};
 use crate::operator::{
     Built, EndOfInput, ExternalStatus, Operator, OperatorError, OperatorFactory, Output,
-    PrepareCommit, Source, SourceState,
+    PrepareCommit, SinkOutput, Source, SourceState,
 };
 use crate::state::{Restored, Snapshot};
 use crate::time::Element;
@@ -52,8 +52,12 @@ pub(super) struct Commit {
 
 impl Commit {
     /// Prepares the commit. Blocks.
-    pub(super) fn prepare(self) -> Result<Vec<Committable>, TaskError> {
-        (self.prepare)().map_err(|error| self.place.error(error))
+    pub(super) fn prepare(self) -> Result<SinkOutput, TaskError> {
+        let mut output = (self.prepare)().map_err(|error| self.place.error(error))?;
+        for committable in &mut output.checkpoint_committables {
+            committable.uid.clone_from(&self.place.uid);
+        }
+        Ok(output)
     }
 }
 

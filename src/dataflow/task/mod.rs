@@ -29,7 +29,7 @@ use tanist_ha::clock::Moment;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::JobId;
 use tanist_proto::v1::trigger_answer::Answer;
-use tanist_proto::v1::{CheckpointBarrier, Committable, JobGraph, TaskDeployment, TaskMetrics};
+use tanist_proto::v1::{CheckpointBarrier, JobGraph, TaskDeployment, TaskMetrics};
 use tanist_telemetry::panic_message;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -44,7 +44,7 @@ use self::status::Counters;
 use crate::coordination::CoordinatorRequest;
 use crate::end_guard::{EndGuard, EndWaiter};
 use crate::exchange::Exchange;
-use crate::operator::OperatorFactory;
+use crate::operator::{OperatorFactory, SinkOutput};
 
 /// Maximum number of operators' requests that wait to be sent. When it is reached, tasks with further
 /// requests wait.
@@ -237,7 +237,7 @@ impl RunningTask {
 /// Runs a task to its end and publishes its final status.
 async fn supervise(
     name: String,
-    task: impl Future<Output = Result<Vec<Committable>, TaskError>>,
+    task: impl Future<Output = Result<SinkOutput, TaskError>>,
     status: watch::Sender<TaskStatus>,
     cancel: CancellationToken,
     end_waiter: EndWaiter,
@@ -254,7 +254,7 @@ async fn supervise(
             status.send_replace(TaskStatus::Canceling);
             TaskStatus::Canceled
         }
-        Some(Ok(Ok(committables))) => TaskStatus::Finished { committables },
+        Some(Ok(Ok(output))) => TaskStatus::Finished { output },
         Some(Ok(Err(error))) => error.into_status(),
         Some(Err(panic)) => TaskStatus::failed(format!("panicked: {}", panic_message(&*panic))),
     };

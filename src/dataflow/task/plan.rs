@@ -122,6 +122,8 @@ impl Plan {
             generation,
             input: input_schema(graph, vertex)?,
             output: None,
+            takes_checkpoints: deployment.takes_checkpoints,
+            restored_from: deployment.restore.as_ref().map_or(0, |it| it.number),
             end_guard: end_guard.clone(),
             peers: peers.clone(),
             external_resources: Arc::new(spec.external_resources.clone()),

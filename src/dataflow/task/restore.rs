@@ -1,8 +1,9 @@
 //! What a task is restored from, as its deployment says it.
 
-use tanist_proto::v1::{Committable, SubtaskSnapshot, TaskDeployment};
+use tanist_proto::v1::{SubtaskSnapshot, TaskDeployment};
 
 use super::plan::PlanError;
+use crate::operator::SinkOutput;
 
 /// Where a task begins.
 #[derive(Debug, PartialEq)]
@@ -12,13 +13,13 @@ pub(super) enum Beginning {
     /// Behind what this snapshot covers.
     Snapshot(Box<SubtaskSnapshot>),
     /// It had ended: it has nothing left to do, and this is the output of its sinks.
-    Ended(Vec<Committable>),
+    Ended(SinkOutput),
 }
 
 impl Beginning {
-    /// Takes it out of the deployment: the contents may be large, and only the operators need them.
+    /// Takes the snapshot out of the deployment: it may be large, and only the operators need it.
     pub(super) fn take(deployment: &mut TaskDeployment) -> Result<Beginning, PlanError> {
-        let Some(restore) = deployment.restore.take() else {
+        let Some(restore) = &mut deployment.restore else {
             return Ok(Beginning::Start);
         };
         let mismatch = |reason: String| {
@@ -27,7 +28,7 @@ impl Beginning {
                 "it can't be restored from checkpoint {number}: {reason}"
             ))
         };
-        let Some(snapshot) = restore.snapshot else {
+        let Some(snapshot) = restore.snapshot.take() else {
             return Err(mismatch("there is no snapshot of it".to_owned()));
         };
         let own = (&*deployment.vertex_id, deployment.subtask);
@@ -38,7 +39,10 @@ impl Beginning {
             )));
         }
         Ok(match snapshot.ended {
-            true => Beginning::Ended(snapshot.output),
+            true => Beginning::Ended(SinkOutput {
+                committables: snapshot.output,
+                checkpoint_committables: snapshot.committables,
+            }),
             false => Beginning::Snapshot(Box::new(snapshot)),
         })
     }
@@ -46,7 +50,7 @@ impl Beginning {
 
 #[cfg(test)]
 mod tests {
-    use tanist_proto::v1::TaskRestore;
+    use tanist_proto::v1::{CheckpointCommittable, Committable, TaskRestore};
 
     use super::*;
 
@@ -62,7 +66,8 @@ mod tests {
             ..TaskDeployment::default()
         };
         let beginning = Beginning::take(&mut deployment);
-        assert_eq!(deployment.restore, None);
+        let left = deployment.restore.expect("its number stays");
+        assert_eq!((left.number, left.snapshot), (3, None));
         beginning
     }
 
@@ -82,8 +87,17 @@ mod tests {
         let saved = snapshot("v", 1, false);
         let expected = Beginning::Snapshot(Box::new(saved.clone()));
         assert_eq!(beginning(Some(saved)).expect("valid"), expected);
-        let ended = beginning(Some(snapshot("v", 1, true)));
-        assert_eq!(ended.expect("valid"), Beginning::Ended(Vec::new()));
+        let ended = SubtaskSnapshot {
+            output: vec![Committable::default()],
+            committables: vec![CheckpointCommittable::default(); 2],
+            ..snapshot("v", 1, true)
+        };
+        let output = SinkOutput {
+            committables: ended.output.clone(),
+            checkpoint_committables: ended.committables.clone(),
+        };
+        let ended = beginning(Some(ended));
+        assert_eq!(ended.expect("valid"), Beginning::Ended(output));
     }
 
     #[test]

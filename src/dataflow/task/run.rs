@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
-use tanist_proto::v1::{CheckpointBarrier, Committable, SubtaskSnapshot};
+use tanist_proto::v1::{CheckpointBarrier, SubtaskSnapshot};
 use tokio::sync::{mpsc, watch};
 use tokio::task;
 use tokio::time::Instant;
@@ -27,7 +27,9 @@ use super::status::{Counters, TaskStatus};
 use crate::coordination::CoordinatorRequest;
 use crate::end_guard::EndGuard;
 use crate::exchange::{Exchange, Input, InputGate};
-use crate::operator::{EndOfInput, OperatorFactory, Output, Source, SourceState, Stopped};
+use crate::operator::{
+    EndOfInput, OperatorFactory, Output, SinkOutput, Source, SourceState, Stopped,
+};
 use crate::time::Element;
 
 /// A running task.
@@ -63,7 +65,7 @@ impl Run {
         )
     }
 
-    pub(super) async fn run(mut self) -> Result<Vec<Committable>, TaskError> {
+    pub(super) async fn run(mut self) -> Result<SinkOutput, TaskError> {
         let beginning = Beginning::take(&mut self.spec.deployment);
         let run = Arc::new(self);
         let planning = Arc::clone(&run);
@@ -72,7 +74,7 @@ impl Run {
         // Registered first: consumers of a task that can't even open get the reason.
         let mut outputs = Outputs::register(&run.exchange, &mut plan, &run.counters)?;
         match run.run_with(plan, beginning, &mut outputs).await {
-            Ok(committables) => outputs.finish().await.map(|()| committables),
+            Ok(output) => outputs.finish().await.map(|()| output),
             Err(error) => {
                 outputs.fail(&error.to_string());
                 Err(error)
@@ -95,7 +97,7 @@ impl Run {
         mut plan: Plan,
         beginning: Result<Beginning, PlanError>,
         outputs: &mut Outputs,
-    ) -> Result<Vec<Committable>, TaskError> {
+    ) -> Result<SinkOutput, TaskError> {
         self.status.send_replace(TaskStatus::Initializing);
         let snapshot = match beginning? {
             Beginning::Start => None,
@@ -153,14 +155,15 @@ impl Run {
         outputs.flush().await?;
         let commits = chain.commits();
         let preparing = task::spawn_blocking(move || {
-            commits
-                .into_iter()
-                .map(|commit| commit.prepare())
-                .collect::<Result<Vec<_>, _>>()
+            let mut output = SinkOutput::default();
+            for commit in commits {
+                output.extend(commit.prepare()?);
+            }
+            Ok::<_, TaskError>(output)
         });
-        let committables = preparing.await??;
+        let output = preparing.await??;
         chain.close();
-        Ok(committables.concat())
+        Ok(output)
     }
 
     /// Fetches the uploaded artifacts. They are kept while the job has slots here.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::RecordBatch;
 use tanist_proto::v1::{Committable, ExecutionId, ExecutionState, TaskMetrics};
 
-use crate::operator::Peers;
+use crate::operator::{Peers, SinkOutput};
 use crate::record::size_of;
 
 /// Status of a task. It only moves forward; the last three are final.
@@ -22,7 +22,7 @@ pub enum TaskStatus {
     /// All its input is processed and all its output handed over.
     Finished {
         /// Output of its sinks that is not visible yet.
-        committables: Vec<Committable>,
+        output: SinkOutput,
     },
     /// It ended because it was cancelled.
     Canceled,
@@ -40,6 +40,13 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
+    /// The status of a task that has finished, with the output that becomes visible when its job has.
+    pub fn finished(committables: Vec<Committable>) -> TaskStatus {
+        TaskStatus::Finished {
+            output: SinkOutput::at_end(committables),
+        }
+    }
+
     /// The status of a task that failed for this reason and may be restarted.
     pub fn failed(cause: impl Into<String>) -> TaskStatus {
         TaskStatus::Failed {

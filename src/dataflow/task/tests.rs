@@ -13,12 +13,15 @@ use arrow_schema::SchemaRef;
 use async_trait::async_trait;
 use tanist_model::{OperatorSpec, operators};
 use tanist_proto::id::JobVertexId;
-use tanist_proto::v1::{Ack, Column, ColumnType, JobVertex, Operator as GraphOperator};
+use tanist_proto::v1::{
+    Ack, CheckpointCommittable, Column, ColumnType, JobVertex, Operator as GraphOperator,
+};
 use tokio::time::Instant;
 
 use super::*;
 use crate::operator::{
-    Built, Operator, OperatorContext, OperatorError, Output, ReleasedFiles, Source, SourceState,
+    Built, Operator, OperatorContext, OperatorError, Output, PrepareCommit, ReleasedFiles, Source,
+    SourceState,
 };
 use crate::testing::{TaskManager, batch, cluster, ints, wait_until};
 
@@ -178,7 +181,7 @@ async fn artifacts_are_fetched_before_operators_are_opened_and_the_sink_opens_fi
     let manager = TaskManager::start_with("tm", operators).await;
     let ended = manager.runtime.start(chained()).ended().await;
     let committables = Vec::new();
-    assert_eq!(ended, TaskStatus::Finished { committables });
+    assert_eq!(ended, TaskStatus::finished(committables));
     let expected = [
         "fetch",
         "open sink",
@@ -232,4 +235,34 @@ async fn a_panic_fails_the_task_and_not_the_process() {
     .await;
     let cause = "panicked: an operator's mistake".to_owned();
     assert_eq!(*status.borrow(), TaskStatus::failed(cause));
+}
+
+/// A sink whose output becomes visible with a checkpoint.
+struct Committing;
+
+impl Operator for Committing {
+    fn process(&mut self, _: RecordBatch, _: &mut Output) -> Result<(), OperatorError> {
+        Ok(())
+    }
+
+    fn prepare_commit(&mut self) -> Option<PrepareCommit> {
+        let committable = CheckpointCommittable {
+            kind: "file".to_owned(),
+            ..CheckpointCommittable::default()
+        };
+        Some(Box::new(move || {
+            Ok(SinkOutput {
+                checkpoint_committables: vec![committable],
+                ..SinkOutput::default()
+            })
+        }))
+    }
+}
+
+#[test]
+fn the_last_output_of_a_sink_names_the_sink() {
+    let mut commits = chain::Chain::of(vec![Box::new(Committing)]).commits();
+    let output = commits.remove(0).prepare().expect("prepared");
+    let committable = &output.checkpoint_committables[0];
+    assert_eq!((&*committable.uid, &*committable.kind), ("tested", "file"));
 }

@@ -60,6 +60,7 @@ pub use declaration::{
 };
 pub use emission::{Emit, Trigger, Windows};
 pub use event_time::EventTime;
+pub use file_sink::{Commit, Roll};
 pub use filter::Comparison;
 pub use key_by::KeyBy;
 pub use reading::{DeclaredColumn, OnError, Reading, value_in_type};

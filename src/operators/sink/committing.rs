@@ -1,19 +1,43 @@
 //! Makes output visible: part by part, exactly once, never over an existing file, by any process and any number
 //! of times.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use prost::Message as _;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use tanist_proto::v1::Committable;
+use tanist_proto::v1::{CheckpointCommittable, Committable};
 
-use super::{SinkError, sync_directory};
+use super::marks::{Mark, is_marked};
+use super::{KIND, SinkError, sync_directory};
 
-/// Marker file of a commit that has begun, in the directory of the pending files.
-const COMMITTING: &str = "committing";
+/// The parts that committables of a checkpoint name.
+pub fn decoded(committables: &[CheckpointCommittable]) -> Result<Vec<Committable>, SinkError> {
+    let decode = |committable: &CheckpointCommittable| {
+        let uid = || committable.uid.clone();
+        if committable.kind != KIND {
+            let kind = committable.kind.clone();
+            return Err(SinkError::UnknownKind { uid: uid(), kind });
+        }
+        let part = Committable::decode(&*committable.content);
+        part.map_err(|source| SinkError::Unreadable { uid: uid(), source })
+    };
+    committables.iter().map(decode).collect()
+}
+
+/// Makes output visible that the durable manifest of a checkpoint lists; see [`commit_while`]. `committables` is all
+/// that it lists.
+pub fn commit_checkpoint_while(
+    number: u64,
+    committables: &[Committable],
+    is_awaited: &dyn Fn() -> bool,
+) -> Result<(), SinkError> {
+    commit_marked(&Mark::of_checkpoint(number), committables, is_awaited)
+}
 
 /// Makes output visible. Idempotent: output that is visible already stays as it is.
 #[cfg(test)]
@@ -27,13 +51,26 @@ pub fn commit_while(
     committables: &[Committable],
     is_awaited: &dyn Fn() -> bool,
 ) -> Result<(), SinkError> {
+    commit_marked(&Mark::of_end(), committables, is_awaited)
+}
+
+fn commit_marked(
+    mark: &Mark,
+    committables: &[Committable],
+    is_awaited: &dyn Fn() -> bool,
+) -> Result<(), SinkError> {
     let paths = |committable: &Committable| {
         let pending = PathBuf::from(&committable.pending_path);
         (pending, PathBuf::from(&committable.final_path))
     };
     // If one part of the output can't become visible, none does.
-    let mut waiting = Vec::new();
+    let mut waiting = BTreeSet::new();
+    let mut names: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
     for (pending, visible) in committables.iter().map(paths) {
+        if let (Some(directory), Some(name)) = (pending.parent(), pending.file_name()) {
+            let names = names.entry(directory.to_owned()).or_default();
+            names.push(name.to_string_lossy().into_owned());
+        }
         // In this order: a process that commits the same output at the same time (a deposed leader that does
         // not know it) creates the visible file and removes the pending file in one step.
         match (exists(&visible)?, exists(&pending)?) {
@@ -44,10 +81,15 @@ pub fn commit_while(
             (false, false) => was_taken(&pending, &visible)?,
         }
     }
-    waiting.sort();
-    waiting.dedup();
-    for directory in waiting {
-        mark(&directory).map_err(|error| SinkError::io("write to", &directory, error))?;
+    for (directory, names) in names {
+        if !waiting.contains(&directory) {
+            continue;
+        }
+        if !is_awaited() {
+            return Err(SinkError::NotAwaited);
+        }
+        let marked = mark.write(&directory, &names);
+        marked.map_err(|error| SinkError::io("write to", &directory, error))?;
     }
     let mut parents = Vec::new();
     for committable in committables {
@@ -147,21 +189,10 @@ fn are_one_file(pending: &Path, visible: &Path) -> bool {
     }
 }
 
-/// Marks that a commit starts to take files from this directory. The marker survives a later crash.
-fn mark(directory: &Path) -> io::Result<()> {
-    let mark = directory.join(COMMITTING);
-    if !fs::exists(&mark)? {
-        File::create(&mark)?;
-        sync_directory(directory)?;
-    }
-    Ok(())
-}
-
 /// Output is at neither path: checks whether a commit made it visible and it was taken away since. Otherwise it
 /// is lost.
 fn was_taken(pending: &Path, visible: &Path) -> Result<(), SinkError> {
-    let mark = pending.with_file_name(COMMITTING);
-    if exists(&mark)? {
+    if is_marked(pending).map_err(|error| SinkError::io("read marks beside", pending, error))? {
         return Ok(());
     }
     let (pending, visible) = (pending.to_owned(), visible.to_owned());
@@ -178,142 +209,5 @@ fn exists(path: &Path) -> Result<bool, SinkError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tanist_proto::id::JobId;
-
-    use super::*;
-    use crate::sink::cleanup;
-    use crate::sink::names::PENDING_DIRECTORY;
-    use crate::sink::testing::pending;
-
-    #[test]
-    fn a_commit_may_be_repeated_at_any_point() {
-        let directory = tempfile::tempdir().expect("directory");
-        let job = JobId::from_bits(1);
-        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
-        commit(&parts[..1]).expect("first half");
-        commit(&parts).expect("all");
-        commit(&parts).expect("again");
-        cleanup(directory.path(), job, "").expect("cleaned up");
-        commit(&parts).expect("after the cleanup");
-        assert_eq!(
-            fs::read_to_string(directory.path().join("part-1")).expect("part"),
-            "part-1"
-        );
-    }
-
-    #[test]
-    fn of_a_commit_that_nobody_waits_for_no_further_part_becomes_visible() {
-        let directory = tempfile::tempdir().expect("directory");
-        let job = JobId::from_bits(1);
-        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
-        let [first, second] = parts.clone().map(|part| PathBuf::from(part.final_path));
-        let error = commit_while(&parts, &|| !first.exists()).expect_err("not to its end");
-        assert!(matches!(error, SinkError::NotAwaited), "{error}");
-        assert!(first.exists() && !second.exists());
-        commit(&parts).expect("resumed");
-        assert!(second.exists());
-    }
-
-    #[test]
-    fn a_commit_overwrites_nothing() {
-        let directory = tempfile::tempdir().expect("directory");
-        let part = pending(directory.path(), JobId::from_bits(1), "part-0");
-        fs::write(&part.final_path, "precious").expect("written");
-        let error = commit(std::slice::from_ref(&part)).expect_err("refused");
-        assert!(matches!(error, SinkError::Occupied { .. }), "{error}");
-        assert_eq!(
-            fs::read_to_string(&part.final_path).expect("part"),
-            "precious"
-        );
-    }
-
-    /// The leader had checked and was then stopped; meanwhile another run's output appeared.
-    #[test]
-    fn where_renames_replace_files_a_leader_that_stood_still_overwrites_nothing() {
-        let directory = tempfile::tempdir().expect("directory");
-        let part = pending(directory.path(), JobId::from_bits(1), "part-0");
-        let (from, to) = (Path::new(&part.pending_path), Path::new(&part.final_path));
-        fs::write(to, "precious").expect("written");
-        let error = publish_by_a_link(from, to).expect_err("in the way");
-        assert!(matches!(error, SinkError::Occupied { .. }), "{error}");
-        assert_eq!(fs::read_to_string(to).expect("part"), "precious");
-        // The successor has committed it.
-        fs::remove_file(to).expect("taken away");
-        commit(std::slice::from_ref(&part)).expect("committed");
-        publish_by_a_link(from, to).expect("it is there");
-        assert_eq!(fs::read_to_string(to).expect("part"), "part-0");
-        // And it was taken away since.
-        fs::remove_file(to).expect("taken away");
-        publish_by_a_link(from, to).expect("it was there");
-        assert!(!to.exists());
-    }
-
-    #[test]
-    fn where_a_link_made_it_visible_a_crash_before_the_rest_is_no_other_runs_output() {
-        let directory = tempfile::tempdir().expect("directory");
-        let part = pending(directory.path(), JobId::from_bits(1), "part-0");
-        fs::hard_link(&part.pending_path, &part.final_path).expect("a crash after it");
-        commit(std::slice::from_ref(&part)).expect("resumed");
-        assert!(!Path::new(&part.pending_path).exists());
-        assert_eq!(
-            fs::read_to_string(&part.final_path).expect("part"),
-            "part-0"
-        );
-    }
-
-    #[test]
-    fn of_an_output_that_is_partly_in_the_way_nothing_becomes_visible() {
-        let directory = tempfile::tempdir().expect("directory");
-        let job = JobId::from_bits(1);
-        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
-        fs::write(&parts[1].final_path, "precious").expect("written");
-        let error = commit(&parts).expect_err("refused");
-        assert!(matches!(error, SinkError::Occupied { .. }), "{error}");
-        assert!(!Path::new(&parts[0].final_path).exists());
-    }
-
-    #[test]
-    fn lost_output_is_an_error() {
-        let directory = tempfile::tempdir().expect("directory");
-        let part = pending(directory.path(), JobId::from_bits(1), "part-0");
-        fs::remove_file(&part.pending_path).expect("removed");
-        let error = commit(&[part]).expect_err("lost");
-        assert!(matches!(error, SinkError::Lost { .. }), "{error}");
-    }
-
-    #[test]
-    fn output_that_was_taken_away_once_it_was_visible_is_not_lost() {
-        let directory = tempfile::tempdir().expect("directory");
-        let job = JobId::from_bits(1);
-        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
-        commit_while(&parts, &|| !Path::new(&parts[0].final_path).exists()).expect_err("a crash");
-        fs::remove_file(&parts[0].final_path).expect("taken");
-        commit(&parts).expect("by the next leader");
-        fs::remove_file(&parts[1].final_path).expect("taken");
-        commit(&parts).expect("by the one after it");
-        assert!(
-            parts
-                .iter()
-                .all(|part| !Path::new(&part.final_path).exists())
-        );
-        // Without the marker, since the whole directory is elsewhere, it is not known whether it was committed.
-        let away = directory.path().join(".away");
-        fs::rename(directory.path().join(PENDING_DIRECTORY), away).expect("away");
-        let error = commit(&parts).expect_err("lost");
-        assert!(matches!(error, SinkError::Lost { .. }), "{error}");
-    }
-
-    #[test]
-    fn of_an_output_that_is_partly_lost_nothing_becomes_visible() {
-        let directory = tempfile::tempdir().expect("directory");
-        let job = JobId::from_bits(1);
-        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
-        fs::remove_file(&parts[1].pending_path).expect("removed");
-        for _ in 0..2 {
-            let error = commit(&parts).expect_err("lost");
-            assert!(matches!(error, SinkError::Lost { .. }), "{error}");
-            assert!(Path::new(&parts[0].pending_path).exists());
-        }
-    }
-}
+#[path = "committing_tests.rs"]
+mod tests;

@@ -1,13 +1,19 @@
-//! Removes pending files that no commit took, of all generations of one run of a job.
+//! Removes pending files that no commit took: all of one run of a job, or those of superseded attempts.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use tanist_proto::id::JobId;
 
-use super::SinkError;
-use super::names::{PENDING_DIRECTORY, run_directory};
+use super::names::{PENDING_DIRECTORY, attempt_of, run_directory};
+use super::{SinkError, is_missing};
+
+/// By vertex and subtask: the attempts of the generations below it are superseded.
+pub type Below = BTreeMap<(String, u32), u64>;
 
 /// Whether there may be pending files in an output directory, of any job.
 pub fn has_pending(directory: &Path) -> Result<bool, SinkError> {
@@ -37,9 +43,48 @@ pub fn cleanup(directory: &Path, job: JobId, run: &str) -> Result<(), SinkError>
     }
 }
 
-/// Nothing can be in a directory that does not exist or is not a directory.
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+/// Removes the pending files of superseded attempts of a run, except those with the paths `kept`. A file that any
+/// later manifest may name is among these or of a younger generation, so this is safe at any later time. Idempotent.
+pub fn remove_superseded(
+    directory: &Path,
+    (job, run): (JobId, &str),
+    (below, kept): (&Below, &BTreeSet<Vec<u8>>),
+    is_awaited: &dyn Fn() -> bool,
+) -> Result<(), SinkError> {
+    let pending = directory
+        .join(PENDING_DIRECTORY)
+        .join(run_directory(job, run));
+    let entries = match fs::read_dir(&pending) {
+        Ok(entries) => entries,
+        Err(error) if is_missing(&error) => return Ok(()),
+        Err(error) => return Err(SinkError::io("read", &pending, error)),
+    };
+    // A name is used once, whatever the path to it is called.
+    let names = kept.iter();
+    let names = names.filter_map(|path| Path::new(OsStr::from_bytes(path)).file_name());
+    let kept: BTreeSet<&OsStr> = names.collect();
+    for entry in entries {
+        let entry = entry.map_err(|error| SinkError::io("read", &pending, error))?;
+        let name = entry.file_name();
+        let is_superseded = attempt_of(&name.to_string_lossy()).is_some_and(|attempt| {
+            let (vertex, subtask, generation) = attempt;
+            let below = below.get(&(vertex.to_owned(), subtask));
+            below.is_some_and(|below| generation < *below)
+        });
+        if !is_superseded || kept.contains(&*name) {
+            continue;
+        }
+        if !is_awaited() {
+            return Err(SinkError::NotAwaited);
+        }
+        match fs::remove_file(entry.path()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(SinkError::io("remove", &entry.path(), error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -99,7 +144,7 @@ mod tests {
                 job,
                 ..context
             };
-            PartNames::of(&directory.path().to_string_lossy(), &context).pending
+            PartNames::of(&directory.path().to_string_lossy(), &context).pending()
         };
         let (first, second) = (names("a"), names("b"));
         for pending in [&first, &second] {
@@ -110,5 +155,37 @@ mod tests {
         assert!(!first.exists() && second.exists());
         cleanup(directory.path(), job, "b").expect("cleaned up");
         assert!(!directory.path().join(PENDING_DIRECTORY).exists());
+    }
+
+    #[test]
+    fn pending_files_of_superseded_attempts_are_removed_unless_a_manifest_names_them() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let named = |subtask: u32, generation: u64| {
+            let name = format!("v-{subtask}-{generation}-{:016x}", 0xabc_u64);
+            pending(directory.path(), job, &name).pending_path
+        };
+        let removed = [named(0, 1), named(0, 2)];
+        let kept = [named(0, 3), named(1, 1), named(2, 1), named(0, 0)];
+        let below = Below::from([(("v".to_owned(), 0), 3), (("v".to_owned(), 1), 1)]);
+        // The path is written in another way.
+        let name = Path::new(&kept[3]).file_name().expect("a file");
+        let spared = BTreeSet::from([Path::new("/elsewhere")
+            .join(name)
+            .into_os_string()
+            .into_encoded_bytes()]);
+        let remove = |is_awaited: &dyn Fn() -> bool| {
+            remove_superseded(directory.path(), (job, ""), (&below, &spared), is_awaited)
+        };
+        let error = remove(&|| false).expect_err("nobody waits");
+        assert!(matches!(error, SinkError::NotAwaited), "{error}");
+        assert!(removed.iter().all(|path| Path::new(path).exists()));
+        for _ in 0..2 {
+            remove(&|| true).expect("removed");
+            assert!(removed.iter().all(|path| !Path::new(path).exists()));
+            assert!(kept.iter().all(|path| Path::new(path).exists()));
+        }
+        let missing = directory.path().join("missing");
+        remove_superseded(&missing, (job, ""), (&below, &spared), &|| true).expect("nothing");
     }
 }

@@ -1,37 +1,45 @@
 //! Makes a file sink's output visible, exactly once, and removes leftovers.
 //!
 //! A task writes `<path>/.tanist/<job>-<run>/<vertex>-<subtask>-<generation>-<random>.pending`, makes it
-//! durable and reports a `Committable`. The leader calls [`commit_while`], any number of times, after it has recorded
-//! that all of the job's tasks finished: a part is renamed into its place once and never over another file.
-//! [`cleanup`] removes what no commit took, of any generation. All functions block.
+//! durable and reports a `Committable`. The leader makes it visible, any number of times: with [`commit_while`] after
+//! it has recorded that all of the job's tasks finished, with [`commit_checkpoint_while`] once a manifest that lists it
+//! is durable. A part is renamed into its place once and never over another file. [`cleanup`] removes what no commit
+//! took, of any generation, when the job has ended; [`remove_superseded`] removes that of former generations before.
+//! All functions block.
 //!
 //! A pending file that a snapshot names belongs to the job: its task does not remove it, and a restored task copies it.
-//! [`cleanup`] removes it.
 //!
 //! No two attempts share a file name, not even in two runs of a job under one id. So a process that removes the
 //! files of one attempt removes no others, however late.
 //!
-//! A commit that has found every part leaves a marker beside the pending files before it takes the first one
-//! away. From then on, a part that is at neither path was made visible and then taken away by its consumer.
-//! Without the marker it is lost.
+//! A commit that has found every part leaves a mark with their names beside the pending files before it takes the
+//! first one away (`marks.rs`), one for each checkpoint. From then on, a part that is at neither path was made visible
+//! and then taken away by its consumer. A part that no mark names is lost.
 
 mod committing;
 mod leftovers;
+mod marks;
 mod names;
+mod part;
 #[cfg(test)]
 mod testing;
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use tanist_dataflow::OperatorError;
 
 #[cfg(test)]
 pub(crate) use committing::commit;
-pub use committing::commit_while;
-pub use leftovers::{cleanup, has_pending};
-pub(crate) use names::{PartNames, check_output};
+pub use committing::{commit_checkpoint_while, commit_while, decoded};
+pub use leftovers::{Below, cleanup, has_pending, remove_superseded};
+pub use marks::forget_marks;
+pub(crate) use names::PartNames;
+pub(crate) use part::Part;
+
+/// The kind of committables of file sinks.
+pub(crate) const KIND: &str = "file";
 
 /// Why output can't be written, made visible or cleaned up.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +67,22 @@ pub enum SinkError {
         /// Path of the visible file.
         visible: PathBuf,
     },
+    /// Output of a sink that this version does not know.
+    #[error("this version can't commit output of kind {kind:?}, of the sink {uid:?}")]
+    UnknownKind {
+        /// The sink.
+        uid: String,
+        /// The kind.
+        kind: String,
+    },
+    /// What a sink says about its output can't be read.
+    #[error("what the sink {uid:?} says about its output can't be read: {source}")]
+    Unreadable {
+        /// The sink.
+        uid: String,
+        /// Error of the decoder.
+        source: prost::DecodeError,
+    },
     /// The caller no longer waits for the commit.
     #[error("the commit was stopped: its caller no longer waits for it")]
     NotAwaited,
@@ -79,7 +103,11 @@ impl SinkError {
     fn is_unrecoverable(&self) -> bool {
         match self {
             SinkError::Occupied { .. } | SinkError::NoDirectory { .. } => true,
-            SinkError::Lost { .. } | SinkError::NotAwaited | SinkError::Io { .. } => false,
+            SinkError::Lost { .. }
+            | SinkError::UnknownKind { .. }
+            | SinkError::Unreadable { .. }
+            | SinkError::NotAwaited
+            | SinkError::Io { .. } => false,
         }
     }
 
@@ -109,6 +137,11 @@ pub(super) fn sync_ancestors(pending: &Path) -> io::Result<()> {
         .skip(1)
         .take(3)
         .try_for_each(sync_directory)
+}
+
+/// Nothing can be in a directory that does not exist or is not a directory.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 fn sync_directory(directory: &Path) -> io::Result<()> {

@@ -14,13 +14,19 @@ use super::SinkError;
 /// Directory for pending files, inside the output directory.
 pub(super) const PENDING_DIRECTORY: &str = ".tanist";
 const PART_PREFIX: &str = "part-";
+const PENDING_SUFFIX: &str = ".pending";
 
 /// Where one subtask of a file sink writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartNames {
-    pub(crate) directory: PathBuf,
-    pub(crate) pending: PathBuf,
-    pub(crate) visible: PathBuf,
+    directory: PathBuf,
+    /// Directory of the pending files.
+    pending: PathBuf,
+    /// Vertex, subtask and generation, as they begin the names of pending files.
+    attempt: String,
+    job: JobId,
+    /// Its subtask; with its vertex if another sink of the job writes into the directory.
+    subtask: String,
 }
 
 impl PartNames {
@@ -36,22 +42,95 @@ impl PartNames {
         let directory = PathBuf::from(path);
         let pending = directory
             .join(PENDING_DIRECTORY)
-            .join(run_directory(*job, &graph.run))
-            .join(format!(
-                "{vertex}-{subtask}-{generation}-{:016x}.pending",
-                rand::random::<u64>()
-            ));
-        let part = match sinks_into(graph, &directory) {
-            0 | 1 => format!("{PART_PREFIX}{subtask}"),
-            _ => format!("{PART_PREFIX}{subtask}-{vertex}"),
+            .join(run_directory(*job, &graph.run));
+        let attempt = format!("{vertex}-{subtask}-{generation}");
+        let subtask = match sinks_into(graph, &directory) {
+            0 | 1 => subtask.to_string(),
+            _ => format!("{subtask}-{vertex}"),
         };
-        let visible = directory.join(part);
         PartNames {
             directory,
             pending,
-            visible,
+            attempt,
+            job: *job,
+            subtask,
         }
     }
+
+    /// A pending file, another one with each call.
+    pub(crate) fn pending(&self) -> PathBuf {
+        let PartNames {
+            pending, attempt, ..
+        } = self;
+        let random: u64 = rand::random();
+        pending.join(format!("{attempt}-{random:016x}{PENDING_SUFFIX}"))
+    }
+
+    /// The only part, which becomes visible when the job has finished.
+    pub(crate) fn visible_at_end(&self) -> PathBuf {
+        let subtask = &self.subtask;
+        self.directory.join(format!("{PART_PREFIX}{subtask}"))
+    }
+
+    /// The part that is complete at a checkpoint. No other attempt has a part of this name, because no number is given
+    /// out twice.
+    pub(crate) fn visible_with(&self, number: u64) -> PathBuf {
+        self.directory
+            .join(format!("{}{number}", self.own_prefix()))
+    }
+
+    /// The last part, of a task that has taken up or was restored from `highest` and no later checkpoint. Another
+    /// attempt may have one of this name, but only the end of one of them is ever in a manifest: a task that is
+    /// restored from a later checkpoint has a higher number, or has ended.
+    pub(crate) fn visible_last(&self, highest: u64) -> PathBuf {
+        let part = format!("{}end-{highest}", self.own_prefix());
+        self.directory.join(part)
+    }
+
+    /// How the parts of this subtask begin that become visible with checkpoints.
+    fn own_prefix(&self) -> String {
+        format!("{}{}-", job_prefix(&self.job.to_string()), self.subtask)
+    }
+
+    /// Refuses a directory that has parts. No part of a job that commits at its end is visible while one of its tasks
+    /// may still start, so existing parts belong to another run.
+    pub(crate) fn check_unused(&self) -> Result<(), SinkError> {
+        check_parts(&self.directory, |_| false)
+    }
+
+    /// Does the same for parts of other jobs than the task's own, which may be restarted, but has no part yet since it
+    /// begins from the start.
+    pub(crate) fn check_beginning(&self) -> Result<(), SinkError> {
+        let (job, own) = (job_prefix(&self.job.to_string()), self.own_prefix());
+        check_parts(&self.directory, |part| {
+            part.starts_with(&job) && !part.starts_with(&own)
+        })
+    }
+
+    /// Does the same for parts of other jobs than these.
+    pub(crate) fn check_jobs<'j>(
+        &self,
+        jobs: impl IntoIterator<Item = &'j String>,
+    ) -> Result<(), SinkError> {
+        let jobs: Vec<String> = jobs.into_iter().map(|job| job_prefix(job)).collect();
+        check_parts(&self.directory, |part| {
+            jobs.iter().any(|job| part.starts_with(job))
+        })
+    }
+}
+
+/// How the parts of a job begin that become visible with checkpoints.
+fn job_prefix(job: &str) -> String {
+    format!("{PART_PREFIX}{job}-")
+}
+
+/// The attempt of a pending file, by its name: vertex, subtask and generation.
+pub(super) fn attempt_of(name: &str) -> Option<(&str, u32, u64)> {
+    let name = name.strip_suffix(PENDING_SUFFIX)?;
+    let mut from_behind = name.rsplitn(4, '-').skip(1);
+    let generation = from_behind.next()?.parse().ok()?;
+    let subtask = from_behind.next()?.parse().ok()?;
+    Some((from_behind.next()?, subtask, generation))
 }
 
 /// Name of the directory of a run's pending files. It contains the run, so that a leader that was stopped until
@@ -74,9 +153,8 @@ fn sinks_into(graph: &JobGraph, directory: &Path) -> usize {
     specs.filter(is_into).count()
 }
 
-/// Refuses a directory that has part files. No part of a job is visible while one of its tasks may still start,
-/// so existing part files belong to another run.
-pub(crate) fn check_output(directory: &Path) -> Result<(), SinkError> {
+/// Refuses a directory that has parts which are not expected.
+fn check_parts(directory: &Path, is_expected: impl Fn(&str) -> bool) -> Result<(), SinkError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -89,7 +167,9 @@ pub(crate) fn check_output(directory: &Path) -> Result<(), SinkError> {
     };
     for entry in entries {
         let entry = entry.map_err(|error| SinkError::io("read", directory, error))?;
-        if entry.file_name().to_string_lossy().starts_with(PART_PREFIX) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(PART_PREFIX) && !is_expected(&name) {
             return Err(SinkError::Occupied { path: entry.path() });
         }
     }
@@ -99,14 +179,58 @@ pub(crate) fn check_output(directory: &Path) -> Result<(), SinkError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::context;
+
+    fn names(directory: &Path, job: u128, subtask: u32) -> PartNames {
+        let context = OperatorContext {
+            job: JobId::from_bits(job),
+            ..context(subtask, 8)
+        };
+        PartNames::of(&directory.to_string_lossy(), &context)
+    }
 
     #[test]
-    fn only_part_files_are_in_the_way() {
+    fn only_parts_are_in_the_way() {
         let directory = tempfile::tempdir().expect("directory");
-        check_output(&directory.path().join("missing")).expect("free");
+        let of = |path: &Path| names(path, 1, 0);
+        of(&directory.path().join("missing"))
+            .check_unused()
+            .expect("free");
         fs::write(directory.path().join("notes.txt"), "").expect("written");
-        check_output(directory.path()).expect("free");
+        of(directory.path()).check_unused().expect("free");
         fs::write(directory.path().join("part-7"), "").expect("written");
-        assert!(check_output(directory.path()).is_err());
+        assert!(of(directory.path()).check_unused().is_err());
+        assert!(of(directory.path()).check_beginning().is_err());
+    }
+
+    #[test]
+    fn parts_of_a_job_are_in_the_way_of_others_and_of_who_begins_from_the_start() {
+        let directory = tempfile::tempdir().expect("directory");
+        let [own, other, theirs] =
+            [(1, 1), (1, 11), (2, 1)].map(|(job, subtask)| names(directory.path(), job, subtask));
+        for part in [own.visible_with(7), own.visible_last(9)] {
+            fs::write(&part, "").expect("written");
+            assert!(own.check_beginning().is_err());
+            other.check_beginning().expect("another subtask");
+            assert!(theirs.check_beginning().is_err());
+            let jobs = [1, 2].map(|job| JobId::from_bits(job).to_string());
+            theirs.check_jobs(&jobs).expect("it descends from it");
+            assert!(theirs.check_jobs(&jobs[1..]).is_err());
+            assert!(own.check_unused().is_err());
+            fs::remove_file(part).expect("removed");
+        }
+    }
+
+    #[test]
+    fn pending_files_name_their_attempt_and_differ() {
+        let names = names(Path::new("/out"), 1, 3);
+        let (first, second) = (names.pending(), names.pending());
+        assert_ne!(first, second);
+        let name = first.file_name().expect("a file").to_string_lossy();
+        let vertex = context(3, 8).vertex.to_string();
+        assert_eq!(attempt_of(&name), Some((&*vertex, 3, 1)));
+        for other in ["committing", "committing-7", "a-b-c.pending", ".pending"] {
+            assert_eq!(attempt_of(other), None, "{other}");
+        }
     }
 }

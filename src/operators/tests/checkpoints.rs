@@ -226,7 +226,7 @@ proptest! {
         let mut restored = opened(Some(&snapshot));
         drop(sink);
         write(&mut *restored, behind);
-        let committables = restored.prepare_commit().expect("sinks commit")().expect("prepared");
+        let committables = restored.prepare_commit().expect("sinks commit")().expect("prepared").committables;
         let written = std::fs::read_to_string(&committables[0].pending_path).expect("pending");
         let expected: String = words.iter().map(|word| format!("{word}\n")).collect();
         prop_assert_eq!(written, expected);

@@ -51,9 +51,9 @@ fn counts_in_windows(time: &str) -> OperatorSpec {
 /// Builds a job whose `makers` subtasks make `records` records each, and whose two further subtasks count them
 /// by key in windows.
 fn counting_in_windows(makers: u32, records: u64, output: &std::path::Path) -> GraphBuilder {
-    let sink = OperatorSpec::FileSink(operators::FileSink {
-        path: output.to_string_lossy().into_owned(),
-    });
+    let sink = OperatorSpec::FileSink(operators::FileSink::new(
+        output.to_string_lossy().into_owned(),
+    ));
     GraphBuilder::new()
         .vertex(
             makers,

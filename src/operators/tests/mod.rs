@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod event_time;
+mod file_sinks;
 mod redistribution;
 #[cfg(feature = "sql")]
 mod sql;
@@ -50,9 +51,7 @@ pub(super) fn count_by(key: &str, emit: Emit) -> OperatorSpec {
 }
 
 pub(super) fn file_sink(path: &Path) -> OperatorSpec {
-    OperatorSpec::FileSink(operators::FileSink {
-        path: path.to_string_lossy().into_owned(),
-    })
+    operators::FileSink::new(path.to_string_lossy()).into()
 }
 
 /// Waits until all tasks have finished and returns what they have to commit.
@@ -60,7 +59,7 @@ pub(super) async fn finish(tasks: &BTreeMap<(usize, u32), RunningTask>) -> Vec<C
     let mut all = Vec::new();
     for (place, task) in tasks {
         match task.ended().await {
-            TaskStatus::Finished { committables } => all.extend(committables),
+            TaskStatus::Finished { output } => all.extend(output.committables),
             other => panic!("task {place:?} ended as {other:?}"),
         }
     }

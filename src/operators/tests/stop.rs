@@ -26,9 +26,9 @@ async fn all_that_an_endless_source_has_made_is_worked_off() {
             keys: vec!["key".to_owned()],
             emit: Some(Emit::Final),
         });
-        let sink = OperatorSpec::FileSink(operators::FileSink {
-            path: directory.path().to_string_lossy().into_owned(),
-        });
+        let sink = OperatorSpec::FileSink(operators::FileSink::new(
+            directory.path().to_string_lossy().into_owned(),
+        ));
         let graph = GraphBuilder::new()
             .vertex(1, &[datagen(rate)], None)
             .vertex(1, &[count, sink], Some((0, Partitioning::Hash, &["key"])))
@@ -42,10 +42,11 @@ async fn all_that_an_endless_source_has_made_is_worked_off() {
             task.stop();
         }
         let ended = tokio::time::timeout(Duration::from_secs(60), tasks[&(1, 0)].ended());
-        let TaskStatus::Finished { committables } = ended.await.expect("it ends") else {
+        let TaskStatus::Finished { output } = ended.await.expect("it ends") else {
             panic!("it did not finish");
         };
-        let written = std::fs::read_to_string(&committables[0].pending_path).expect("written");
+        let written =
+            std::fs::read_to_string(&output.committables[0].pending_path).expect("written");
         let counted: u64 = written
             .lines()
             .filter_map(|line| line.split(' ').nth(1)?.parse::<u64>().ok())

@@ -116,7 +116,7 @@ impl World {
     pub fn finish_task(&self, attempt: &AttemptKey) {
         self.tasks.finished.lock().insert(attempt.clone());
         let committables = vec![committable(attempt)];
-        self.end_task(attempt, TaskStatus::Finished { committables });
+        self.end_task(attempt, TaskStatus::finished(committables));
     }
 }
 

@@ -12,7 +12,7 @@ use tanist_ha::clock::{Uptime, millis};
 use tanist_proto::id::{AllocationId, Generation, JobVertexId};
 use tanist_proto::v1 as pb;
 
-use crate::launcher::TaskStatus;
+use crate::launcher::{SinkOutput, TaskStatus};
 
 /// One execution of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -458,8 +458,8 @@ fn message(
 ) -> pb::ExecutionReport {
     let (mut unreadable, mut unrecoverable) = (None, false);
     let mut damaged_state = String::new();
-    let (cause, committables) = match &execution.status {
-        TaskStatus::Finished { committables } => (String::new(), committables.clone()),
+    let (cause, output) = match &execution.status {
+        TaskStatus::Finished { output } => (String::new(), output.clone()),
         TaskStatus::Failed {
             cause,
             unreadable: input,
@@ -471,13 +471,13 @@ fn message(
             if *has_damaged_state {
                 damaged_state.clone_from(cause);
             }
-            (cause.clone(), Vec::new())
+            (cause.clone(), SinkOutput::default())
         }
         TaskStatus::Deploying
         | TaskStatus::Initializing
         | TaskStatus::Running
         | TaskStatus::Canceling
-        | TaskStatus::Canceled => (String::new(), Vec::new()),
+        | TaskStatus::Canceled => (String::new(), SinkOutput::default()),
     };
     pb::ExecutionReport {
         vertex_id: key.vertex.to_string(),
@@ -485,14 +485,14 @@ fn message(
         generation: key.generation.get(),
         state: execution.status.execution_state().into(),
         cause,
-        committables,
+        committables: output.committables,
         metrics: metrics.or(execution.metrics),
         allocation_id: execution.allocation.to_string(),
         unreadable,
         unrecoverable,
         ages: Vec::new(),
         highest_checkpoint: execution.highest_checkpoint,
-        checkpoint_committables: Vec::new(),
+        checkpoint_committables: output.checkpoint_committables,
         damaged_state,
     }
 }

@@ -52,16 +52,22 @@ async fn a_final_state_is_reported_with_every_heartbeat_until_it_is_acknowledged
         pending_path: "p".into(),
         final_path: "f".into(),
     }];
-    task.status
-        .send_replace(TaskStatus::Finished { committables });
+    let checkpoint_committables = vec![
+        pb::CheckpointCommittable {
+            uid: "out".into(),
+            ..pb::CheckpointCommittable::default()
+        };
+        2
+    ];
+    let output = SinkOutput {
+        committables: committables.clone(),
+        checkpoint_committables: checkpoint_committables.clone(),
+    };
+    task.status.send_replace(TaskStatus::Finished { output });
     let report = leader.updated(ExecutionState::Finished).await;
-    assert_eq!(
-        (
-            report.committables.len(),
-            report.metrics.expect("metrics").records_in
-        ),
-        (1, 7)
-    );
+    assert_eq!(report.committables, committables);
+    assert_eq!(report.checkpoint_committables, checkpoint_committables);
+    assert_eq!(report.metrics.expect("metrics").records_in, 7);
     for _ in 0..2 {
         let answer = leader.job_heartbeat(&[A1]).await.expect("is registered");
         assert_eq!(answer.executions[0].state(), ExecutionState::Finished);
@@ -213,9 +219,7 @@ async fn the_output_of_a_cancelled_generation_is_released_when_it_has_ended() {
     leader.cancel(1).await;
     assert_eq!(released(), []);
     // It finished before the cancellation took effect: no consumer takes its output.
-    task.status.send_replace(TaskStatus::Finished {
-        committables: Vec::new(),
-    });
+    task.status.send_replace(TaskStatus::finished(Vec::new()));
     leader.updated(ExecutionState::Finished).await;
     assert_eq!(released(), [(0, 1)]);
     leader.cancel(2).await;

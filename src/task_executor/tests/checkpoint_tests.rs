@@ -221,8 +221,7 @@ async fn the_next_leader_learns_of_an_acknowledgement_with_the_registration() {
     task.checkpoints.send_replace(saved(7));
     reported(&leader, pb::CheckpointProgress::Acknowledged).await;
     let committables = Vec::new();
-    task.status
-        .send_replace(TaskStatus::Finished { committables });
+    task.status.send_replace(TaskStatus::finished(committables));
     let ended = leader.updated(pb::ExecutionState::Finished).await;
     assert_eq!(ended.highest_checkpoint, 7);
     leader.acknowledge(1).await;

@@ -45,8 +45,7 @@ async fn it_stays_until_all_output_of_its_finished_tasks_was_read_or_released() 
     world.launcher.kept_outputs.send_replace(2);
     leader.drain().await;
     let committables = Vec::new();
-    task.status
-        .send_replace(TaskStatus::Finished { committables });
+    task.status.send_replace(TaskStatus::finished(committables));
     leader.updated(pb::ExecutionState::Finished).await;
     leader.acknowledge(1).await;
     leader.free(A1).await;
@@ -86,8 +85,7 @@ async fn its_heartbeats_count_outputs_of_blocking_edges_until_they_are_released(
     };
     assert_eq!(kept().await, 0);
     let committables = Vec::new();
-    task.status
-        .send_replace(TaskStatus::Finished { committables });
+    task.status.send_replace(TaskStatus::finished(committables));
     leader.updated(pb::ExecutionState::Finished).await;
     leader.acknowledge(1).await;
     leader.free(A1).await;

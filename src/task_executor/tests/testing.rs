@@ -167,8 +167,7 @@ impl RunningTask for ScriptedTask {
 
     fn stop(&self) {
         let committables = Vec::new();
-        self.status
-            .send_replace(TaskStatus::Finished { committables });
+        self.status.send_replace(TaskStatus::finished(committables));
     }
 
     fn metrics(&self) -> pb::TaskMetrics {

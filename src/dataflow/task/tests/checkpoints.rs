@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tanist_proto::v1::SubtaskSnapshot;
+use tanist_proto::v1::{CheckpointCommittable, Committable, SubtaskSnapshot};
 
 use super::region::*;
 use super::scripted::{Feed, Waiting, position_in, records_in};
@@ -190,15 +190,22 @@ async fn a_subtask_that_had_ended_opens_nothing_and_its_channel_ends() {
                 pending_path: "pending".to_owned(),
                 final_path: "final".to_owned(),
             }],
+            committables: vec![CheckpointCommittable {
+                uid: "sink".to_owned(),
+                ..CheckpointCommittable::default()
+            }],
             ..SubtaskSnapshot::default()
         };
-        let committables = ended.output.clone();
+        let output = SinkOutput {
+            committables: ended.output.clone(),
+            checkpoint_committables: ended.committables.clone(),
+        };
         drop(region);
 
         let from = (3, [ended, (*running).clone(), (*sink).clone()]);
         let region = Region::restore(at, Waiting::default(), Some(from)).await;
         let ended = region.sources[0].ended().await;
-        assert_eq!(ended, TaskStatus::Finished { committables });
+        assert_eq!(ended, TaskStatus::Finished { output });
         assert!(!region.feeds[0].is_open() && region.feeds[1].is_open());
         assert_eq!(region.trigger(0, 4), Answer::SourceEnded(Ack {}));
         region.feeds[1].feed(3);

@@ -331,7 +331,7 @@ async fn a_trigger_reaches_the_running_task_of_the_present_job_master_only() {
     let (task, committables) = (task(&world), Vec::new());
     let changed = Event::TaskChanged {
         task,
-        status: TaskStatus::Finished { committables },
+        status: TaskStatus::finished(committables),
         metrics: None,
     };
     world.core.handle(world.now, changed);
