@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tanist_ha::Error;
 use tanist_ha::blob::{CheckpointStorage, ObjectRange, SavepointContent};
 use tanist_proto::manifest::{self, ManifestError};
-use tanist_proto::v1::{CheckpointManifest, RegionSnapshotKind, StateSegment};
+use tanist_proto::pieces::{Piece, pieces, pieces_mut};
+use tanist_proto::v1::{CheckpointManifest, ObjectPlace, RegionSnapshotKind};
 
 pub use tanist_ha::blob::{SavepointError, SavepointStorage};
 
@@ -119,11 +120,18 @@ pub fn objects_of(manifest: &CheckpointManifest) -> BTreeSet<String> {
     ranges.map(|range| range.object).collect()
 }
 
-/// Gives objects other names, in all segments.
+/// Gives objects other names, wherever they are named.
 pub fn rename_objects(manifest: &mut CheckpointManifest, names: &BTreeMap<String, String>) {
-    for segment in segments_mut(manifest) {
-        if let Some(name) = names.get(&segment.object) {
-            segment.object.clone_from(name);
+    let regions = manifest.regions.iter_mut();
+    for subtask in regions.flat_map(|region| &mut region.subtasks) {
+        for mut piece in pieces_mut(subtask) {
+            let Some(place) = piece.as_ref().place() else {
+                continue;
+            };
+            if let Some(name) = names.get(&place.object) {
+                let object = name.clone();
+                piece.set_place(ObjectPlace { object, ..place });
+            }
         }
     }
 }
@@ -131,21 +139,14 @@ pub fn rename_objects(manifest: &mut CheckpointManifest, names: &BTreeMap<String
 /// The ranges of objects that a manifest names.
 fn ranges_of(manifest: &CheckpointManifest) -> Vec<ObjectRange> {
     let subtasks = manifest.regions.iter().flat_map(|region| &region.subtasks);
-    let segments = subtasks.flat_map(|it| it.segments.iter().chain(&it.channels));
-    let range = |segment: &StateSegment| ObjectRange {
-        object: segment.object.clone(),
-        offset: segment.offset,
-        length: segment.length,
-        checksum: segment.checksum,
+    let places = subtasks.flat_map(pieces).filter_map(Piece::place);
+    let range = |place: ObjectPlace| ObjectRange {
+        object: place.object,
+        offset: place.offset,
+        length: place.length,
+        checksum: place.checksum,
     };
-    let in_objects = segments.filter(|segment| !segment.object.is_empty());
-    in_objects.map(range).collect()
-}
-
-fn segments_mut(manifest: &mut CheckpointManifest) -> impl Iterator<Item = &mut StateSegment> {
-    let regions = manifest.regions.iter_mut();
-    let subtasks = regions.flat_map(|region| &mut region.subtasks);
-    subtasks.flat_map(|it| it.segments.iter_mut().chain(&mut it.channels))
+    places.map(range).collect()
 }
 
 fn refused(reason: String) -> SavepointError {
@@ -161,7 +162,7 @@ async fn no_objects(path: &str) -> Result<CheckpointStorage> {
 mod tests {
     use tanist_ha::blob::{BlobOptions, BlobStore, range_checksum};
     use tanist_ha::keys::Name;
-    use tanist_proto::v1 as pb;
+    use tanist_proto::v1::{self as pb, StateSegment};
 
     use super::*;
 
@@ -230,6 +231,25 @@ mod tests {
         let savepoint = SavepointStorage::open(&path).await.expect("opened");
         let state = savepoint.objects().get(&object).await.expect("read");
         assert_eq!(state, "state");
+        // Positions and states without keys may be in objects, too.
+        let mut others = manifest(Vec::new());
+        let subtask = &mut others.regions[0].subtasks[0];
+        let place = pieces(&taken.regions[0].subtasks[0]).find_map(Piece::place);
+        subtask.positions.push(pb::SourcePosition {
+            place: place.clone(),
+            ..pb::SourcePosition::default()
+        });
+        subtask.operators.push(pb::OperatorState {
+            place,
+            ..pb::OperatorState::default()
+        });
+        let other = format!("{path}-other");
+        write(&other, &others, Some(&source))
+            .await
+            .expect("written");
+        let others = super::read(&other).await.expect("read");
+        let named = pieces(&others.regions[0].subtasks[0]).map(|piece| piece.object());
+        assert_eq!(named.collect::<Vec<_>>(), [Some(&*object); 2]);
         dispose(&path).await.expect("disposed");
         assert!(super::read(&path).await.is_err());
     }
