@@ -19,7 +19,7 @@ use super::actor::DispatcherContext;
 use super::core::{self, ReadNumber, Submission};
 use super::descriptions::Dropped;
 use super::handle::{Channels, Command, Reply};
-use super::job_store::JobStoreError;
+use super::job_store::{JobStoreError, fits};
 use super::{broken_job_masters, read_barrier};
 
 pub(super) type Event = core::Event<Channels>;
@@ -145,8 +145,13 @@ impl Calls {
                 });
             }
             Effect::DisposeSavepoint { path, reply } => {
-                let text = format!("no savepoint is at {path}");
-                self.spawn_reply(reply, async { Err(GatewayError::NotFound(text)) });
+                // Ends also if nobody waits for the answer any more.
+                let store = self.context.store.clone();
+                self.tasks.spawn(async move {
+                    let disposed = store.dispose_savepoint(&path).await;
+                    let _ = reply.send(disposed.map(|()| pb::Ack {}));
+                    None
+                });
             }
             Effect::AnswerRetried { job, reply } => self.answer_retried(job, reply),
             Effect::RemoveJobMaster {
@@ -289,11 +294,18 @@ impl Calls {
         }
     }
 
-    fn write_submission(&mut self, submission: Box<Submission>, state: Box<pb::JobState>) {
+    fn write_submission(&mut self, submission: Box<Submission>, mut state: Box<pb::JobState>) {
         let store = self.context.store.clone();
         self.spawn(async move {
             failpoint("submit.persisting").await;
-            let written = store.put_submission(&submission.graph, &state).await;
+            let written = match &submission.restore {
+                None => store.put_submission(&submission.graph, &state).await,
+                Some(request) => {
+                    let graph = &submission.graph;
+                    let putting = store.put_restored_submission(graph, &mut state, request, fits);
+                    putting.await
+                }
+            };
             if written.is_ok() {
                 failpoint("submit.persisted").await;
             }
@@ -336,15 +348,18 @@ impl Calls {
         reply: Option<Reply<pb::Ack>>,
     ) {
         let store = self.context.store.clone();
+        let job_master = self.job_master(job);
+        let retained = job_master.and_then(|control| control.retained_checkpoints());
         self.spawn(async move {
+            let retained = retained.as_deref();
             let written = if is_retried {
-                let written = store.put_result_until_written(result).await;
+                let written = store.put_result_until_written(result, retained).await;
                 if written.is_ok() {
                     failpoint("job.result-written").await;
                 }
                 written
             } else {
-                store.put_result(result).await
+                store.put_result_with(result, retained).await
             };
             Event::ResultWritten {
                 job,
@@ -363,8 +378,15 @@ impl Calls {
                 warn!(%job, %failure, "the chunks of a graph could not be removed");
                 return None;
             }
+            let kept = match store.kept_objects(job).await {
+                Ok(kept) => kept,
+                Err(failure) => {
+                    warn!(%job, %failure, "the cleanup of a job is left to the next term");
+                    return None;
+                }
+            };
             let storage_trouble = store.storage().trouble();
-            if let Err(reason) = cleaner.run(job, &remove, storage_trouble).await {
+            if let Err(reason) = cleaner.run(job, &remove, &kept, storage_trouble).await {
                 return Some(Event::CleanupGivenUp { job, reason });
             }
             failpoint("job.cleaned-up").await;

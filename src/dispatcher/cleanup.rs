@@ -1,6 +1,7 @@
 //! Removes what an ended job leaves outside the store. Idempotent; retried until it succeeds or the limit of
 //! one term is reached.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::job_store::Kept;
 use super::uploads;
 
 /// Timeout for the last check of leftovers before results are removed: a directory may be on a file system that hangs.
@@ -58,15 +60,16 @@ pub struct Cleaner {
 impl Cleaner {
     /// Removes all that `remove` names. Fails with the last error once the retries of one term are used up. A retry
     /// does not wait any longer when the storage of blobs is available again (`storage_trouble`).
-    pub async fn run(
+    pub(super) async fn run(
         &self,
         job: JobId,
         remove: &pb::Cleanup,
+        kept: &Kept,
         mut storage_trouble: watch::Receiver<Option<String>>,
     ) -> Result<(), String> {
         let mut backoff = Backoff::new(self.initial_backoff, self.max_backoff);
         let mut tried_again = 0;
-        while let Err(reason) = self.try_once(job, remove).await {
+        while let Err(reason) = self.try_once(job, remove, kept).await {
             if self
                 .attempts
                 .is_some_and(|attempts| tried_again >= attempts)
@@ -94,6 +97,7 @@ impl Cleaner {
         session: &LeaderSession,
     ) -> bool {
         let until = Instant::now() + LAST_LOOK_TIMEOUT;
+        let nothing = Kept::These(BTreeSet::new());
         let look = async |(job, remove): &(JobId, pb::Cleanup)| {
             if session.check().is_err() {
                 return Look::NotLeading;
@@ -101,7 +105,8 @@ impl Cleaner {
             if Instant::now() >= until {
                 return Look::NoTime;
             }
-            match tokio::time::timeout_at(until, self.try_once(*job, remove)).await {
+            let removing = self.try_once(*job, remove, &nothing);
+            match tokio::time::timeout_at(until, removing).await {
                 Ok(Ok(())) => {}
                 Ok(Err(reason)) => {
                     warn!(%job, reason, "files of a forgotten job may be left behind");
@@ -133,7 +138,7 @@ impl Cleaner {
         true
     }
 
-    async fn try_once(&self, job: JobId, remove: &pb::Cleanup) -> Result<(), String> {
+    async fn try_once(&self, job: JobId, remove: &pb::Cleanup, kept: &Kept) -> Result<(), String> {
         for directory in &remove.sink_directories {
             let cleaning = self.sinks.clean(directory, job, &remove.run);
             answered(directory, cleaning).await?;
@@ -152,14 +157,14 @@ impl Cleaner {
             let removal = removal.map_err(|error| error.to_string());
             answered(name.as_str(), removal).await?;
         }
-        if remove.checkpoints {
-            self.remove_checkpoints(job).await?;
+        match kept {
+            Kept::These(kept) if remove.checkpoints => self.remove_checkpoints(job, kept).await,
+            Kept::These(_) | Kept::All => Ok(()),
         }
-        Ok(())
     }
 
-    /// Removes all objects of a job's checkpoints. Without a blob store its state stood in its record.
-    async fn remove_checkpoints(&self, job: JobId) -> Result<(), String> {
+    /// Removes all objects of a job's checkpoints but these. Without a blob store its state stood in its record.
+    async fn remove_checkpoints(&self, job: JobId, kept: &BTreeSet<String>) -> Result<(), String> {
         let Some(blobs) = &self.blobs else {
             return Ok(());
         };
@@ -167,7 +172,8 @@ impl Cleaner {
         let storage = blobs.checkpoints(&name);
         let place = storage.location();
         let listing = storage.list().map_err(|error| error.to_string());
-        for object in answered(&place, listing).await? {
+        let listed = answered(&place, listing).await?;
+        for object in listed.into_iter().filter(|object| !kept.contains(object)) {
             let removal = storage.remove(&object);
             let removal = removal.map_err(|error| error.to_string());
             answered(&format!("{place}/{object}"), removal).await?;
@@ -242,7 +248,7 @@ mod tests {
         };
         let (_no_trouble, storage_trouble) = watch::channel(None);
         cleaner
-            .run(JobId::from_bits(1), &remove, storage_trouble)
+            .run(JobId::from_bits(1), &remove, &Kept::All, storage_trouble)
             .await
     }
 
@@ -262,7 +268,7 @@ mod tests {
         };
         let (trouble, storage_trouble) = watch::channel(Some("not mounted".to_owned()));
         let began = Instant::now();
-        let running = cleaner.run(JobId::from_bits(1), &remove, storage_trouble);
+        let running = cleaner.run(JobId::from_bits(1), &remove, &Kept::All, storage_trouble);
         let mounting = async {
             tokio::time::sleep(Duration::from_secs(5)).await;
             trouble.send_replace(None);

@@ -254,6 +254,7 @@ fn check(
         graph,
         key,
         deadline,
+        restore: request.restore,
         flaw,
     })
 }

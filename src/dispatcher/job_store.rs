@@ -8,6 +8,7 @@
 //!     BlobLedger        which blobs, chunks and uploads the jobs need
 //!     DescriptionStore  descriptions of ended jobs
 //!     CheckpointRecords records of checkpoints, as this term found them
+//!     Origins           which savepoints jobs begin from
 //!     Storage           the marker of the blob storage
 //!     JobReader         reads jobs and results: recovery, and later reads (LateReads)
 //!     OrphanGc          removes what nothing points to
@@ -21,8 +22,10 @@ mod error;
 mod job_reader;
 mod job_records;
 mod late_reads;
+mod origins;
 mod orphan_gc;
 mod records;
+mod restore;
 mod results;
 mod storage;
 mod submissions;
@@ -49,13 +52,15 @@ use self::blob_ledger::BlobLedger;
 use self::checkpoint_records::CheckpointRecords;
 use self::description_store::DescriptionStore;
 pub use self::error::JobStoreError;
-use self::error::is_transient;
 use self::job_reader::JobReader;
 use self::job_records::{JobRecords, store_backoff};
 use self::late_reads::LateReads;
+use self::origins::Origins;
 pub use self::orphan_gc::OrphanGc;
 pub use self::records::StateRecord;
 use self::records::{CheckpointsRecord, job_id};
+pub(crate) use self::restore::fits;
+pub(crate) use self::results::Kept;
 pub use self::storage::{Storage, StorageUser};
 use self::transaction::Transaction;
 use super::recovery::{Caution, RecoveredJob, RecoveredJobs};
@@ -66,6 +71,7 @@ pub struct JobStore {
     records: Arc<JobRecords>,
     ledger: BlobLedger,
     checkpoints: CheckpointRecords,
+    origins: Origins,
     descriptions: DescriptionStore,
     storage: Storage,
     late_reads: LateReads,
@@ -95,6 +101,7 @@ impl JobStore {
         JobStore {
             ledger: BlobLedger::default(),
             checkpoints: CheckpointRecords::default(),
+            origins: Origins::default(),
             descriptions: DescriptionStore::new(records.clone(), DEFAULT_CACHE),
             storage: Storage::new(records.clone()),
             late_reads: LateReads::new(),
@@ -157,7 +164,7 @@ impl JobStore {
         caution: &Caution,
     ) -> Result<RecoveredJobs, Error> {
         let found = self.records.decode::<CheckpointsRecord>(records).await?;
-        self.checkpoints.recover(found, &self.ledger);
+        self.checkpoints.recover(found, &self.ledger, &self.origins);
         self.reader().recover(records, caution).await
     }
 
@@ -208,7 +215,7 @@ impl JobStore {
 
     /// Returns what removes objects that nothing points to.
     pub fn orphan_gc(&self) -> OrphanGc<'_> {
-        OrphanGc::new(&self.records, &self.ledger, &self.storage)
+        OrphanGc::new(self)
     }
 
     /// Writes that a job is quarantined; nothing if its state can't be read. Nothing else may write that state
@@ -222,7 +229,7 @@ impl JobStore {
         let stored = loop {
             match self.records.get::<StateRecord>(job).await {
                 Ok(stored) => break stored,
-                Err(error) if is_transient(&error) => {
+                Err(error) if error.may_pass() => {
                     warn!(%job, %error, "a job to be quarantined can't be read; reading is retried");
                 }
                 Err(error) => return Err(PersistError::Refused(error.to_string())),
@@ -256,10 +263,12 @@ impl JobStateStore for JobStore {
     async fn put_checkpoints(&self, record: &pb::JobCheckpoints) -> Result<(), PersistError> {
         let job = job_id(&record.job_id)?;
         self.checkpoints.note_written(job);
-        let record = CheckpointsRecord(record.clone());
-        let prepared = self.records.prepare_until_accepted(job, record).await?;
+        let prepared = CheckpointsRecord(record.clone());
+        let prepared = self.records.prepare_until_accepted(job, prepared).await?;
         let committing = self.commit_until_space(Transaction::default().put(job, prepared));
-        committing.await.map_err(PersistError::from)
+        committing.await.map_err(PersistError::from)?;
+        self.origins.note(job, record);
+        Ok(())
     }
 
     async fn checkpoints(

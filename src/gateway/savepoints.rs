@@ -120,18 +120,18 @@ pub fn objects_of(manifest: &CheckpointManifest) -> BTreeSet<String> {
     ranges.map(|range| range.object).collect()
 }
 
-/// Gives objects other names, in all pieces of state.
+/// Gives objects other names, wherever they are named.
 pub fn rename_objects(manifest: &mut CheckpointManifest, names: &BTreeMap<String, String>) {
-    let subtasks = manifest.regions.iter_mut();
-    let subtasks = subtasks.flat_map(|region| &mut region.subtasks);
-    for mut piece in subtasks.flat_map(pieces_mut) {
-        let place = piece.as_ref().place();
-        let renamed = place.and_then(|place| {
-            let object = names.get(&place.object)?.clone();
-            Some(ObjectPlace { object, ..place })
-        });
-        if let Some(renamed) = renamed {
-            piece.set_place(renamed);
+    let regions = manifest.regions.iter_mut();
+    for subtask in regions.flat_map(|region| &mut region.subtasks) {
+        for mut piece in pieces_mut(subtask) {
+            let Some(place) = piece.as_ref().place() else {
+                continue;
+            };
+            if let Some(name) = names.get(&place.object) {
+                let object = name.clone();
+                piece.set_place(ObjectPlace { object, ..place });
+            }
         }
     }
 }
@@ -162,8 +162,7 @@ async fn no_objects(path: &str) -> Result<CheckpointStorage> {
 mod tests {
     use tanist_ha::blob::{BlobOptions, BlobStore, range_checksum};
     use tanist_ha::keys::Name;
-    use tanist_proto::v1 as pb;
-    use tanist_proto::v1::StateSegment;
+    use tanist_proto::v1::{self as pb, StateSegment};
 
     use super::*;
 
@@ -232,6 +231,25 @@ mod tests {
         let savepoint = SavepointStorage::open(&path).await.expect("opened");
         let state = savepoint.objects().get(&object).await.expect("read");
         assert_eq!(state, "state");
+        // Positions and states without keys may be in objects, too.
+        let mut others = manifest(Vec::new());
+        let subtask = &mut others.regions[0].subtasks[0];
+        let place = pieces(&taken.regions[0].subtasks[0]).find_map(Piece::place);
+        subtask.positions.push(pb::SourcePosition {
+            place: place.clone(),
+            ..pb::SourcePosition::default()
+        });
+        subtask.operators.push(pb::OperatorState {
+            place,
+            ..pb::OperatorState::default()
+        });
+        let other = format!("{path}-other");
+        write(&other, &others, Some(&source))
+            .await
+            .expect("written");
+        let others = super::read(&other).await.expect("read");
+        let named = pieces(&others.regions[0].subtasks[0]).map(|piece| piece.object());
+        assert_eq!(named.collect::<Vec<_>>(), [Some(&*object); 2]);
         dispose(&path).await.expect("disposed");
         assert!(super::read(&path).await.is_err());
     }

@@ -48,7 +48,10 @@ pub(super) async fn watch_storage(
                 backoff.next_delay()
             }
             Err(
-                JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),
+                JobStoreError::NotWritten
+                | JobStoreError::Unknown
+                | JobStoreError::NotUploaded(_)
+                | JobStoreError::NotRestored(_),
             ) => return,
         };
         tokio::select! {
@@ -67,7 +70,10 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
                 warn!(%error, "chunks without a record can't be searched: retrying");
             }
             Err(
-                JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),
+                JobStoreError::NotWritten
+                | JobStoreError::Unknown
+                | JobStoreError::NotUploaded(_)
+                | JobStoreError::NotRestored(_),
             ) => return,
             Ok(()) => break,
         }
@@ -94,7 +100,10 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
                 warn!(%error, "orphaned objects can't be removed: retrying");
             }
             Err(
-                JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),
+                JobStoreError::NotWritten
+                | JobStoreError::Unknown
+                | JobStoreError::NotUploaded(_)
+                | JobStoreError::NotRestored(_),
             ) => return,
             Ok(_) => {}
         }

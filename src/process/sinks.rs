@@ -138,36 +138,6 @@ impl SinkCommitter for FileSinks {
         };
         self.in_each(sinks, remove).await
     }
-
-    async fn commit_checkpoint(
-        &self,
-        number: u64,
-        committables: &[pb::CheckpointCommittable],
-    ) -> Result<(), CommitError> {
-        if committables.is_empty() {
-            return Ok(());
-        }
-        let message = format!("file sinks do not commit with checkpoints; this is number {number}");
-        Err(CommitError::Failed(message))
-    }
-
-    async fn forget_marks(
-        &self,
-        _sinks: &pb::SinkDirectories,
-        _job: JobId,
-        _up_to: u64,
-    ) -> Result<(), String> {
-        Ok(())
-    }
-
-    async fn remove_superseded(
-        &self,
-        _sinks: &pb::SinkDirectories,
-        _job: JobId,
-        _superseded: &Superseded,
-    ) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 #[async_trait]

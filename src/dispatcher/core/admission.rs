@@ -39,6 +39,8 @@ pub struct Submission {
     pub key: SubmissionKey,
     /// The submission is accepted until this deadline.
     pub deadline: Deadline,
+    /// What the job begins from; `None`: from the start.
+    pub restore: Option<pb::RestoreRequest>,
     /// Why it is refused unless it was accepted before: by another build, or under another limit.
     pub flaw: Option<String>,
 }
@@ -239,6 +241,7 @@ mod tests {
                 epoch: 3,
                 until_ms: 100,
             },
+            restore: None,
             flaw: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use tanist_gateway::GatewayError;
 
-use super::{Command, DispatcherCore, Effect, Known, Replies, Subject, admit};
+use super::{Command, DispatcherCore, Effect, Known, Replies, Subject, admit, suspended};
 
 /// Whether the store has confirmed the term since the request arrived. Only then may "no such job" be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,10 @@ impl<R: Replies> DispatcherCore<R> {
                 request,
                 reply,
             } => self.trigger_savepoint(job, request, reply),
+            // A suspended term decides nothing new.
+            Command::DisposeSavepoint { reply, .. } if self.is_suspended() => {
+                self.out.acknowledge(reply, Err(suspended()));
+            }
             Command::DisposeSavepoint { path, reply } => {
                 self.out.effect(Effect::DisposeSavepoint { path, reply });
             }

@@ -1,6 +1,6 @@
 //! The records of checkpoints as a term finds them.
 //!
-//! Invariant: only the JobMaster of a job writes its record. So what the term's beginning has proven stays true until a
+//! Invariant: only the JobMaster of a job writes its record, after its submission and until its result. So what the term's beginning has proven stays true until a
 //! JobMaster of this term takes it; after that the record is read from the store.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +15,9 @@ use tanist_proto::v1 as pb;
 use tracing::warn;
 
 use super::blob_ledger::BlobLedger;
-use super::error::{JobStoreError, is_transient};
+use super::error::JobStoreError;
 use super::job_records::{JobRecords, store_backoff};
+use super::origins::Origins;
 use super::records::CheckpointsRecord;
 
 /// The records of checkpoints; see the module.
@@ -39,6 +40,7 @@ impl CheckpointRecords {
         &self,
         records: Vec<(Name, Result<Stored<CheckpointsRecord>, Error>)>,
         ledger: &BlobLedger,
+        origins: &Origins,
     ) {
         let mut state = self.state.lock();
         for (name, stored) in records {
@@ -49,10 +51,12 @@ impl CheckpointRecords {
             match stored {
                 Ok(stored) => {
                     ledger.note_blob(job, kinds::CHECKPOINTS, stored.blob);
+                    origins.note(job, &stored.record.0);
                     state.found.insert(job, stored.record.0);
                 }
                 // The job's JobMaster finds out why.
                 Err(_) => {
+                    origins.note_unreadable(job);
                     state.known.insert(job);
                 }
             }
@@ -64,6 +68,11 @@ impl CheckpointRecords {
         let mut state = self.state.lock();
         state.found.remove(&job);
         state.known.insert(job);
+    }
+
+    /// The record was written with the submission of its job.
+    pub(super) fn note_submitted(&self, job: JobId, record: &pb::JobCheckpoints) {
+        self.state.lock().found.insert(job, record.clone());
     }
 
     /// Whether checkpoints of a job may have been taken.
@@ -105,7 +114,7 @@ impl CheckpointRecords {
                     return Ok(Some(stored.record.0));
                 }
                 Ok(None) => return Ok(None),
-                Err(error) if is_transient(&error) => {
+                Err(error) if error.may_pass() => {
                     warn!(%job, %error, "the checkpoints of a job can't be read; reading is retried");
                 }
                 Err(error) => {

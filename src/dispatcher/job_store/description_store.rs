@@ -151,7 +151,9 @@ fn not_kept(job: JobId, error: JobStoreError) -> Result<Result<Prepared, String>
             format!("it was too large to be kept: {cause}")
         }
         JobStoreError::OutOfSpace(cause) => format!("the store had no space for it: {cause}"),
-        JobStoreError::Refused(_) | JobStoreError::NotUploaded(_) => {
+        JobStoreError::Refused(_)
+        | JobStoreError::NotUploaded(_)
+        | JobStoreError::NotRestored(_) => {
             format!("it could not be kept: {error}")
         }
     };

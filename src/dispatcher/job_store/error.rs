@@ -2,8 +2,8 @@
 
 use tanist_gateway::GatewayError;
 use tanist_gateway::persistence::PersistError;
+use tanist_ha::Error;
 use tanist_ha::store::pipeline::CommitError;
-use tanist_ha::{Error, Outcome};
 
 /// Why something about a job was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -23,6 +23,9 @@ pub enum JobStoreError {
     /// Not written: an upload that the job needs is missing or about to be deleted.
     #[error("{0}")]
     NotUploaded(String),
+    /// Not written: the job can't begin from what the submission names.
+    #[error("{0}")]
+    NotRestored(String),
 }
 
 impl JobStoreError {
@@ -32,7 +35,8 @@ impl JobStoreError {
             JobStoreError::NotWritten | JobStoreError::Unknown => true,
             JobStoreError::OutOfSpace(_)
             | JobStoreError::Refused(_)
-            | JobStoreError::NotUploaded(_) => false,
+            | JobStoreError::NotUploaded(_)
+            | JobStoreError::NotRestored(_) => false,
         }
     }
 }
@@ -54,11 +58,11 @@ impl From<JobStoreError> for GatewayError {
             JobStoreError::NotWritten => GatewayError::NotYet(error.to_string()),
             JobStoreError::OutOfSpace(_) => GatewayError::StoreRefused(error.to_string()),
             JobStoreError::Unknown => GatewayError::Unknown(error.to_string()),
-            JobStoreError::Refused(Error::TooLarge { .. }) | JobStoreError::NotUploaded(_) => {
-                GatewayError::Invalid(error.to_string())
-            }
+            JobStoreError::Refused(Error::TooLarge { .. })
+            | JobStoreError::NotUploaded(_)
+            | JobStoreError::NotRestored(_) => GatewayError::Invalid(error.to_string()),
             // The blob store did not answer or denied access for now: nothing was written.
-            JobStoreError::Refused(cause) if is_transient(cause) => {
+            JobStoreError::Refused(cause) if cause.may_pass() => {
                 GatewayError::StoreRefused(error.to_string())
             }
             JobStoreError::Refused(_) => GatewayError::Internal(error.to_string()),
@@ -76,15 +80,11 @@ impl From<JobStoreError> for PersistError {
             JobStoreError::OutOfSpace(error) | JobStoreError::Refused(error) => {
                 PersistError::Refused(error.to_string())
             }
-            JobStoreError::NotUploaded(reason) => PersistError::Refused(reason),
+            JobStoreError::NotUploaded(reason) | JobStoreError::NotRestored(reason) => {
+                PersistError::Refused(reason)
+            }
         }
     }
-}
-
-/// Whether an error of preparing or reading a record may be temporary. Credentials of a blob store are renewed
-/// and its permissions repaired; no job or result may be lost for that.
-pub(super) fn is_transient(error: &Error) -> bool {
-    error.outcome() != Outcome::Fatal || matches!(error, Error::Denied { .. })
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
             store: "the blob store",
             reason: "the token has expired".to_owned(),
         };
-        assert!(is_transient(&denied));
+        assert!(denied.may_pass());
         let refusal = GatewayError::from(JobStoreError::Refused(denied));
         assert!(refusal.is_retryable(), "{refusal:?}");
         let too_large = Error::TooLarge {
@@ -106,7 +106,7 @@ mod tests {
             size: 2,
             limit: 1,
         };
-        assert!(!is_transient(&too_large));
+        assert!(!too_large.may_pass());
         let refusal = GatewayError::from(JobStoreError::Refused(too_large));
         assert!(!refusal.is_retryable(), "{refusal:?}");
     }

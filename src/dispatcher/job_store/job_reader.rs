@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use super::JobStore;
 use super::blob_ledger::BlobLedger;
-use super::error::{JobStoreError, is_transient};
+use super::error::JobStoreError;
 use super::job_records::{JobRecords, store_backoff};
 use super::records::{GraphRecord, ResultRecord, StateRecord, name_of};
 use crate::recovery::{Caution, RecoveredJob, RecoveredJobs, is_dangerous};
@@ -107,7 +107,7 @@ impl<'a> JobReader<'a> {
             };
             let found = match &*stored {
                 // Its unread state may say that decoding the graph is dangerous.
-                Err(error) if is_transient(error) => RecoveredJob::Unavailable {
+                Err(error) if error.may_pass() => RecoveredJob::Unavailable {
                     state: None,
                     reason: error.to_string(),
                 },
@@ -163,7 +163,7 @@ impl<'a> JobReader<'a> {
         };
         let state = self.records.get::<StateRecord>(job).await;
         match &state {
-            Err(error) if is_transient(error) => return unavailable(error),
+            Err(error) if error.may_pass() => return unavailable(error),
             Ok(Some(stored)) if is_dangerous(&stored.record.0) => {
                 let blob = stored.blob.clone();
                 self.ledger.note_blob(job, kinds::STATES, blob);
@@ -174,7 +174,7 @@ impl<'a> JobReader<'a> {
         }
         let graph = self.records.get::<GraphRecord>(job).await;
         match &graph {
-            Err(error) if is_transient(error) => unavailable(error),
+            Err(error) if error.may_pass() => unavailable(error),
             Ok(_) | Err(_) => self.recovered_job(job, graph.transpose(), state.transpose()),
         }
     }
@@ -251,7 +251,7 @@ impl<'a> JobReader<'a> {
 
     fn flaw(&self, error: &Error) -> Flaw {
         self.records.note_unreadable(error);
-        match is_transient(error) {
+        match error.may_pass() {
             true => Flaw::Transient(error.to_string()),
             false => Flaw::Permanent(unreadable_kind(error), error.to_string()),
         }
@@ -287,7 +287,7 @@ impl<'a> JobReader<'a> {
             Err(error) => error,
         };
         self.ledger.note_unreadable_result(job);
-        if is_transient(&error) {
+        if error.may_pass() {
             read.unavailable_results.push((job, error.to_string()));
             return;
         }
@@ -312,7 +312,7 @@ impl<'a> JobReader<'a> {
                 let reason = format!("results/{job} is missing");
                 Some(Err((pb::QuarantineKind::Unreadable, reason)))
             }
-            Err(error) if is_transient(&error) => {
+            Err(error) if error.may_pass() => {
                 debug!(%job, %error, "the result of an ended job can't be read yet");
                 None
             }

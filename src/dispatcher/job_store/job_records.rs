@@ -21,7 +21,7 @@ use tanist_ha::store::{CoordinationStore, Write};
 use tanist_proto::id::JobId;
 use tracing::warn;
 
-use super::error::{JobStoreError, is_transient};
+use super::error::JobStoreError;
 use super::records::name_of;
 
 /// Timeout for one use of the blob store by writes that something else waits for.
@@ -92,6 +92,20 @@ impl JobRecords {
         self.store.get(&name_of(job)).await
     }
 
+    /// Whether the store has any record of a job, after all earlier writes of this process.
+    pub(super) async fn has_any(&self, job: JobId) -> Result<bool, JobStoreError> {
+        let kinds = [
+            kinds::GRAPHS,
+            kinds::STATES,
+            kinds::CHECKPOINTS,
+            kinds::RESULTS,
+        ];
+        let keys = kinds.map(|kind| Key::new(kind, name_of(job)));
+        let found = self.coordination_store().get(&keys).await;
+        let found = found.map_err(JobStoreError::Refused)?;
+        Ok(found.iter().any(Option::is_some))
+    }
+
     /// Reads all records of one type from the store.
     pub(super) async fn list<T: Record>(
         &self,
@@ -151,7 +165,7 @@ impl JobRecords {
         let mut backoff = store_backoff();
         loop {
             match self.try_prepare(job, &record, share).await {
-                Err(JobStoreError::Refused(error)) if is_transient(&error) => {
+                Err(JobStoreError::Refused(error)) if error.may_pass() => {
                     warn!(%job, %error, "a record is prepared again");
                 }
                 definite => return definite,

@@ -17,6 +17,9 @@
 //! - A crash between deletion and removing the record: the same; deleting a missing object changes nothing.
 //! - A submission names an upload that is gone: every piece is checked before the submission is written; it is
 //!   refused.
+//! - Objects of checkpoints of a job without any record were written for a submission that failed, or late by a task of
+//!   a job that is forgotten. A submission that is being written protects the directory of its job first. The objects
+//!   are listed before the term is confirmed, so that those of a later term's submission are not among them.
 //! - A graph or result can't be read: its objects are unknown, so all objects of that job are kept.
 //! - Another cluster keeps its objects in the same place: names contain the cluster.
 //! - A cluster with a copy of this store does: the marker shows it, and nothing is deleted ([`Storage`]).
@@ -33,7 +36,9 @@ use tanist_ha::records::record::{self, Encoded};
 use tanist_ha::store::Write;
 use tracing::{debug, info};
 
+use super::JobStore;
 use super::blob_ledger::BlobLedger;
+use super::checkpoint_records::CheckpointRecords;
 use super::error::JobStoreError;
 use super::job_records::JobRecords;
 use super::storage::Storage;
@@ -48,19 +53,17 @@ const BATCH: usize = 64;
 pub struct OrphanGc<'a> {
     records: &'a JobRecords,
     ledger: &'a BlobLedger,
+    checkpoints: &'a CheckpointRecords,
     storage: &'a Storage,
 }
 
 impl<'a> OrphanGc<'a> {
-    pub(super) fn new(
-        records: &'a JobRecords,
-        ledger: &'a BlobLedger,
-        storage: &'a Storage,
-    ) -> OrphanGc<'a> {
+    pub(super) fn new(store: &'a JobStore) -> OrphanGc<'a> {
         OrphanGc {
-            records,
-            ledger,
-            storage,
+            records: &store.records,
+            ledger: &store.ledger,
+            checkpoints: &store.checkpoints,
+            storage: &store.storage,
         }
     }
 
@@ -130,7 +133,48 @@ impl<'a> OrphanGc<'a> {
         if swept > 0 {
             info!(objects = swept, "removed objects that nothing points to");
         }
+        match self.sweep_checkpoints().await {
+            Err(JobStoreError::Refused(error)) => {
+                refused.get_or_insert(error);
+            }
+            more => swept += more?,
+        }
         refused.map_or(Ok(swept), |error| Err(JobStoreError::Refused(error)))
+    }
+
+    /// Removes objects of checkpoints of jobs that have no record.
+    async fn sweep_checkpoints(self) -> Result<usize, JobStoreError> {
+        let Some(blobs) = self.records.blobs() else {
+            return Ok(0);
+        };
+        let jobs = blobs.jobs_with_checkpoints().await;
+        let mut swept = 0;
+        for name in jobs.map_err(JobStoreError::Refused)? {
+            let Ok(job) = name.as_str().parse() else {
+                continue;
+            };
+            let storage = blobs.checkpoints(&name);
+            let objects = storage.list().await.map_err(JobStoreError::Refused)?;
+            // In this order: a submission that begins after the listing writes objects that are not in it.
+            if self.checkpoints.may_have_objects(job) || self.records.has_any(job).await? {
+                continue;
+            }
+            // A later term, which may know the job, has not begun yet, and so has written none of what is listed.
+            self.records.confirm_term().await?;
+            for object in &objects {
+                storage
+                    .remove(object)
+                    .await
+                    .map_err(JobStoreError::Refused)?;
+            }
+            let removed = storage.remove_directory().await;
+            removed.map_err(JobStoreError::Refused)?;
+            swept += objects.len();
+            if !objects.is_empty() {
+                info!(%job, objects = objects.len(), "removed objects of checkpoints of a job that does not exist");
+            }
+        }
+        Ok(swept)
     }
 
     async fn mark_and_delete(

@@ -1,22 +1,25 @@
 //! How the end of a job is written: result and description replace graph, state and checkpoints. They are removed
-//! after the retention time.
+//! after the retention time, with the checkpoints that were retained.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tanist_gateway::kinds;
+use tanist_gateway::{kinds, savepoints};
 use tanist_ha::Error;
 use tanist_ha::keys::Name;
 use tanist_ha::records::store::Prepared;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::JobId;
+use tanist_proto::manifest;
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::stored_manifest::Place;
 use tracing::{error, info, warn};
 
 use super::JobStore;
 use super::description_store::reference_to;
 use super::error::JobStoreError;
 use super::job_records::chunk_names;
-use super::records::{ResultRecord, job_id};
+use super::records::{CheckpointsRecord, ResultRecord, job_id};
 use super::transaction::Transaction;
 use crate::descriptions::{Dropped, in_short, is_short};
 
@@ -24,16 +27,25 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// Maximum delay until a result is written again. Its description is written again each time.
 const SLOWEST_RETRY: Duration = Duration::from_secs(60);
 
+/// Which objects of an ended job's checkpoints stay until its result is removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kept {
+    These(BTreeSet<String>),
+    /// They can't be told from the others.
+    All,
+}
+
 impl JobStore {
     /// Like [`JobStore::put_result`], but retries; fails only if the term is over. Nothing else retries for
     /// a job that has ended.
     pub(crate) async fn put_result_until_written(
         &self,
         result: pb::JobResult,
+        retained: Option<&pb::JobCheckpoints>,
     ) -> Result<pb::JobResult, JobStoreError> {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         loop {
-            match self.put_result(result.clone()).await {
+            match self.put_result_with(result.clone(), retained).await {
                 Err(failure) if !failure.is_term_over() => {
                     let job = &result.job_id;
                     error!(%job, %failure, "the result of a job could not be written; writing is retried");
@@ -48,11 +60,23 @@ impl JobStore {
 
     /// Writes the (dirty) result of a job and removes its graph, state and checkpoints, in one transaction. Returns the
     /// result as written: it also names the blobs and chunks to remove.
-    pub async fn put_result(
+    pub async fn put_result(&self, result: pb::JobResult) -> Result<pb::JobResult, JobStoreError> {
+        self.put_result_with(result, None).await
+    }
+
+    /// The same, but the record of the checkpoints stays as `retained`, until the result is removed.
+    pub(crate) async fn put_result_with(
         &self,
         mut result: pb::JobResult,
+        retained: Option<&pb::JobCheckpoints>,
     ) -> Result<pb::JobResult, JobStoreError> {
         let job = job_id(&result.job_id)?;
+        // A job that has ended begins from nothing any more.
+        let retained = retained.map(|record| pb::JobCheckpoints {
+            origin: None,
+            ..record.clone()
+        });
+        let retained = retained.as_ref();
         let objects = self.ledger.objects_of(job);
         if objects != pb::Cleanup::default() {
             let remove = result.remove.get_or_insert_default();
@@ -66,13 +90,19 @@ impl JobStore {
         let details = result.details.take().unwrap_or_default();
         if is_short(&details) {
             result.details = Some(details);
-            self.put_short_result(job, &mut result, None).await?;
+            self.put_short_result(job, &mut result, None, retained)
+                .await?;
         } else {
-            self.put_described_result(job, &mut result, details).await?;
+            let putting = self.put_described_result(job, &mut result, details, retained);
+            putting.await?;
         }
         // From here on the result names them.
         self.ledger.forget_running(job);
         self.checkpoints.forget(job);
+        self.origins.forget(job);
+        if let Some(retained) = retained {
+            self.checkpoints.note_submitted(job, retained);
+        }
         Ok(result)
     }
 
@@ -81,6 +111,7 @@ impl JobStore {
         job: JobId,
         result: &mut pb::JobResult,
         details: pb::JobDetails,
+        retained: Option<&pb::JobCheckpoints>,
     ) -> Result<(), JobStoreError> {
         let mut short = in_short(&details);
         let prepared = match self.descriptions.prepare(job, &details).await? {
@@ -93,7 +124,8 @@ impl JobStore {
         result.details = Some(short);
         result.description = prepared.as_ref().map(|it| reference_to(it, &details));
         let description = prepared.as_ref();
-        let is_written = self.put_short_result(job, result, description).await?;
+        let putting = self.put_short_result(job, result, description, retained);
+        let is_written = putting.await?;
         if is_written && let Some(prepared) = prepared {
             self.ledger.note_description(job, chunk_names(&prepared));
             self.descriptions.keep(job, details);
@@ -107,8 +139,10 @@ impl JobStore {
         job: JobId,
         result: &mut pb::JobResult,
         description: Option<&Prepared>,
+        retained: Option<&pb::JobCheckpoints>,
     ) -> Result<bool, JobStoreError> {
-        match self.try_put_result(job, result, description).await {
+        let putting = self.try_put_result(job, result, description, retained);
+        match putting.await {
             Err(error @ JobStoreError::Refused(Error::TooLarge { .. })) => {
                 warn!(%job, %error, "the result is too large for the store: it is written without details");
                 if let Some(description) = description {
@@ -119,7 +153,7 @@ impl JobStore {
                 result.details = None;
                 result.description = None;
                 result.cause = shortened(&result.cause);
-                self.try_put_result(job, result, None).await?;
+                self.try_put_result(job, result, None, retained).await?;
                 Ok(false)
             }
             other => other.map(|()| description.is_some()),
@@ -131,6 +165,7 @@ impl JobStore {
         job: JobId,
         result: &pb::JobResult,
         description: Option<&Prepared>,
+        retained: Option<&pb::JobCheckpoints>,
     ) -> Result<(), JobStoreError> {
         let record = ResultRecord(result.clone());
         let prepared = self.records.prepare_until_accepted(job, record).await?;
@@ -138,7 +173,11 @@ impl JobStore {
             .put(job, prepared)
             .delete_but_keep_blob(job, kinds::GRAPHS)
             .delete_but_keep_blob(job, kinds::STATES);
-        if self.checkpoints.may_have_objects(job) {
+        if let Some(retained) = retained {
+            let record = CheckpointsRecord(retained.clone());
+            let prepared = self.records.prepare_until_accepted(job, record).await?;
+            transaction = transaction.put(job, prepared);
+        } else if self.checkpoints.may_have_objects(job) {
             transaction = transaction.delete_but_keep_blob(job, kinds::CHECKPOINTS);
         }
         if let Some(description) = description {
@@ -240,18 +279,70 @@ impl JobStore {
 
     /// Removes results and their descriptions.
     pub async fn delete_results(&self, jobs: &[JobId]) -> Result<(), JobStoreError> {
-        for some in jobs.chunks((self.records.writes_at_once() / 2).max(1)) {
+        for some in jobs.chunks((self.records.writes_at_once() / 3).max(1)) {
             let delete = |transaction: Transaction, job: &JobId| {
                 let transaction = transaction.delete(*job, kinds::RESULTS);
-                transaction.delete(*job, kinds::DESCRIPTIONS)
+                let transaction = transaction.delete(*job, kinds::DESCRIPTIONS);
+                match self.checkpoints.may_have_objects(*job) {
+                    true => transaction.delete(*job, kinds::CHECKPOINTS),
+                    false => transaction,
+                }
             };
             let transaction = some.iter().fold(Transaction::default(), delete);
             self.commit(transaction).await?;
             self.ledger.forget_results(some);
+            for job in some {
+                self.checkpoints.forget(*job);
+                self.origins.forget(*job);
+            }
             let chunks = self.forget_descriptions(some);
             self.records.remove_chunks(&chunks).await?;
         }
         Ok(())
+    }
+
+    /// The objects that an ended job's retained checkpoints name: its cleanup leaves them. Waits for the stores without
+    /// limit; fails only if the term is over.
+    pub(crate) async fn kept_objects(&self, job: JobId) -> Result<Kept, JobStoreError> {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        loop {
+            let reason = match self.try_kept_objects(job).await {
+                Ok(kept) => return Ok(kept),
+                Err(error) if error.is_term_over() => return Err(error),
+                Err(JobStoreError::Refused(error)) if error.may_pass() => error.to_string(),
+                Err(error) => {
+                    warn!(%job, %error, "a retained checkpoint can't be read: all objects of checkpoints of the job are kept");
+                    return Ok(Kept::All);
+                }
+            };
+            warn!(%job, reason, "a retained checkpoint can't be read; reading is retried");
+            if !self.records.wait_to_retry(&mut backoff).await {
+                return Err(JobStoreError::NotWritten);
+            }
+        }
+    }
+
+    async fn try_kept_objects(&self, job: JobId) -> Result<Kept, JobStoreError> {
+        let record = self
+            .checkpoints
+            .read(job, &self.records, &self.ledger)
+            .await?;
+        let mut kept = BTreeSet::new();
+        for retained in record.unwrap_or_default().retained {
+            let stored = retained.manifest.as_ref();
+            let bytes = self.manifest_of(job, stored).await;
+            let manifest = manifest::decode(&bytes.map_err(JobStoreError::Refused)?);
+            let manifest = manifest.map_err(|error| {
+                let key = format!("checkpoints/{job}");
+                let reason = error.to_string();
+                JobStoreError::Refused(Error::Corrupt { key, reason })
+            })?;
+            kept.extend(savepoints::objects_of(&manifest));
+            if let Some(Place::Object(object)) = stored.and_then(|it| it.place.as_ref()) {
+                kept.insert(object.name.clone());
+            }
+        }
+        Ok(Kept::These(kept))
     }
 
     /// Removes the chunks that a job's result names. Waits for space in the store without limit; fails only if

@@ -1,4 +1,5 @@
-//! How a submission is written: graph and state of the job are one transaction.
+//! How a submission is written: graph and state of the job are one transaction, with the record of its checkpoints if
+//! it begins from a savepoint.
 //!
 //! Uploads that the graph names must exist when it is written. A job protects all its uploads from before the check
 //! until its result names those to be removed; a graph that names an upload that has a tombstone by then is refused
@@ -12,7 +13,7 @@ use tanist_proto::v1 as pb;
 use super::JobStore;
 use super::error::JobStoreError;
 use super::job_records::chunk_names;
-use super::records::{GraphRecord, StateRecord, job_id};
+use super::records::{CheckpointsRecord, GraphRecord, StateRecord, job_id};
 use super::transaction::Transaction;
 use crate::uploads::pointer_of;
 
@@ -26,9 +27,21 @@ impl JobStore {
         graph: &pb::JobGraph,
         state: &pb::JobState,
     ) -> Result<(), JobStoreError> {
+        self.put_with_checkpoints(graph, state, None).await
+    }
+
+    /// The same with the record of its checkpoints, if it begins from a savepoint.
+    pub(super) async fn put_with_checkpoints(
+        &self,
+        graph: &pb::JobGraph,
+        state: &pb::JobState,
+        checkpoints: Option<&pb::JobCheckpoints>,
+    ) -> Result<(), JobStoreError> {
         let job = job_id(&graph.job_id)?;
         let is_first = self.ledger.protect(job);
-        let written = self.try_put_submission(job, graph, state).await;
+        let written = self
+            .try_put_submission(job, graph, state, checkpoints)
+            .await;
         // If it may be stored, by this term or another one, its uploads stay protected until it has ended.
         if is_first && written.as_ref().is_err_and(|error| !error.is_term_over()) {
             self.ledger.unprotect(job);
@@ -41,6 +54,7 @@ impl JobStore {
         job: JobId,
         graph: &pb::JobGraph,
         state: &pb::JobState,
+        checkpoints: Option<&pb::JobCheckpoints>,
     ) -> Result<(), JobStoreError> {
         self.check_uploads(graph).await?;
         // The graph is prepared last: its blob would be orphaned if a step before the commit failed.
@@ -48,6 +62,11 @@ impl JobStore {
             .records
             .prepare(job, StateRecord(state.clone()))
             .await?;
+        let mut transaction = Transaction::default().put(job, state);
+        if let Some(record) = checkpoints {
+            let record = CheckpointsRecord(record.clone());
+            transaction = transaction.put(job, self.records.prepare(job, record).await?);
+        }
         let record = GraphRecord(graph.clone());
         let prepared = self.records.prepare(job, record).await?;
         self.records.put_chunks(job, &prepared).await?;
@@ -55,13 +74,16 @@ impl JobStore {
             failpoint("submit.chunks-written").await;
         }
         let chunks = chunk_names(&prepared);
-        let transaction = Transaction::default().put(job, prepared);
-        if let Err(error) = self.commit(transaction.put(job, state)).await {
+        if let Err(error) = self.commit(transaction.put(job, prepared)).await {
             let removing = self.records.remove_refused_chunks(job, &chunks, &error);
             removing.await;
             return Err(error);
         }
         self.ledger.note_graph(job, chunks, graph);
+        if let Some(record) = checkpoints {
+            self.checkpoints.note_submitted(job, record);
+            self.origins.note(job, record);
+        }
         Ok(())
     }
 

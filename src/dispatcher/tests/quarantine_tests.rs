@@ -146,6 +146,7 @@ fn canceled_and_set_aside() -> pb::JobState {
             digest: vec![1],
         },
         deadline: Deadline::Never,
+        restore: None,
         flaw: None,
     };
     pb::JobState {

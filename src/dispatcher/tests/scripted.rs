@@ -381,6 +381,7 @@ pub(crate) fn submission(job: JobId) -> Submission {
             digest: vec![1],
         },
         deadline: Deadline::Never,
+        restore: None,
         flaw: None,
     }
 }

@@ -317,6 +317,7 @@ impl World {
                 digest: vec![token],
             },
             deadline,
+            restore: None,
             flaw,
         });
         let command = |reply| Command::Submit { submission, reply };

@@ -1,0 +1,312 @@
+//! What a submitted job begins from, and the removal of savepoints.
+//!
+//! Everything is read and checked before the submission is written: an acknowledged job finds a state that fits it.
+//! The record `checkpoints/<job>` with the origin is part of the submission's transaction. What was copied or written
+//! for a submission that fails is in the job's directory, which has no record then: the sweep of orphans removes it.
+//!
+//! A retained checkpoint of an ended job is copied into the directory of the new one, under new names. So the ended job
+//! can be forgotten at any time, and each object has one owner.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use tanist_gateway::savepoints::{self, SavepointError};
+use tanist_gateway::{GatewayError, GatewayResult};
+use tanist_ha::Error;
+use tanist_ha::blob::{CheckpointStorage, object_name};
+use tanist_model::restore::{self, Unclaimed};
+use tanist_proto::id::JobId;
+use tanist_proto::manifest;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::restore_request::From as RestoreFrom;
+use tanist_proto::v1::stored_manifest::Place;
+
+use super::JobStore;
+use super::error::JobStoreError;
+use super::records::{ResultRecord, job_id, name_of};
+
+/// Maximum size of a manifest in a record, if there is a blob store, and if there is none.
+const INLINE_MANIFEST: usize = 8 * 1024;
+const INLINE_MANIFEST_ALONE: usize = 64 * 1024;
+/// Time to read and check a savepoint, or to copy one object. Its place may be on a file system that hangs.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const COPIES_AT_ONCE: usize = 8;
+
+/// Whether a graph can begin from a manifest, and what its coordinators go on with.
+pub(crate) type Fits = fn(
+    &pb::CheckpointManifest,
+    &pb::JobGraph,
+    Unclaimed,
+) -> Result<Vec<pb::CoordinatorState>, String>;
+
+/// See [`Fits`].
+pub(crate) fn fits(
+    manifest: &pb::CheckpointManifest,
+    graph: &pb::JobGraph,
+    unclaimed: Unclaimed,
+) -> Result<Vec<pb::CoordinatorState>, String> {
+    let checked = restore::check(manifest, graph, unclaimed);
+    let coordinators = checked.and_then(|()| restore::coordinators(manifest, graph));
+    coordinators.map_err(|mismatch| mismatch.to_string())
+}
+
+impl JobStore {
+    /// Like [`JobStore::put_submission`], for a job that begins from a savepoint or a retained checkpoint. Adds to the
+    /// state what its coordinators go on with.
+    pub(crate) async fn put_restored_submission(
+        &self,
+        graph: &pb::JobGraph,
+        state: &mut pb::JobState,
+        request: &pb::RestoreRequest,
+        fits: Fits,
+    ) -> Result<(), JobStoreError> {
+        let job = job_id(&graph.job_id)?;
+        // From here on the sweep leaves the job's directory alone.
+        self.checkpoints.note_written(job);
+        let written = self
+            .try_put_restored(job, graph, state, request, fits)
+            .await;
+        if written.as_ref().is_err_and(|error| !error.is_term_over()) {
+            self.checkpoints.forget(job);
+            self.origins.forget(job);
+        }
+        written
+    }
+
+    async fn try_put_restored(
+        &self,
+        job: JobId,
+        graph: &pb::JobGraph,
+        state: &mut pb::JobState,
+        request: &pb::RestoreRequest,
+        fits: Fits,
+    ) -> Result<(), JobStoreError> {
+        let refused = |reason: String| {
+            JobStoreError::NotRestored(format!("job {job} can't be started: {reason}"))
+        };
+        let unclaimed = match request.allow_non_restored_state {
+            true => Unclaimed::Ignored,
+            false => Unclaimed::Refused,
+        };
+        let (manifest, directory) = match &request.from {
+            None => {
+                let reason = "its restore names neither a savepoint nor a job".to_owned();
+                return Err(refused(reason));
+            }
+            Some(RestoreFrom::Path(path)) => {
+                let directory = normal(path);
+                self.origins.begin(job, &directory).map_err(refused)?;
+                let reading = tokio::time::timeout(TIMEOUT, savepoints::read(path)).await;
+                let manifest = reading.map_err(|_elapsed| no_answer(path))?;
+                let manifest = manifest.map_err(|error| not_read(error, &refused))?;
+                (manifest, directory)
+            }
+            Some(RestoreFrom::JobId(ended)) => {
+                (self.retained(ended, &refused).await?, String::new())
+            }
+        };
+        let number = manifest.number;
+        state.coordinators = fits(&manifest, graph, unclaimed)
+            .map_err(|mismatch| refused(format!("checkpoint {number}: {mismatch}")))?;
+        let manifest = match &request.from {
+            Some(RestoreFrom::JobId(ended)) => self.copied(job, ended, manifest, &refused).await?,
+            Some(RestoreFrom::Path(_)) | None => manifest,
+        };
+        let origin = pb::CheckpointOrigin {
+            number,
+            manifest: Some(self.stored(job, &manifest, &refused).await?),
+            // The objects in the job's own directory are copies.
+            owned: directory.is_empty(),
+            directory,
+        };
+        let next = number.saturating_add(1);
+        let record = pb::JobCheckpoints {
+            job_id: graph.job_id.clone(),
+            next,
+            floor: next,
+            origin: Some(origin),
+            ..pb::JobCheckpoints::default()
+        };
+        self.put_with_checkpoints(graph, state, Some(&record)).await
+    }
+
+    /// The manifest of the newest checkpoint that an ended job left.
+    async fn retained(
+        &self,
+        ended: &str,
+        refused: &impl Fn(String) -> JobStoreError,
+    ) -> Result<pb::CheckpointManifest, JobStoreError> {
+        let job: JobId = ended
+            .parse()
+            .map_err(|_| refused(format!("{ended} is not the id of a job")))?;
+        let result = self.records.get::<ResultRecord>(job).await;
+        if result.map_err(JobStoreError::Refused)?.is_none() {
+            let reason = format!("no job {job} has ended here: stop it first, with a savepoint");
+            return Err(refused(reason));
+        }
+        let record = self
+            .checkpoints
+            .read(job, &self.records, &self.ledger)
+            .await?;
+        let newest = record.and_then(|mut record| record.retained.pop());
+        let Some(newest) = newest else {
+            return Err(refused(format!("no checkpoint of job {job} was retained")));
+        };
+        let reading =
+            tokio::time::timeout(TIMEOUT, self.manifest_of(job, newest.manifest.as_ref()));
+        let bytes = reading.await.map_err(|_elapsed| no_answer(ended))?;
+        let bytes = bytes.map_err(|error| not_read(error.into(), refused))?;
+        let manifest = manifest::decode(&bytes);
+        let manifest = manifest.map_err(|error| refused(format!("of job {job}: {error}")))?;
+        let from_origin =
+            |region: &&pb::RegionSnapshot| region.kind() == pb::RegionSnapshotKind::FromOrigin;
+        if manifest.regions.iter().any(|region| from_origin(&region)) {
+            return Err(refused(format!(
+                "checkpoint {} of job {job} has no snapshot of a region that was restored: start from what that job began from",
+                newest.number
+            )));
+        }
+        Ok(manifest)
+    }
+
+    /// Copies the objects of an ended job's checkpoint into the directory of a new job. Returns the manifest with their
+    /// names there.
+    async fn copied(
+        &self,
+        job: JobId,
+        ended: &str,
+        mut manifest: pb::CheckpointManifest,
+        refused: &impl Fn(String) -> JobStoreError,
+    ) -> Result<pb::CheckpointManifest, JobStoreError> {
+        // All of it is committed before a result.
+        manifest.uncommitted.clear();
+        let objects: BTreeSet<String> = savepoints::objects_of(&manifest);
+        if objects.is_empty() {
+            return Ok(manifest);
+        }
+        let (Some(from), Some(to)) = (self.objects_of(job_id(ended)?), self.objects_of(job)) else {
+            return Err(refused("there is no blob store".to_owned()));
+        };
+        let copies = objects.into_iter().map(|object| {
+            let name = object_name(manifest.number, 0);
+            let (from, to) = (&from, &to);
+            async move {
+                let copying = tokio::time::timeout(TIMEOUT, to.copy(from, &object, &name));
+                let copied = copying
+                    .await
+                    .map_err(|_elapsed| no_answer(&to.location()))?;
+                copied.map_err(|error| not_read(error.into(), refused))?;
+                Ok::<_, JobStoreError>((object, name))
+            }
+        });
+        let copies: Vec<_> = copies.collect();
+        let copies = stream::iter(copies).buffer_unordered(COPIES_AT_ONCE);
+        let names: BTreeMap<String, String> = copies.try_collect().await?;
+        savepoints::rename_objects(&mut manifest, &names);
+        Ok(manifest)
+    }
+
+    /// A manifest for the record of a job: its bytes, or the object that has them.
+    async fn stored(
+        &self,
+        job: JobId,
+        manifest: &pb::CheckpointManifest,
+        refused: &impl Fn(String) -> JobStoreError,
+    ) -> Result<pb::StoredManifest, JobStoreError> {
+        let bytes = manifest::encode(manifest);
+        let length = bytes.len();
+        let place = match self.objects_of(job) {
+            Some(storage) if length > INLINE_MANIFEST => {
+                let name = format!(
+                    "manifest-{}-{:016x}",
+                    manifest.number,
+                    rand::random::<u64>()
+                );
+                let putting = tokio::time::timeout(TIMEOUT, storage.put(&name, bytes.into()));
+                let put = putting
+                    .await
+                    .map_err(|_elapsed| no_answer(&storage.location()))?;
+                put.map_err(JobStoreError::Refused)?;
+                let length = length as u64;
+                Place::Object(pb::ManifestObject { name, length })
+            }
+            None if length > INLINE_MANIFEST_ALONE => {
+                return Err(refused(format!(
+                    "its manifest has {length} bytes, and without a blob store {INLINE_MANIFEST_ALONE} are allowed: set \
+                     high-availability.storageDir"
+                )));
+            }
+            Some(_) | None => Place::Inline(bytes),
+        };
+        Ok(pb::StoredManifest { place: Some(place) })
+    }
+
+    /// Reads the bytes of a manifest.
+    pub(super) async fn manifest_of(
+        &self,
+        job: JobId,
+        stored: Option<&pb::StoredManifest>,
+    ) -> Result<Vec<u8>, Error> {
+        match stored.and_then(|stored| stored.place.as_ref()) {
+            Some(Place::Inline(bytes)) => Ok(bytes.clone()),
+            Some(Place::Object(object)) => match self.objects_of(job) {
+                Some(storage) => Ok(storage.get(&object.name).await?.into()),
+                None => Err(Error::Misconfigured("there is no blob store".into())),
+            },
+            None => Err(Error::Corrupt {
+                key: format!("checkpoints/{job}"),
+                reason: "a checkpoint has no manifest".to_owned(),
+            }),
+        }
+    }
+
+    /// The objects of the checkpoints of a job; `None` without a blob store that outlives the host.
+    fn objects_of(&self, job: JobId) -> Option<CheckpointStorage> {
+        let blobs = self.records.blobs().filter(|it| it.survives_host())?;
+        Some(blobs.checkpoints(&name_of(job)))
+    }
+
+    /// Removes a savepoint. `Conflict` if a job of this cluster still begins from it.
+    pub(crate) async fn dispose_savepoint(&self, path: &str) -> GatewayResult<()> {
+        let _disposal = self
+            .origins
+            .dispose(&normal(path))
+            .map_err(GatewayError::Conflict)?;
+        // A deposed leader does not know what jobs begin from by now.
+        self.confirm_term().await?;
+        let disposed = savepoints::dispose(path).await;
+        disposed.map_err(|error| match error {
+            SavepointError::Missing(_) => GatewayError::NotFound(error.to_string()),
+            SavepointError::Storage(Error::Misconfigured(reason)) => {
+                GatewayError::Invalid(reason.into_owned())
+            }
+            SavepointError::Storage(error) => JobStoreError::Refused(error).into(),
+            SavepointError::HalfCopied(_)
+            | SavepointError::NotSavepoint(..)
+            | SavepointError::Damaged(..)
+            | SavepointError::TooNew(..) => GatewayError::Invalid(error.to_string()),
+        })
+    }
+}
+
+/// The path of a savepoint as it is compared.
+fn normal(path: &str) -> String {
+    let path = path.trim_end_matches('/');
+    path.strip_prefix("file://").unwrap_or(path).to_owned()
+}
+
+fn no_answer(place: &str) -> JobStoreError {
+    JobStoreError::Refused(Error::Unavailable {
+        store: "the blob store",
+        reason: format!("{place} has given no answer for {TIMEOUT:?}"),
+    })
+}
+
+/// What can't be read for now may be asked for again. All else is told to the user.
+fn not_read(error: SavepointError, refused: &impl Fn(String) -> JobStoreError) -> JobStoreError {
+    match error {
+        SavepointError::Storage(error) if error.may_pass() => JobStoreError::Refused(error),
+        error => refused(error.to_string()),
+    }
+}
