@@ -244,6 +244,7 @@ mod tests {
             positions: vec![pb::SourcePosition {
                 uid: "numbers".to_owned(),
                 position: vec![1, 2, 3],
+                ..pb::SourcePosition::default()
             }],
             segments: vec![segment("a", range)],
             ..SubtaskSnapshot::default()

@@ -310,3 +310,7 @@ fn not_read(error: SavepointError, refused: &impl Fn(String) -> JobStoreError) -
         error => refused(error.to_string()),
     }
 }
+
+#[cfg(test)]
+#[path = "tests/restore_tests.rs"]
+mod tests;

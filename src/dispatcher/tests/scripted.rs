@@ -57,6 +57,7 @@ pub(crate) struct Scripted {
     pub(crate) state: pb::JobState,
     end: watch::Sender<End>,
     pub(crate) describes: watch::Sender<Describes>,
+    retained: Mutex<Option<Arc<pb::JobCheckpoints>>>,
 }
 
 impl Scripted {
@@ -112,6 +113,10 @@ impl JobMasterControl for Scripted {
         }
     }
 
+    fn retained_checkpoints(&self) -> Option<Arc<pb::JobCheckpoints>> {
+        self.retained.lock().clone()
+    }
+
     fn unfit(&self) -> Option<String> {
         let is_unfit = matches!(*self.end.borrow(), End::Unfit);
         is_unfit.then(|| "it names nothing".to_owned())
@@ -155,6 +160,7 @@ impl JobMasterLauncher for World {
             state,
             end,
             describes,
+            retained: Mutex::default(),
         });
         self.job_masters.lock().push(started.clone());
         started
@@ -347,6 +353,13 @@ impl Leader {
         let job_masters = self.world.job_masters.lock();
         let last = job_masters.last().expect("a JobMaster was started");
         last.end.send_replace(end);
+    }
+
+    /// The JobMaster that was started last hands this record over with its result.
+    pub(crate) fn retain_with_last(&self, record: pb::JobCheckpoints) {
+        let job_masters = self.world.job_masters.lock();
+        let last = job_masters.last().expect("a JobMaster was started");
+        *last.retained.lock() = Some(Arc::new(record));
     }
 
     pub(crate) async fn status(&self, job: JobId) -> Option<pb::JobStatus> {

@@ -78,6 +78,7 @@ async fn snapshots_and_the_end_of_a_restored_task_name_each_record_once() {
     let restore = TaskRestore {
         number,
         snapshot: Some(snapshot.clone()),
+        ..TaskRestore::default()
     };
     let second = start(2, Some(restore));
     let mut later = saved(&second, number + 1, number).await;

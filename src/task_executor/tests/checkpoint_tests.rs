@@ -29,7 +29,7 @@ fn snapshot() -> pb::SubtaskSnapshot {
         positions: vec![pb::SourcePosition {
             uid: "files".to_owned(),
             position: vec![3; 2 * SIZE],
-            place: None,
+            ..pb::SourcePosition::default()
         }],
         operators: vec![pb::OperatorState {
             uid: "sink".to_owned(),

@@ -186,10 +186,10 @@ async fn a_program_that_is_a_source_ends_in_peace_when_its_task_is_stopped() {
         .expect("it does");
         task.stop();
         let ended = tokio::time::timeout(BOUND, task.ended()).await;
-        let TaskStatus::Finished { committables } = ended.expect("it ends") else {
+        let TaskStatus::Finished { output } = ended.expect("it ends") else {
             panic!("it did not finish: {:?}", task.ended().await);
         };
-        let text = fs::read_to_string(&committables[0].pending_path).expect("written");
+        let text = fs::read_to_string(&output.committables[0].pending_path).expect("written");
         let lines: Vec<&str> = text.lines().collect();
         // It may be stopped before it has begun.
         assert!(

@@ -118,8 +118,9 @@ impl World {
     /// The lines that the job's file sink has written.
     async fn lines(&self, steps: Steps) -> Vec<String> {
         match self.run(steps.file_sink("out", self.file("out"))).await {
-            TaskStatus::Finished { committables } => {
-                let text = fs::read_to_string(&committables[0].pending_path).expect("written");
+            TaskStatus::Finished { output } => {
+                let text =
+                    fs::read_to_string(&output.committables[0].pending_path).expect("written");
                 text.lines().map(str::to_owned).collect()
             }
             other => panic!("it ended as {other:?}"),

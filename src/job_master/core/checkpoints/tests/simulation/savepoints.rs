@@ -42,11 +42,13 @@ impl World {
                     positions: vec![pb::SourcePosition {
                         uid: "position".to_owned(),
                         position: position.to_le_bytes().to_vec(),
+                        ..pb::SourcePosition::default()
                     }],
                     operators: vec![pb::OperatorState {
                         uid: "counts".to_owned(),
                         name: String::new(),
                         content: counts.collect(),
+                        ..pb::OperatorState::default()
                     }],
                     segments: vec![pb::StateSegment {
                         object,

@@ -1,0 +1,404 @@
+//! Jobs that begin from savepoints and from what other jobs left, over a directory and the memory store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_gateway::DispatcherGateway as _;
+use tanist_gateway::persistence::JobStateStore as _;
+use tanist_ha::blob::{BlobStore, range_checksum};
+use tanist_ha::memory::MemoryCluster;
+
+use super::Place as Stored;
+use super::*;
+use crate::DispatcherOptions;
+use crate::core::{Submission, first_state};
+use crate::tests::scripted::{End, JOB, Leader, blobs, result_of, submission};
+
+const OTHER: JobId = JobId::from_bits(8);
+
+/// A directory with a blob store, and a cluster that uses it.
+struct World {
+    directory: tempfile::TempDir,
+    blobs: Arc<BlobStore>,
+    cluster: MemoryCluster,
+}
+
+impl World {
+    async fn new() -> World {
+        let (directory, blobs) = blobs().await;
+        let cluster = MemoryCluster::default();
+        World {
+            directory,
+            blobs,
+            cluster,
+        }
+    }
+
+    async fn leader(&self, name: &str) -> Leader {
+        let options = DispatcherOptions::default();
+        Leader::with(&self.cluster, name, Some(self.blobs.clone()), options).await
+    }
+
+    /// The leader after `old`, which is cut off.
+    async fn leader_after(&self, old: &Leader, name: &str) -> Leader {
+        self.cluster.partition(&old.process);
+        self.cluster.expire(&old.process);
+        self.leader(name).await
+    }
+
+    /// Writes a savepoint of another cluster.
+    async fn savepoint(&self, name: &str, manifest: &pb::CheckpointManifest) -> String {
+        let source = self.blobs.checkpoints(&name_of(JobId::from_bits(9)));
+        source.put("7-1-aa", "state".into()).await.expect("written");
+        let path = self
+            .directory
+            .path()
+            .join(name)
+            .to_string_lossy()
+            .into_owned();
+        let written = savepoints::write(&path, manifest, Some(&source)).await;
+        written.expect("written");
+        path
+    }
+}
+
+/// The manifest of a checkpoint with one object; `padding` bytes larger.
+fn manifest(padding: usize) -> pb::CheckpointManifest {
+    let segment = pb::StateSegment {
+        object: "7-1-aa".to_owned(),
+        length: 5,
+        checksum: range_checksum(b"state"),
+        ..pb::StateSegment::default()
+    };
+    pb::CheckpointManifest {
+        number: 7,
+        job_id: "p".repeat(padding),
+        regions: vec![pb::RegionSnapshot {
+            kind: pb::RegionSnapshotKind::Taken.into(),
+            subtasks: vec![pb::SubtaskSnapshot {
+                segments: vec![segment],
+                ..pb::SubtaskSnapshot::default()
+            }],
+            ..pb::RegionSnapshot::default()
+        }],
+        ..pb::CheckpointManifest::default()
+    }
+}
+
+fn from_path(path: &str) -> pb::RestoreRequest {
+    pb::RestoreRequest {
+        from: Some(RestoreFrom::Path(path.to_owned())),
+        allow_non_restored_state: false,
+    }
+}
+
+fn from_job(job: JobId) -> pb::RestoreRequest {
+    pb::RestoreRequest {
+        from: Some(RestoreFrom::JobId(job.to_string())),
+        allow_non_restored_state: true,
+    }
+}
+
+/// It fits, and the coordinators are those of the manifest.
+fn fitting(
+    manifest: &pb::CheckpointManifest,
+    _: &pb::JobGraph,
+    _: Unclaimed,
+) -> Result<Vec<pb::CoordinatorState>, String> {
+    Ok(vec![pb::CoordinatorState {
+        operator: format!("of {}", manifest.number),
+        ..pb::CoordinatorState::default()
+    }])
+}
+
+async fn put(
+    leader: &Leader,
+    job: JobId,
+    request: &pb::RestoreRequest,
+    fits: Fits,
+) -> Result<pb::JobState, JobStoreError> {
+    let submission = submission(job);
+    let mut state = first_state(&submission, 1);
+    let store = &leader.store;
+    let putting = store.put_restored_submission(&submission.graph, &mut state, request, fits);
+    putting.await.map(|()| state)
+}
+
+async fn record(leader: &Leader, job: JobId) -> Option<pb::JobCheckpoints> {
+    let read = leader.store.checkpoints(&job.to_string()).await;
+    read.expect("readable")
+}
+
+/// The record's origin, and its manifest.
+async fn origin(leader: &Leader, job: JobId) -> (pb::CheckpointOrigin, pb::CheckpointManifest) {
+    let record = record(leader, job).await.expect("there is one");
+    assert_eq!((record.next, record.floor), (8, 8));
+    let origin = record.origin.expect("it begins from a savepoint");
+    let bytes = leader
+        .store
+        .manifest_of(job, origin.manifest.as_ref())
+        .await;
+    let manifest = manifest::decode(&bytes.expect("readable"));
+    (origin, manifest.expect("whole"))
+}
+
+async fn sweep(leader: &Leader) -> usize {
+    let gc = leader.store.orphan_gc();
+    let swept = gc.sweep(Duration::ZERO, Duration::ZERO).await;
+    swept.expect("swept")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_begins_from_a_savepoint_and_its_record_is_part_of_the_submission() {
+    let place = World::new().await;
+    let leader = place.leader("a").await;
+    for (job, padding) in [(JOB, 0), (OTHER, 10_000)] {
+        let taken = manifest(padding);
+        let path = place.savepoint(&format!("of-{job}"), &taken).await;
+        let state = put(
+            &leader,
+            job,
+            &from_path(&format!("file://{path}/")),
+            fitting,
+        )
+        .await;
+        assert_eq!(state.expect("stored").coordinators[0].operator, "of 7");
+        let (origin, found) = origin(&leader, job).await;
+        assert_eq!((origin.number, origin.owned), (7, false));
+        assert_eq!(origin.directory, path);
+        assert_eq!(found, savepoints::read(&path).await.expect("read"));
+        let place = origin
+            .manifest
+            .and_then(|it| it.place)
+            .expect("there is one");
+        assert_eq!(matches!(place, Stored::Object(_)), padding > 0);
+    }
+    // Read before and after the record is taken, by the next leader.
+    let next = place.leader_after(&leader, "b").await;
+    for _ in 0..2 {
+        assert_eq!(origin(&next, OTHER).await.0.number, 7);
+    }
+    assert_eq!(sweep(&next).await, 0);
+    origin(&next, OTHER).await;
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_before_anything_is_written() {
+    let place = World::new().await;
+    let leader = place.leader("a").await;
+    let path = place.savepoint("one", &manifest(0)).await;
+    let unfit: Fits = |_, _, unclaimed| match unclaimed {
+        Unclaimed::Refused => Err("state of `count` has no step".to_owned()),
+        Unclaimed::Ignored => Ok(Vec::new()),
+    };
+    let half = place.savepoint("half", &manifest(0)).await;
+    std::fs::remove_file(place.directory.path().join("half/_metadata")).expect("removed");
+    let nothing = pb::RestoreRequest::default();
+    for (request, what) in [
+        (from_path(&path), "state of `count` has no step"),
+        (from_path(&half), "half copied"),
+        (from_path("/no/where"), "nothing is there"),
+        (from_path("some/where"), "absolute path"),
+        (nothing, "names neither"),
+        (from_job(OTHER), "has ended here"),
+    ] {
+        let refused = put(&leader, JOB, &request, unfit).await;
+        let refusal = GatewayError::from(refused.expect_err("unfit"));
+        let text = refusal.to_string();
+        assert!(matches!(refusal, GatewayError::Invalid(_)), "{refusal:?}");
+        assert!(
+            text.contains(what) && text.contains(&JOB.to_string()),
+            "{text}"
+        );
+        assert_eq!(record(&leader, JOB).await, None);
+        assert!(!leader.store.records.has_any(JOB).await.expect("answered"));
+    }
+    let disposed = leader.store.dispose_savepoint(&path).await;
+    disposed.expect("no job begins from it");
+    // Without that state.
+    let other = place.savepoint("two", &manifest(0)).await;
+    let mut request = from_path(&other);
+    request.allow_non_restored_state = true;
+    put(&leader, JOB, &request, unfit).await.expect("stored");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_savepoint_is_disposed_of_when_no_job_begins_from_it() {
+    let place = World::new().await;
+    let path = place.savepoint("one", &manifest(0)).await;
+    let dispose = async |leader: &Leader| {
+        let path = format!("{path}/");
+        let request = pb::DisposeSavepointRequest { path };
+        leader.dispatcher.dispose_savepoint(request).await
+    };
+    let a = place.leader("a").await;
+    put(&a, JOB, &from_path(&path), fitting)
+        .await
+        .expect("stored");
+    let refusal = dispose(&a).await.expect_err("in use");
+    assert!(matches!(refusal, GatewayError::Conflict(_)), "{refusal}");
+    let b = place.leader_after(&a, "b").await;
+    let refusal = dispose(&b).await.expect_err("in use");
+    assert!(refusal.to_string().contains(&JOB.to_string()), "{refusal}");
+    place.cluster.heal(&a.process);
+    dispose(&a).await.expect_err("deposed");
+    savepoints::verify(&path).await.expect("it is still there");
+
+    let mut record = record(&b, JOB).await.expect("there is one");
+    record.origin = None;
+    b.store.put_checkpoints(&record).await.expect("written");
+    dispose(&b).await.expect("disposed");
+    let gone = dispose(&b).await.expect_err("gone");
+    assert!(matches!(gone, GatewayError::NotFound(_)), "{gone}");
+    let request = pb::DisposeSavepointRequest {
+        path: place.directory.path().to_string_lossy().into_owned(),
+    };
+    let foreign = b
+        .dispatcher
+        .dispose_savepoint(request)
+        .await
+        .expect_err("none");
+    assert!(matches!(foreign, GatewayError::Invalid(_)), "{foreign}");
+}
+
+/// Runs a job that fails, and leaves its newest checkpoint. Returns the names of its objects.
+async fn fail_with_checkpoint(leader: &Leader) -> Vec<String> {
+    leader.submit(JOB).await.expect("acknowledged");
+    let objects = leader.store.objects_of(JOB).expect("a blob store");
+    for object in ["7-1-aa", "6-1-bb", "manifest-7-cc"] {
+        let bytes = match object {
+            "manifest-7-cc" => manifest::encode(&manifest(0)).into(),
+            _ => "state".into(),
+        };
+        objects.put(object, bytes).await.expect("written");
+    }
+    let taken = pb::JobCheckpoints {
+        job_id: JOB.to_string(),
+        next: 9,
+        floor: 9,
+        retained: vec![pb::CompletedCheckpoint {
+            number: 7,
+            manifest: Some(pb::StoredManifest {
+                place: Some(Stored::Object(pb::ManifestObject {
+                    name: "manifest-7-cc".to_owned(),
+                    length: 1,
+                })),
+            }),
+            ..pb::CompletedCheckpoint::default()
+        }],
+        ..pb::JobCheckpoints::default()
+    };
+    leader.store.put_checkpoints(&taken).await.expect("written");
+    leader.retain_with_last(taken);
+    let result = pb::JobResult {
+        status: pb::JobStatus::Failed.into(),
+        remove: Some(pb::Cleanup::default()),
+        ..result_of(JOB)
+    };
+    leader.end_last(End::Result(Box::new(result)));
+    for _ in 0..1_000 {
+        let listed = objects.list().await.expect("listed");
+        let result = leader.store.records.get::<ResultRecord>(JOB).await;
+        if result
+            .expect("readable")
+            .is_some_and(|it| !it.record.0.dirty)
+        {
+            return listed;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the result is not clean");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_failed_job_left_is_kept_and_copied_for_a_job_that_begins_from_it() {
+    let place = World::new().await;
+    let a = place.leader("a").await;
+    let left = fail_with_checkpoint(&a).await;
+    assert_eq!(left, ["7-1-aa", "manifest-7-cc"], "the rest is cleaned up");
+    let begin = async |leader: &Leader, job: JobId| {
+        assert_eq!(sweep(leader).await, 0);
+        put(leader, job, &from_job(JOB), fitting)
+            .await
+            .expect("stored");
+        let (origin, found) = origin(leader, job).await;
+        assert_eq!((origin.directory.as_str(), origin.owned), ("", true));
+        let names = savepoints::objects_of(&found);
+        let object = names.first().expect("one object");
+        assert!(object.starts_with("7-0-"), "{object}");
+        let objects = leader.store.objects_of(job).expect("a blob store");
+        let state = objects.get(object).await.expect("copied");
+        assert_eq!(state, "state");
+        assert_eq!(objects.list().await.expect("listed"), [object.clone()]);
+    };
+    begin(&a, JobId::from_bits(0xA)).await;
+    let b = place.leader_after(&a, "b").await;
+    begin(&b, JobId::from_bits(0xB)).await;
+    // With its result, all of it goes. What the others begin from is their own.
+    b.store.delete_results(&[JOB]).await.expect("deleted");
+    assert_eq!(record(&b, JOB).await, None);
+    assert_eq!(sweep(&b).await, 2);
+    let refused = put(&b, OTHER, &from_job(JOB), fitting).await;
+    assert!(refused.is_err());
+    origin(&b, JobId::from_bits(0xA)).await;
+}
+
+#[tokio::test]
+async fn a_running_job_is_no_place_to_begin_from() {
+    let place = World::new().await;
+    let leader = place.leader("a").await;
+    leader.submit(JOB).await.expect("acknowledged");
+    let refused = put(&leader, OTHER, &from_job(JOB), fitting).await;
+    let text = refused.expect_err("it runs").to_string();
+    assert!(
+        text.contains("no job") && text.contains("has ended here"),
+        "{text}"
+    );
+    leader.end_last(End::Result(Box::new(result_of(JOB))));
+    leader.wait_for(JOB, pb::JobStatus::Finished).await;
+    let refused = put(&leader, OTHER, &from_job(JOB), fitting).await;
+    let text = refused.expect_err("nothing is left").to_string();
+    assert!(text.contains("was retained"), "{text}");
+}
+
+#[tokio::test]
+async fn objects_of_checkpoints_of_a_job_without_a_record_are_swept() {
+    let place = World::new().await;
+    let leader = place.leader("a").await;
+    leader.submit(JOB).await.expect("acknowledged");
+    for job in [JOB, OTHER] {
+        let objects = leader.store.objects_of(job).expect("a blob store");
+        objects
+            .put("1-1-aa", "state".into())
+            .await
+            .expect("written");
+    }
+    assert_eq!(sweep(&leader).await, 1);
+    let lists = [JOB, OTHER].map(|job| leader.store.objects_of(job).expect("a blob store"));
+    assert_eq!(lists[0].list().await.expect("listed"), ["1-1-aa"]);
+    assert_eq!(lists[1].list().await.expect("listed"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_submission_that_names_no_savepoint_is_refused_and_may_be_repeated() {
+    let place = World::new().await;
+    let leader = place.leader("a").await;
+    let path = place
+        .directory
+        .path()
+        .join("later")
+        .to_string_lossy()
+        .into_owned();
+    let request = Submission {
+        restore: Some(from_path(&path)),
+        ..submission(JOB)
+    };
+    for _ in 0..2 {
+        let refused = Leader::submit_to(&leader.dispatcher, request.clone()).await;
+        let refusal = refused.expect_err("nothing is there");
+        assert!(matches!(refusal, GatewayError::Invalid(_)), "{refusal}");
+    }
+    leader.submit(JOB).await.expect("from the start");
+    let repeated = Leader::submit_to(&leader.dispatcher, request).await;
+    assert!(repeated.expect("the same token").repeated);
+}
