@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_gateway::GatewayError;
-use tanist_gateway::savepoints::{self, SavepointError};
+use tanist_gateway::savepoints;
 use tanist_ha::blob::CheckpointStorage;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::retry::Backoff;
+use tanist_model::operators::Commit;
+use tanist_model::{OperatorSpec, commit_of};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::SavepointProgress;
 
 use super::Checkpoints;
-use super::start::may_pass;
 use crate::actor::JobMasterActor;
 use crate::calls::Done;
 use crate::core;
@@ -113,6 +114,15 @@ pub(crate) fn end_open(details: &mut pb::CheckpointDetails) {
     }
 }
 
+/// A file sink whose output a checkpoint can't make visible.
+fn commits_at_the_end(graph: &pb::JobGraph) -> Option<&str> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    let mut specs = operators.map(|it| (&it.name, OperatorSpec::from_json(&it.spec)));
+    let commits_at_the_end = |spec: &OperatorSpec| matches!(spec, OperatorSpec::FileSink(sink) if commit_of(sink, graph) == Commit::End);
+    let found = specs.find(|(_, spec)| spec.as_ref().is_ok_and(commits_at_the_end));
+    found.map(|(name, _)| name.as_str())
+}
+
 impl Checkpoints {
     /// The job has ended: callers that wait get no savepoint.
     pub(super) fn refuse_savepoints(&mut self) {
@@ -141,6 +151,14 @@ impl JobMasterActor {
             let _ = reply.send(Err(GatewayError::Conflict(why.to_owned())));
             return;
         };
+        if let Some(step) = commits_at_the_end(&self.core.graph().get()) {
+            let why = format!(
+                "step {step} makes its output visible at the end of the job, so a savepoint would lack it: write \
+                 `commit: checkpoint` there"
+            );
+            let _ = reply.send(Err(GatewayError::Conflict(why)));
+            return;
+        }
         let waiting = &mut checkpoints.savepoints.waiting;
         let waiting = waiting.entry(request.trigger_id.clone()).or_default();
         waiting.retain(|before| !before.is_closed());
@@ -203,7 +221,7 @@ async fn copy(
                 failpoint("savepoint.copied").await;
                 break Ok(path);
             }
-            Err(SavepointError::Storage(error)) if attempt < COPY_ATTEMPTS && may_pass(&error) => {
+            Err(error) if attempt < COPY_ATTEMPTS && error.may_pass() => {
                 tracing::warn!(path, %error, "a savepoint can't be copied; it is tried again");
                 attempt += 1;
                 tokio::time::sleep(backoff.next_delay()).await;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a record or manifest that can't be used ends the JobMaster, not the job; nothing else is taken instead.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tanist_ha::blob::CheckpointStorage;
 use tanist_ha::election::Epoch;
 use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
-use tanist_ha::{Error, Outcome};
+use tanist_ha::Error;
 use tanist_proto::v1 as pb;
 
 use super::commits::SinkFiles;
@@ -19,7 +19,7 @@ use super::history::History;
 use super::savepoints::Savepoints;
 use super::{Checkpoints, RestorePoints};
 use crate::core::checkpoints::{
-    CheckpointCore, Options, Unreadable, manifest_objects, newest_numbers,
+    CheckpointCore, Options, Unreadable, manifest_objects, newest_numbers, stops_with,
 };
 use crate::core::{JobMasterCore, sink_directories};
 use crate::options::{CheckpointDefaults, JobMasterContext};
@@ -106,7 +106,7 @@ async fn read_objects(
                 }
                 // Missing, by which number is said below.
                 Err(Error::Corrupt { .. }) => break,
-                Err(error) if may_pass(&error) => {
+                Err(error) if error.may_pass() => {
                     let job = record.job_id.as_str();
                     tracing::warn!(job, %error, "a manifest can't be read; reading is retried");
                     tokio::time::sleep(backoff.next_delay()).await;
@@ -116,10 +116,6 @@ async fn read_objects(
         }
     }
     Ok(objects)
-}
-
-pub(super) fn may_pass(error: &Error) -> bool {
-    error.outcome() != Outcome::Fatal || matches!(error, Error::Denied { .. })
 }
 
 /// The settings of a job, with those of the cluster where it has none.
@@ -150,7 +146,10 @@ impl Found {
         }
         Arc::new(RestorePoints {
             numbers,
-            ..RestorePoints::default()
+            held: BTreeSet::new(),
+            // Until the checkpoints say otherwise: the job must not end before they are asked.
+            has_uncommitted: true,
+            stops_with: stops_with(&self.record).map(str::to_owned),
         })
     }
 

@@ -68,12 +68,27 @@ pub fn check(
         problems.extend(left);
     }
     problems.extend(tasks::redistribute(&saved, graph).err().unwrap_or_default());
+    problems.extend(hidden_output(manifest));
     let coordinators = splits::coordinators(manifest, &saved, graph);
     problems.extend(coordinators.err().unwrap_or_default());
     match problems.is_empty() {
         true => Ok(()),
         false => Err(problems.into()),
     }
+}
+
+/// Why output of the job that saved it would be lost: it was not visible, and was removed with the job.
+fn hidden_output(manifest: &CheckpointManifest) -> Option<String> {
+    let mut subtasks = manifest.regions.iter().flat_map(|region| &region.subtasks);
+    let hidden = subtasks.find(|it| !it.files.is_empty() || !it.output.is_empty())?;
+    let mut steps = manifest.steps.iter().rev();
+    let step = steps.find(|step| step.vertex_id == hidden.vertex_id);
+    let step = step.map_or(hidden.vertex_id.as_str(), |step| step.name.as_str());
+    Some(format!(
+        "step {} has output that was not visible when its state was saved, and that was removed with its job: \
+         begin from a savepoint, which makes all output visible",
+        shown(step)
+    ))
 }
 
 /// What each task of the graph is restored from: in the order of the vertices, and for each of these by subtask. State

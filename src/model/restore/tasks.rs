@@ -213,7 +213,6 @@ impl<'m> Claimed<'m, '_> {
     fn add_to(&self, task: &mut SubtaskSnapshot) {
         if task.ended {
             for (_, ended) in self.share(task.subtask, self.saved.ended(), Redistribution::List) {
-                self.add_committables(task, ended);
                 if self.saved.is_last {
                     task.output.extend(ended.output.iter().cloned());
                 }
@@ -256,20 +255,11 @@ impl<'m> Claimed<'m, '_> {
             let unkeyed = segments.filter(|it| it.uid == *uid && it.end_key_group == 0);
             task.segments.extend(unkeyed.cloned());
             // Each of these once.
-            if is_first {
-                self.add_committables(task, saved);
-                if self.saved.is_last {
-                    task.files.extend(saved.files.iter().cloned());
-                }
+            if is_first && self.saved.is_last {
+                task.files.extend(saved.files.iter().cloned());
             }
         }
         self.add_keyed(task);
-    }
-
-    fn add_committables(&self, task: &mut SubtaskSnapshot, from: &SubtaskSnapshot) {
-        let own = from.committables.iter();
-        let own = own.filter(|it| it.uid == self.saved.step.uid);
-        task.committables.extend(own.cloned());
     }
 
     /// What this subtask gets of all parts. The bool: whether the part is that of this subtask in a round.

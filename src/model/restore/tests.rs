@@ -340,7 +340,8 @@ fn output_of_subtasks_that_had_ended_is_kept_once_or_the_start_is_refused() {
     for counts in [3, 2, 1, 7] {
         let all = redistribute(&manifest, &counting(2, counts)).expect("it fits");
         assert_eq!(all.iter().map(|it| it.output.len()).sum::<usize>(), 3);
-        assert_eq!(all.iter().map(|it| it.committables.len()).sum::<usize>(), 3);
+        // They were committed before the savepoint was complete.
+        assert!(all.iter().all(|it| it.committables.is_empty()));
     }
     let mut goes_on = counting(2, 3);
     goes_on.vertices[1].operators[0].name = "others".to_owned();
