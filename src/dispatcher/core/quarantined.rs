@@ -20,6 +20,8 @@ pub struct Quarantined {
     has_finished: bool,
     /// None of its tasks was ever placed.
     was_never_placed: bool,
+    /// It is durable that the job was stopped with a savepoint: it is FINISHED, whoever ends its tasks.
+    was_stopped: bool,
     is_busy: bool,
     quarantine: pb::Quarantine,
     told: Told,
@@ -67,6 +69,7 @@ impl Quarantined {
     ) -> Quarantined {
         let has_finished = has_finished(state);
         let was_never_placed = was_never_placed(state);
+        let was_stopped = !state.stopped_with.is_empty();
         let told = Told::of(state);
         let of_state = state.sinks.take();
         Quarantined {
@@ -77,6 +80,7 @@ impl Quarantined {
             has_ended: false,
             has_finished,
             was_never_placed,
+            was_stopped,
             is_busy: false,
             quarantine,
             told,
@@ -153,6 +157,7 @@ impl Quarantined {
                 self.submitted_at_ms = known.submitted_at_ms;
                 self.has_finished = known.has_finished;
                 self.was_never_placed = known.was_never_placed;
+                self.was_stopped = known.was_stopped;
                 self.told = known.told.clone();
             }
         }
@@ -189,7 +194,10 @@ impl Quarantined {
         epoch: u64,
         now_ms: u64,
     ) -> pb::JobResult {
-        let status = pb::JobStatus::Canceled.into();
+        let (status, cause) = match self.was_stopped {
+            true => (pb::JobStatus::Finished.into(), String::new()),
+            false => (pb::JobStatus::Canceled.into(), cause),
+        };
         details.status = status;
         details.ended_at_ms = now_ms;
         details.quarantine.clear();
@@ -198,9 +206,10 @@ impl Quarantined {
         details
             .timestamps
             .push(pb::StatusTimestamp { status, at_ms });
-        details
-            .events
-            .push(event(pb::JobEventKind::Cancel, epoch, now_ms));
+        if !self.was_stopped {
+            let cancel = event(pb::JobEventKind::Cancel, epoch, now_ms);
+            details.events.push(cancel);
+        }
         details.events.push(pb::JobEvent {
             status,
             ..event(pb::JobEventKind::Status, epoch, now_ms)
