@@ -77,6 +77,7 @@ impl Request {
         let body = serde_json::to_vec(body).expect("bodies have named fields and plain values");
         Request {
             method: Method::POST,
+            headers: vec![("content-type", "application/json".to_owned())],
             body: body.into(),
             ..Request::get(path)
         }
