@@ -18,10 +18,9 @@ type Result<T> = std::result::Result<T, SavepointError>;
 /// The path of the savepoint that this request of this job writes below `directory`. A request that is repeated
 /// names the same one.
 pub fn path_of(directory: &str, job_id: &str, trigger_id: &str) -> String {
-    let [job, trigger] = [(job_id, 6), (trigger_id, 12)]
-        .map(|(id, digits)| id.chars().take(digits).collect::<String>());
+    let job: String = job_id.chars().take(6).collect();
     let directory = directory.trim_end_matches('/');
-    format!("{directory}/savepoint-{job}-{trigger}")
+    format!("{directory}/savepoint-{job}-{trigger_id}")
 }
 
 /// Copies a checkpoint, whose output is committed, into the directory `path`. Repeated, also beside another leader, it
@@ -210,7 +209,7 @@ mod tests {
         let place = directory.path().join("savepoints");
         let path = path_of(&place.to_string_lossy(), "0a1b2c3d4e", "0123456789abcdef");
         assert!(
-            path.ends_with("savepoints/savepoint-0a1b2c-0123456789ab"),
+            path.ends_with("savepoints/savepoint-0a1b2c-0123456789abcdef"),
             "{path}"
         );
         let inline = StateSegment {

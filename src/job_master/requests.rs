@@ -104,6 +104,10 @@ impl JobMasterActor {
                 add(&mut self.cancels, reply);
                 self.note(Event::CancelRequested);
             }
+            Message::StopJob(reply) if self.stops_with_savepoint() => {
+                let why = "the job is being stopped with a savepoint".to_owned();
+                let _ = reply.send(Err(GatewayError::Conflict(why)));
+            }
             Message::StopJob(reply) => {
                 add(&mut self.stops, reply);
                 self.note(Event::StopRequested);

@@ -159,7 +159,7 @@ pub fn blocking_edges_within_regions(graph: &JobGraph) -> Vec<&JobEdge> {
 }
 
 /// The number of the set that each vertex is in.
-fn region_of(graph: &JobGraph) -> Vec<usize> {
+pub(crate) fn region_of(graph: &JobGraph) -> Vec<usize> {
     let index_of = index_of(graph);
     let (mut parts, mut blocking) = (Parts::new(graph.vertices.len()), Vec::new());
     for edge in &graph.edges {

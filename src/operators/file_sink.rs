@@ -27,6 +27,8 @@ use crate::sink::{self, Part, PartNames};
 /// Name of its state, and what it is the state of.
 const STATE: &str = "parts";
 const SIGNATURE: &str = "file-sink";
+/// Parts that may wait for a checkpoint that has them. Each snapshot names all of them, and its report has a size limit.
+const MAX_COMPLETE: usize = 500;
 
 impl Runtime for operators::FileSink {
     fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
@@ -126,7 +128,16 @@ impl Operator for FileSink {
         };
         if let Some(part) = self.part.as_mut().filter(|part| !part.is_empty()) {
             part.make_durable()?;
-            let is_complete = |roll| snapshot.is_savepoint() || part.is_complete(roll);
+            let has_room = self.complete.len() < MAX_COMPLETE;
+            if snapshot.is_savepoint() && self.roll.is_some() && !has_room {
+                return Err(OperatorError::Custom(
+                    format!(
+                        "{MAX_COMPLETE} parts wait for a checkpoint: no more are made before one is complete"
+                    )
+                    .into(),
+                ));
+            }
+            let is_complete = |roll| snapshot.is_savepoint() || has_room && part.is_complete(roll);
             if self.roll.is_some_and(is_complete) {
                 let visible = self.names.visible_with(snapshot.number());
                 self.complete.push(Complete {

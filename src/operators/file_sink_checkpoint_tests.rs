@@ -67,8 +67,12 @@ pub(super) fn saved(sink: &mut FileSink, barrier: CheckpointBarrier) -> SubtaskS
 
 pub(super) fn ended(sink: &mut FileSink) -> Vec<CheckpointCommittable> {
     let output = sink.prepare_commit().expect("sinks commit")();
-    let output = output.expect("prepared");
+    let mut output = output.expect("prepared");
     assert!(output.committables.is_empty());
+    // As the task does.
+    for committable in &mut output.checkpoint_committables {
+        "out".clone_into(&mut committable.uid);
+    }
     output.checkpoint_committables
 }
 

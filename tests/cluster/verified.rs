@@ -14,8 +14,8 @@ use crate::support::{BOUND, job_file};
 /// Numbers altogether: at least ten seconds of work.
 pub(crate) const COUNT: u64 = 20_000;
 const KEYS: usize = 50;
-/// Parameters of the job, as arguments of its submission.
-const COMMITTING: &[&str] = &["--param", "commit=checkpoint"];
+/// The job file of a job that commits with checkpoints.
+const COMMITTING: &str = "committing.yaml";
 
 /// A job whose output says by itself whether each number counts once.
 pub(crate) struct Verified {
@@ -28,7 +28,7 @@ pub(crate) struct Verified {
 impl Verified {
     /// A job whose output becomes visible at its end.
     pub(crate) async fn start(cluster: &mut Cluster, count: u64) -> anyhow::Result<Verified> {
-        Verified::begin(cluster, count, Vec::new(), &[]).await
+        Verified::begin(cluster, "checkpointed.yaml", count, Vec::new(), &[]).await
     }
 
     /// A job whose output becomes visible with its checkpoints.
@@ -36,7 +36,7 @@ impl Verified {
         cluster: &mut Cluster,
         count: u64,
     ) -> anyhow::Result<Verified> {
-        Verified::begin(cluster, count, Vec::new(), COMMITTING).await
+        Verified::begin(cluster, COMMITTING, count, Vec::new(), &[]).await
     }
 
     /// A job that continues where this one was stopped with a savepoint. `arguments` are those of its submission.
@@ -46,12 +46,13 @@ impl Verified {
         savepoint: &str,
         arguments: &[&str],
     ) -> anyhow::Result<Verified> {
-        let from = [COMMITTING, &["--from-savepoint", savepoint], arguments].concat();
-        Verified::begin(cluster, self.count, self.outputs, &from).await
+        let from = [&["--from-savepoint", savepoint], arguments].concat();
+        Verified::begin(cluster, COMMITTING, self.count, self.outputs, &from).await
     }
 
     async fn begin(
         cluster: &mut Cluster,
+        file: &str,
         count: u64,
         mut outputs: Vec<[PathBuf; 2]>,
         arguments: &[&str],
@@ -59,7 +60,7 @@ impl Verified {
         let number = outputs.len();
         let output = ["counts", "numbers"].map(|name| format!("{name}-{number}"));
         let output = output.map(|name| cluster.directory().join(name));
-        let submission = Submission::new(job_file("checkpointed.yaml"))
+        let submission = Submission::new(job_file(file))
             .path("counts", &output[0])
             .path("numbers", &output[1])
             .parameter("count", count)

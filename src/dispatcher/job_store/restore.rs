@@ -46,6 +46,9 @@ pub(crate) fn fits(
     graph: &pb::JobGraph,
     unclaimed: Unclaimed,
 ) -> Result<Vec<pb::CoordinatorState>, String> {
+    if let Some(hidden) = restore::hidden_output(manifest) {
+        return Err(hidden);
+    }
     let checked = restore::check(manifest, graph, unclaimed);
     let coordinators = checked.and_then(|()| restore::coordinators(manifest, graph));
     coordinators.map_err(|mismatch| mismatch.to_string())
@@ -153,6 +156,12 @@ impl JobStore {
         let Some(newest) = newest else {
             return Err(refused(format!("no checkpoint of job {job} was retained")));
         };
+        if !newest.committed {
+            return Err(refused(format!(
+                "output of checkpoint {} of job {job} was given up, and is lost",
+                newest.number
+            )));
+        }
         let reading =
             tokio::time::timeout(TIMEOUT, self.manifest_of(job, newest.manifest.as_ref()));
         let bytes = reading.await.map_err(|_elapsed| no_answer(ended))?;
@@ -179,7 +188,7 @@ impl JobStore {
         mut manifest: pb::CheckpointManifest,
         refused: &impl Fn(String) -> JobStoreError,
     ) -> Result<pb::CheckpointManifest, JobStoreError> {
-        // All of it is committed before a result.
+        // All of it is committed.
         manifest.uncommitted.clear();
         let objects: BTreeSet<String> = savepoints::objects_of(&manifest);
         if objects.is_empty() {

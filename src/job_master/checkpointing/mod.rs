@@ -178,8 +178,11 @@ impl JobMasterActor {
         let Some(checkpoints) = &mut self.checkpoints else {
             return;
         };
+        // The JobMaster's core waits for an answer to it.
+        let is_awaited = matches!(event, Event::RegionFinished { .. });
         let effects = checkpoints.handle(now_ms, event);
         let changed = checkpoints.take_changed();
+        let changed = changed.or_else(|| is_awaited.then(|| checkpoints.points.clone()));
         if checkpoints.core.origin().is_none() {
             checkpoints.redistributed = None;
         }

@@ -13,7 +13,7 @@ use tanist_ha::blob::CheckpointStorage;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::retry::Backoff;
 use tanist_model::operators::Commit;
-use tanist_model::{OperatorSpec, commit_of};
+use tanist_model::{OperatorSpec, commit_of, restore};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::SavepointProgress;
 
@@ -159,12 +159,24 @@ impl JobMasterActor {
             let _ = reply.send(Err(GatewayError::Conflict(why)));
             return;
         }
+        if request.stop && self.core.tells_to_stop() {
+            let why = "the job is being stopped: its sources end".to_owned();
+            let _ = reply.send(Err(GatewayError::Conflict(why)));
+            return;
+        }
         let waiting = &mut checkpoints.savepoints.waiting;
         let waiting = waiting.entry(request.trigger_id.clone()).or_default();
         waiting.retain(|before| !before.is_closed());
         waiting.push(reply);
         let at_ms = self.now_ms();
         self.note_checkpoints(Event::SavepointRequested { request, at_ms });
+    }
+
+    /// Whether the job is being stopped with a savepoint.
+    pub(crate) fn stops_with_savepoint(&self) -> bool {
+        let checkpoints = self.checkpoints.iter();
+        let mut requests = checkpoints.flat_map(|it| &it.core.durable().requests);
+        requests.any(|it| it.stops && it.progress() != SavepointProgress::Failed)
     }
 
     pub(super) fn answer_savepoint(&mut self, trigger_id: &str, answer: Result<(), String>) {
@@ -199,6 +211,14 @@ impl JobMasterActor {
             });
             return;
         };
+        if let Some(hidden) = restore::hidden_output(&manifest) {
+            let outcome = Err(hidden);
+            self.tell_checkpoints(Event::SavepointCopied {
+                trigger_id,
+                outcome,
+            });
+            return;
+        }
         let path = savepoints::path_of(directory, &self.calls.job.job_id, &trigger_id);
         let storage = checkpoints.storage.clone();
         self.io.spawn(copy(trigger_id, path, manifest, storage));

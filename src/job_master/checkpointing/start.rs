@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_gateway::persistence::CheckpointsUnread;
+use tanist_ha::Error;
 use tanist_ha::blob::CheckpointStorage;
 use tanist_ha::election::Epoch;
 use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
-use tanist_ha::Error;
 use tanist_proto::v1 as pb;
 
 use super::commits::SinkFiles;

@@ -42,6 +42,8 @@ pub(super) struct Checkpointing {
     /// Regions of which no checkpoint is taken, and why.
     not_checkpointed: BTreeMap<usize, String>,
     is_end_told: bool,
+    /// A region has finished, and what the checkpoints say to it is not known yet.
+    awaits_answer: bool,
 }
 
 impl Checkpointing {
@@ -63,6 +65,7 @@ impl Checkpointing {
             without_positions,
             not_checkpointed,
             is_end_told: false,
+            awaits_answer: false,
         }
     }
 
@@ -78,6 +81,7 @@ impl Checkpointing {
 
     /// Takes what the checkpoints say.
     pub(super) fn set(&mut self, points: Arc<RestorePoints>) {
+        self.awaits_answer = false;
         self.points = Some(points);
     }
 
@@ -111,7 +115,7 @@ impl Checkpointing {
     /// Whether the result of the job has to wait for output that a checkpoint names.
     pub(super) fn has_uncommitted(&self) -> bool {
         let points = self.points.as_ref();
-        points.is_some_and(|points| points.has_uncommitted)
+        self.awaits_answer || points.is_some_and(|points| points.has_uncommitted)
     }
 }
 
@@ -219,6 +223,8 @@ impl JobMasterCore {
         for region in finished {
             let generation = self.record.durable_generation(region);
             let ends = ends.remove(&region).unwrap_or_default();
+            // Its last output may be listed by a manifest that is still to be written.
+            self.checkpointing.awaits_answer = true;
             self.out.tell(Event::RegionFinished {
                 region,
                 generation,

@@ -6,6 +6,7 @@
 //! ([`Redistribution`](crate::operators::Redistribution)) if the parallelism of the step differs, and otherwise subtask
 //! by subtask.
 
+mod left_out;
 mod saved;
 mod splits;
 mod tasks;
@@ -68,7 +69,7 @@ pub fn check(
         problems.extend(left);
     }
     problems.extend(tasks::redistribute(&saved, graph).err().unwrap_or_default());
-    problems.extend(hidden_output(manifest));
+    problems.extend(left_out::left_out(&saved, graph));
     let coordinators = splits::coordinators(manifest, &saved, graph);
     problems.extend(coordinators.err().unwrap_or_default());
     match problems.is_empty() {
@@ -77,8 +78,9 @@ pub fn check(
     }
 }
 
-/// Why output of the job that saved it would be lost: it was not visible, and was removed with the job.
-fn hidden_output(manifest: &CheckpointManifest) -> Option<String> {
+/// Why output of the job that saved it would be lost: it was not visible, and was removed with the job. None: all of it
+/// was visible.
+pub fn hidden_output(manifest: &CheckpointManifest) -> Option<String> {
     let mut subtasks = manifest.regions.iter().flat_map(|region| &region.subtasks);
     let hidden = subtasks.find(|it| !it.files.is_empty() || !it.output.is_empty())?;
     let mut steps = manifest.steps.iter().rev();

@@ -92,10 +92,12 @@ impl PartNames {
         format!("{}{}-", job_prefix(&self.job.to_string()), self.subtask)
     }
 
-    /// Refuses a directory that has parts. No part of a job that commits at its end is visible while one of its tasks
-    /// may still start, so existing parts belong to another run.
+    /// Refuses a directory that has parts, unless another sink of the job has made them visible with a checkpoint. No
+    /// part of a sink that commits at the end is visible while one of its tasks may still start, so other parts belong
+    /// to another run.
     pub(crate) fn check_unused(&self) -> Result<(), SinkError> {
-        check_parts(&self.directory, |_| false)
+        let job = job_prefix(&self.job.to_string());
+        check_parts(&self.directory, |part| part.starts_with(&job))
     }
 
     /// Does the same for parts of other jobs than the task's own, which may be restarted, but has no part yet since it

@@ -51,7 +51,7 @@ impl Attempts<'_> {
             self.regions.pause(region, number);
         }
         let number = adopted?;
-        let attempt = self.attempt(region, number);
+        let attempt = self.attempt(number);
         self.regions.begin_attempt(region, attempt);
         self.rounds.join(region);
         for report in &reports {

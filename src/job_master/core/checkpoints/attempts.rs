@@ -47,16 +47,15 @@ pub(super) struct Attempts<'a> {
 impl Attempts<'_> {
     /// Puts a number in flight at a region and triggers it.
     pub(super) fn begin(&mut self, region: usize, number: u64) {
-        let attempt = self.attempt(region, number);
+        let attempt = self.attempt(number);
         self.regions.begin_attempt(region, attempt);
         self.trigger(region, None);
     }
 
     /// A number that is about to be in flight at a region.
-    pub(super) fn attempt(&self, region: usize, number: u64) -> Attempt {
+    pub(super) fn attempt(&self, number: u64) -> Attempt {
         let durable = self.record.durable();
-        let newest = self.record.newest_number(region);
-        let flags = flags_of(&durable.requests, number, newest);
+        let flags = flags_of(&durable.requests, number);
         Attempt::new(number, durable.floor, flags, self.now_ms)
     }
 

@@ -17,7 +17,7 @@ use super::options::{INLINE_MANIFEST, INLINE_MANIFEST_ALONE, Options, RETRY_MS};
 use super::output::Output;
 use super::planted::{Fault, is_planted};
 use super::record::{Change, CheckpointRecord, Completion};
-use super::regions::Regions;
+use super::regions::{Phase, Regions};
 use super::removal::Removal;
 use super::savepoints::Savepoints;
 
@@ -129,7 +129,10 @@ impl Completing<'_> {
         let is_there = |(region, number): &(usize, u64)| {
             let at = self.regions.get(*region);
             let attempt = at.attempt().filter(|attempt| attempt.is_complete());
-            let has_finished = completion.finished.binary_search(region).is_ok();
+            let generation = completion.manifest.regions[*region].generation;
+            let has_finished = completion.finished.binary_search(region).is_ok()
+                && at.phase() == Phase::Finished
+                && at.generation() == generation;
             has_finished || attempt.is_some_and(|it| it.number() == *number)
         };
         completion.regions.iter().all(is_there) || is_planted(Fault::SnapshotAfterFailure)

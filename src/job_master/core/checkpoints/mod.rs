@@ -176,15 +176,17 @@ impl CheckpointCore {
         let delays = self
             .savepoints
             .delay_result(&self.record.durable().requests);
-        // Last, because it looks at each region.
-        let has_unrecorded = || !self.is_end_decided && !self.unrecorded_ends().is_empty();
+        // After the checkpoint that the job stops with no end is recorded. Last, because it looks at each region.
+        let has_unrecorded = || {
+            !self.is_end_decided && !self.is_last_complete() && !self.unrecorded_ends().is_empty()
+        };
         self.commits.done() >= newest && !is_pending && !delays && !has_unrecorded()
     }
 
     /// The record that is written with the job's result, for the Dispatcher's cleanup. `is_kept`: the newest completed
     /// checkpoint is retained.
     pub fn record_with_result(&self, is_kept: bool) -> pb::JobCheckpoints {
-        self.record.with_result(is_kept)
+        self.record.with_result(is_kept, self.commits.done())
     }
 
     /// The durable record.
@@ -330,7 +332,13 @@ impl CheckpointCore {
                     self.attempts(now_ms)
                         .abort(region, reason, Counts::NoFailure);
                 }
-                let from = [Phase::Awaited, Phase::Starting, Phase::Running];
+                // A region that had finished may run again: then its ends do not count any more.
+                let from = [
+                    Phase::Awaited,
+                    Phase::Starting,
+                    Phase::Running,
+                    Phase::Finished,
+                ];
                 self.regions.enter(region, Phase::Down, &from);
             }
             Event::RegionFinished {

@@ -372,7 +372,7 @@ impl CheckpointRecord {
     }
 
     /// The record that belongs to the job's result: only what `is_kept` remains retained, and all else is garbage.
-    pub(super) fn with_result(&self, is_kept: bool) -> pb::JobCheckpoints {
+    pub(super) fn with_result(&self, is_kept: bool, committed_up_to: u64) -> pb::JobCheckpoints {
         let mut record = (*self.durable).clone();
         record.floor = record.next;
         for request in record.requests.iter_mut().filter(|it| is_open(it)) {
@@ -381,7 +381,8 @@ impl CheckpointRecord {
         }
         subsume(&mut record, usize::from(is_kept));
         for kept in &mut record.retained {
-            kept.committed = true;
+            // The output of another one was given up.
+            kept.committed |= kept.number <= committed_up_to;
         }
         let is_from_origin =
             |region: &pb::RegionSnapshot| region.kind() == pb::RegionSnapshotKind::FromOrigin;

@@ -52,11 +52,12 @@ fn waits(request: &pb::SavepointRequest) -> bool {
     request.progress() == pb::SavepointProgress::Requested
 }
 
-/// The flags of a number at a region whose newest snapshot has the number `newest`.
-pub(super) fn flags_of(requests: &[pb::SavepointRequest], number: u64, newest: u64) -> Flags {
+/// The flags of a number. Each one that may become part of a savepoint is for it, also at a region that has a snapshot
+/// of it already: the later one replaces that, and has to have all output complete too.
+pub(super) fn flags_of(requests: &[pb::SavepointRequest], number: u64) -> Flags {
     let mut all = requests.iter();
     Flags {
-        is_savepoint: all.any(|it| waits(it) && newest < it.from && it.from <= number),
+        is_savepoint: all.any(|it| waits(it) && it.from <= number),
         pauses: stop_of(requests).is_some_and(|stop| stop.from <= number),
     }
 }
