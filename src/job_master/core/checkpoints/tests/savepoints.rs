@@ -419,6 +419,58 @@ fn no_checkpoint_is_written_after_that_of_a_stop_and_regions_that_begin_again_pa
     assert_eq!(newest.map(|it| it.number > 10), Some(true));
 }
 
+/// The last region may fail while the savepoint is copied, and finish before it hears that it has to pause.
+#[test]
+fn a_job_that_has_finished_while_it_stops_waits_for_no_further_manifest() {
+    let mut bench = bench(1, record());
+    hear(&mut bench, asked("a", true));
+    complete(&mut bench, 0, 10);
+    bench.hear(Event::RegionFailed { region: 0 });
+    let places = [0, 1].map(|task| (task, connection(task).task_manager));
+    bench.hear(Event::RegionPlaced {
+        region: 0,
+        generation: 2,
+        places: places.to_vec(),
+    });
+    let mut ended = finished(0, 2);
+    if let Event::RegionFinished { generation, .. } = &mut ended {
+        *generation = 2;
+    }
+    hear(&mut bench, ended);
+    assert!(!bench.core.is_all_committed(), "it is being copied");
+    hear(&mut bench, copied("a", Ok("/savepoints/a")));
+    assert!(bench.core.is_all_committed());
+}
+
+/// A region may have a snapshot of the savepoint, and take a later number before the last one has its own.
+#[test]
+fn each_number_that_may_be_copied_is_for_the_savepoint() {
+    let mut bench = bench(2, record());
+    let effects = hear(&mut bench, asked("a", true));
+    assert_eq!(
+        triggers(&effects),
+        [(0, 10, true, true), (1, 10, true, true)]
+    );
+    bench.hear(Event::RegionFailed { region: 1 });
+    complete(&mut bench, 0, 10);
+    bench.hear(Event::RegionFailed { region: 0 });
+    let places = [0, 1].map(|task| (task, connection(task).task_manager));
+    bench.hear(Event::RegionPlaced {
+        region: 0,
+        generation: 2,
+        places: places.to_vec(),
+    });
+    let effects = bench.hear(Event::RegionRunning {
+        region: 0,
+        generation: 2,
+    });
+    let triggered = triggers(&effects);
+    assert!(
+        matches!(triggered[..], [(0, _, true, true)]),
+        "{triggered:?}"
+    );
+}
+
 #[test]
 fn sources_go_on_when_a_stop_has_failed() {
     let mut first = bench(1, record());
