@@ -145,7 +145,7 @@ impl Calls {
                 });
             }
             Effect::DisposeSavepoint { path, reply } => {
-                // Ends also if nobody waits for the answer any more.
+                // Ends also if no caller waits for the answer any more.
                 let store = self.context.store.clone();
                 self.tasks.spawn(async move {
                     let disposed = store.dispose_savepoint(&path).await;

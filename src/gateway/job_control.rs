@@ -66,8 +66,8 @@ pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
     /// Completes with the (dirty) result when the job is globally terminal; the JobMaster writes nothing after
     /// that. `None`: it stopped with its term, or failed.
     async fn ended(&self) -> Option<pb::JobResult>;
-    /// After `ended`: the record of the checkpoints that stay after the job, to be written with its result. `None`: none
-    /// stays.
+    /// After `ended`: the record of the checkpoints that stay after the job, to be written with its result. `None`:
+    /// none stays.
     fn retained_checkpoints(&self) -> Option<Arc<pb::JobCheckpoints>> {
         None
     }

@@ -80,8 +80,8 @@ pub fn subtask_regions(graph: &JobGraph, max_regions: usize) -> Vec<usize> {
     firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
-/// The key groups of a subtask: a contiguous range, whose first one is the lowest that belongs to it. There are at least
-/// as many as subtasks.
+/// The key groups of a subtask: a contiguous range, whose first one is the lowest that belongs to it. There are at
+/// least as many as subtasks.
 pub fn key_groups(subtask: u32, parallelism: u32, max_parallelism: u32) -> Range<u32> {
     let parallelism = parallelism.max(1);
     let max_parallelism = max_parallelism.max(parallelism);

@@ -27,7 +27,8 @@ use crate::sink::{self, Part, PartNames};
 /// Name of its state, and what it is the state of.
 const STATE: &str = "parts";
 const SIGNATURE: &str = "file-sink";
-/// Parts that may wait for a checkpoint that has them. Each snapshot names all of them, and its report has a size limit.
+/// Parts that may wait for a checkpoint that has them. Each snapshot names all of them, and its report has a size
+/// limit.
 const MAX_COMPLETE: usize = 500;
 
 impl Runtime for operators::FileSink {

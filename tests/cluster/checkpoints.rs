@@ -87,8 +87,8 @@ async fn leaders_that_die_when_they_complete_a_checkpoint_cost_no_task(
     .await
 }
 
-/// The first leader is killed between two checkpoints, the next ones at these steps of one. A job whose leaders die more
-/// often in so short a time is quarantined.
+/// The first leader is killed between two checkpoints, the next ones at these steps of one. A job whose leaders die
+/// more often in so short a time is quarantined.
 async fn costs_no_task(kind: StoreKind, steps: [&str; 2]) -> anyhow::Result<()> {
     need_failpoints()?;
     let builder = cluster_on(kind)

@@ -192,8 +192,8 @@ impl SavepointStorage {
         self.remove_directory().await
     }
 
-    /// Removes the objects of a copy that was never finished, and that no process continues. Does nothing if a savepoint is
-    /// there.
+    /// Removes the objects of a copy that was never finished, and that no process continues. Does nothing if a
+    /// savepoint is there.
     pub async fn discard_half_copy(&self) -> Result<()> {
         if self.get(METADATA).await?.is_some() || self.get(REMOVED).await?.is_some() {
             return Ok(());

@@ -3,8 +3,8 @@
 use super::sealed::FORMAT;
 use crate::operator::OperatorError;
 
-/// A state, and its problem. The caller adds which operator and subtask it was. At a restore, what is damaged or too new
-/// quarantines the job; to what is the state of something else the restart strategy applies.
+/// A state, and its problem. The caller adds which operator and subtask it was. At a restore, what is damaged or too
+/// new quarantines the job; to what is the state of something else the restart strategy applies.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the state `{state}` {problem}")]
 pub struct StateError {

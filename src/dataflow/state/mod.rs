@@ -66,8 +66,8 @@ impl Snapshot {
         self.barrier.savepoint
     }
 
-    /// Adds output that becomes visible once the checkpoint is durable. `kind` says what `content` is, for whoever
-    /// commits it. A sink names the same output in each snapshot until one that has it is durable.
+    /// Adds output that becomes visible once the checkpoint is durable. `kind` says what `content` is, for the process
+    /// that commits it. A sink names the same output in each snapshot until one that has it is durable.
     pub fn add_committable(&mut self, kind: &'static str, content: Vec<u8>) {
         self.committables.push((kind, content));
     }
@@ -203,8 +203,8 @@ impl<'a> Restored<'a> {
         Restored { uid, snapshot }
     }
 
-    /// How far sources had read: of this subtask, or of several if the parallelism was another one. Empty if nothing was
-    /// saved.
+    /// How far sources had read: of this subtask, or of several if the parallelism was another one. Empty if nothing
+    /// was saved.
     pub fn positions(&self) -> impl Iterator<Item = &'a [u8]> {
         let positions = self.snapshot.positions.iter();
         let own = positions.filter(|position| position.uid == self.uid && !position.ended);
@@ -267,8 +267,8 @@ impl<'a> Restored<'a> {
         states.map_err(|problem| problem.of(name))
     }
 
-    /// How far the source had read, as [`Snapshot::save_position_message`] saved it; `None` if it saved nothing. Those of
-    /// several subtasks are an error.
+    /// How far the source had read, as [`Snapshot::save_position_message`] saved it; `None` if it saved nothing. Those
+    /// of several subtasks are an error.
     pub fn position_message<M: Message + Default>(
         &self,
         signature: &str,

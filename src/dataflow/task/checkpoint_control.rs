@@ -4,9 +4,9 @@
 //! Invariants: a number is taken up at most once, in rising order, and none once the input has ended. What the
 //! TaskExecutor says holds at once, also while the loop waits for room or credit; the loop asks before it acts.
 //!
-//! A task is *paused* from the moment at which it has sent a barrier with `pause` until a number that is not below it is
-//! aborted, or it takes up a higher one without `pause`. Nothing else ends it: neither a stop of the job nor the absence
-//! of a JobMaster.
+//! A task is *paused* from the moment at which it has sent a barrier with `pause` until a number that is not below it
+//! is aborted, or it takes up a higher one without `pause`. Nothing else ends it: neither a stop of the job nor the
+//! absence of a JobMaster.
 
 use std::sync::Arc;
 

@@ -403,9 +403,9 @@ async fn rest(
     outputs.send(emitted).await
 }
 
-/// Waits for `something` while the task is paused behind a barrier. Operators write on what they hold, and emit nothing:
-/// it would be behind the barrier. Their time stands still, or an operator that passes on nothing for a while would call
-/// its input idle, although it only was not read.
+/// Waits for `something` while the task is paused behind a barrier. Operators write on what they hold, and emit
+/// nothing: it would be behind the barrier. Their time stands still, or an operator that passes on nothing for a while
+/// would call its input idle, although it only was not read.
 async fn stand_still(
     something: impl Future<Output = ()>,
     chain: &mut Chain,

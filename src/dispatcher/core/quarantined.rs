@@ -20,7 +20,7 @@ pub struct Quarantined {
     has_finished: bool,
     /// None of its tasks was ever placed.
     was_never_placed: bool,
-    /// It is durable that the job was stopped with a savepoint: it is FINISHED, whoever ends its tasks.
+    /// It is durable that the job was stopped with a savepoint: it is FINISHED, no matter which process ends its tasks.
     was_stopped: bool,
     is_busy: bool,
     quarantine: pb::Quarantine,

@@ -1,7 +1,8 @@
 //! The records of checkpoints as a term finds them.
 //!
-//! Invariant: only the JobMaster of a job writes its record, after its submission and until its result. So what the term's beginning has proven stays true until a
-//! JobMaster of this term takes it; after that the record is read from the store.
+//! Invariant: only the JobMaster of a job writes its record, after its submission and until its result. So what the
+//! term's beginning has proven stays true until a JobMaster of this term takes it; after that the record is read from
+//! the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 

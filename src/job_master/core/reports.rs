@@ -129,8 +129,8 @@ impl Reports<'_> {
                     self.note_output(task);
                 }
             }
-            // No attempt can restore it, and an older checkpoint would make output visible twice. The record stays as it
-            // is. An execution of an earlier JobMaster may have failed before somebody repaired the state: it is
+            // No attempt can restore it, and an older checkpoint would make output visible twice. The record stays as
+            // it is. An execution of an earlier JobMaster may have failed before a person repaired the state: it is
             // restarted, and the next one tells.
             ExecutionState::Failed if !report.damaged_state.is_empty() && !is_awaited => {
                 let reason = report.damaged_state.clone();

@@ -1,5 +1,5 @@
-//! Steps that can't go on from a checkpoint, because none is taken of their tasks. A JobMaster places such a region from
-//! the start, so its state would be dropped without a word, and its sources would read everything again.
+//! Steps that can't go on from a checkpoint, because none is taken of their tasks. A JobMaster places such a region
+//! from the start, so its state would be dropped without a word, and its sources would read everything again.
 
 use std::collections::BTreeMap;
 

@@ -98,7 +98,7 @@ pub fn sinks_of(sinks: &Sinks, world: &World, life: &str) -> Sinks {
 }
 
 impl MortalSinks {
-    /// Waits until this life goes on; for ever if it has ended.
+    /// Waits until this life goes on; forever if it has ended.
     async fn goes_on(&self) {
         self.world.goes_on(process_of(&self.life)).await;
         if self.world.is_dead(&self.life) {

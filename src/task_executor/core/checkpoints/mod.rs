@@ -11,8 +11,8 @@
 //! - An older number never replaces a newer one, and an abort of a number is final for it.
 //! - A report stays after the end of its execution, until a younger generation of the subtask is admitted, the
 //!   generation is cancelled, or the job is forgotten.
-//! - A report that the JobMaster has to know is sent until it is answered ([`reports`]), and with each registration. In a
-//!   registration, acknowledgements that would make it too large are reported as being written: they follow.
+//! - A report that the JobMaster has to know is sent until it is answered ([`reports`]), and with each registration. In
+//!   a registration, acknowledgements that would make it too large are reported as being written: they follow.
 
 mod absence;
 mod pieces;

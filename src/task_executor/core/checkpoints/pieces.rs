@@ -1,8 +1,8 @@
 //! The pieces of a snapshot, and which of them become an object. Pure.
 //!
-//! All large pieces of a snapshot are one object, in the order of the snapshot; small ones travel in the report. So that
-//! many small ones make no large report, the largest of them go into the object as well. Contents are never copied: the
-//! object's bytes are those of the snapshot.
+//! All large pieces of a snapshot are one object, in the order of the snapshot; small ones travel in the report. So
+//! that many small ones make no large report, the largest of them go into the object as well. Contents are never
+//! copied: the object's bytes are those of the snapshot.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
