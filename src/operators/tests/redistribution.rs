@@ -206,8 +206,8 @@ impl Subtasks {
             let groups = KeyGroups::of(context);
             let is_own = |row: &&Row| {
                 let batch = records(std::slice::from_ref(*row));
-                let is_own = groups.contain(keys.keys_of(&batch).key(0));
-                is_own
+                let mut keys = keys.keys_of(&batch);
+                groups.contain(keys.key(0))
             };
             let own: Vec<Row> = rows.iter().filter(is_own).copied().collect();
             let mut output = Output::default();
