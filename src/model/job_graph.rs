@@ -4,7 +4,8 @@
 use tanist_proto::v1::JobGraph;
 
 use crate::OperatorSpec;
-use crate::operators::FileSource;
+use crate::endless::commit_of;
+use crate::operators::{Commit, FileSource};
 use crate::problem::listing;
 
 /// Maximum number of steps.
@@ -50,6 +51,16 @@ pub fn file_source(spec: &str) -> Option<FileSource> {
         Ok(OperatorSpec::FileSource(source)) => Some(source),
         Ok(_) | Err(_) => None,
     }
+}
+
+/// A step of this graph whose output no checkpoint makes visible, by its name.
+pub fn commits_at_the_end(graph: &JobGraph) -> Option<&str> {
+    let mut operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    let found = operators.find(|operator| match OperatorSpec::from_json(&operator.spec) {
+        Ok(OperatorSpec::FileSink(sink)) => commit_of(&sink, graph) == Commit::End,
+        Ok(_) | Err(_) => false,
+    });
+    found.map(|operator| operator.name.as_str())
 }
 
 /// Whether checking a graph compiles expressions, which takes long and must not run on a shared thread.

@@ -29,7 +29,7 @@ pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::{NEEDS_SQL, NamedExpression};
 pub use job_graph::{
     InvalidJobGraph, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH, MAX_PARALLELISM_LIMIT, MAX_STEPS,
-    file_source, has_expressions, name_problem, printable, shown, unsupported,
+    commits_at_the_end, file_source, has_expressions, name_problem, printable, shown, unsupported,
 };
 pub use operators::{
     Comparison, CustomRole, CustomSpec, Emit, OperatorSpec, Transformation, check_keys,

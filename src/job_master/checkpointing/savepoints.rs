@@ -12,8 +12,7 @@ use tanist_gateway::savepoints;
 use tanist_ha::blob::CheckpointStorage;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::retry::Backoff;
-use tanist_model::operators::Commit;
-use tanist_model::{OperatorSpec, commit_of, restore};
+use tanist_model::{commits_at_the_end, restore};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::SavepointProgress;
 
@@ -112,15 +111,6 @@ pub(crate) fn end_open(details: &mut pb::CheckpointDetails) {
             savepoint.text = "the job has ended".to_owned();
         }
     }
-}
-
-/// A file sink whose output a checkpoint can't make visible.
-fn commits_at_the_end(graph: &pb::JobGraph) -> Option<&str> {
-    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
-    let mut specs = operators.map(|it| (&it.name, OperatorSpec::from_json(&it.spec)));
-    let commits_at_the_end = |spec: &OperatorSpec| matches!(spec, OperatorSpec::FileSink(sink) if commit_of(sink, graph) == Commit::End);
-    let found = specs.find(|(_, spec)| spec.as_ref().is_ok_and(commits_at_the_end));
-    found.map(|(name, _)| name.as_str())
 }
 
 impl Checkpoints {

@@ -284,6 +284,7 @@ async fn fail_with_checkpoint(leader: &Leader) -> Vec<String> {
                     length: 1,
                 })),
             }),
+            committed: true,
             ..pb::CompletedCheckpoint::default()
         }],
         ..pb::JobCheckpoints::default()
