@@ -15,6 +15,7 @@ mod job_masters;
 mod job_records;
 pub mod kinds;
 pub mod local;
+pub mod manifests;
 pub mod peers;
 pub mod persistence;
 pub mod refusals;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tanist_gateway::savepoints::{self, SavepointError};
-use tanist_gateway::{GatewayError, GatewayResult};
+use tanist_gateway::{GatewayError, GatewayResult, manifests};
 use tanist_ha::Error;
 use tanist_ha::blob::{CheckpointStorage, object_name};
 use tanist_model::restore::{self, Unclaimed};
@@ -26,9 +26,6 @@ use super::JobStore;
 use super::error::JobStoreError;
 use super::records::{ResultRecord, job_id, name_of};
 
-/// Maximum size of a manifest in a record, if there is a blob store, and if there is none.
-const INLINE_MANIFEST: usize = 8 * 1024;
-const INLINE_MANIFEST_ALONE: usize = 64 * 1024;
 /// Time to read and check a savepoint, or to copy one object. Its place may be on a file system that hangs.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const COPIES_AT_ONCE: usize = 8;
@@ -226,12 +223,8 @@ impl JobStore {
         let bytes = manifest::encode(manifest);
         let length = bytes.len();
         let place = match self.objects_of(job) {
-            Some(storage) if length > INLINE_MANIFEST => {
-                let name = format!(
-                    "manifest-{}-{:016x}",
-                    manifest.number,
-                    rand::random::<u64>()
-                );
+            Some(storage) if length > manifests::INLINE => {
+                let name = manifests::object_name(manifest.number);
                 let putting = tokio::time::timeout(TIMEOUT, storage.put(&name, bytes.into()));
                 let put = putting
                     .await
@@ -240,10 +233,11 @@ impl JobStore {
                 let length = length as u64;
                 Place::Object(pb::ManifestObject { name, length })
             }
-            None if length > INLINE_MANIFEST_ALONE => {
+            None if length > manifests::INLINE_ALONE => {
                 return Err(refused(format!(
-                    "its manifest has {length} bytes, and without a blob store {INLINE_MANIFEST_ALONE} are allowed: set \
-                     high-availability.storageDir"
+                    "its manifest has {length} bytes, and without a blob store {} are allowed: set \
+                     high-availability.storageDir",
+                    manifests::INLINE_ALONE
                 )));
             }
             Some(_) | None => Place::Inline(bytes),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tanist_gateway::GatewayResult;
 use tanist_gateway::persistence::{JobStateStore, PersistError};
+use tanist_gateway::{GatewayResult, manifests};
 use tanist_ha::blob::CheckpointStorage;
 use tanist_ha::failpoint::{failpoint, is_armed};
 use tanist_proto::v1 as pb;
@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use super::Checkpoints;
 use crate::actor::JobMasterActor;
 use crate::calls::{Done, bounded, called};
-use crate::core::checkpoints::{Effect, Event, TriggerAnswer};
+use crate::core::checkpoints::{Effect, Event, TriggerAnswer, is_open};
 use crate::core::{self, Connection};
 
 /// The place between the first and the second of several calls that trigger a number.
@@ -283,14 +283,8 @@ impl Milestones {
             retained.any(|it| it.number == number && !it.committed)
         };
         let ended = |record: &pb::JobCheckpoints| {
-            let is_open = |it: &&pb::SavepointRequest| {
-                matches!(
-                    it.progress(),
-                    pb::SavepointProgress::Requested | pb::SavepointProgress::Copying
-                )
-            };
-            let open = record.requests.iter().filter(is_open).count();
-            record.requests.len() - open
+            let requests = record.requests.iter();
+            requests.filter(|it| !is_open(it)).count()
         };
         let last = |record: &pb::JobCheckpoints| {
             let last = record.requests.last();
@@ -348,7 +342,7 @@ async fn write_record(
 }
 
 async fn put_manifest(storage: CheckpointStorage, number: u64, bytes: Vec<u8>) -> Done {
-    let name = format!("manifest-{number}-{:016x}", rand::random::<u64>());
+    let name = manifests::object_name(number);
     let length = bytes.len() as u64;
     let put = storage.put(&name, Bytes::from(bytes)).await;
     failpoint("checkpoint.manifest-written").await;

@@ -20,7 +20,7 @@ use super::Checkpoints;
 use crate::actor::JobMasterActor;
 use crate::calls::Done;
 use crate::core;
-use crate::core::checkpoints::Event;
+use crate::core::checkpoints::{Event, stop_of};
 use crate::handle::Reply;
 
 /// Number of attempts to copy a savepoint if the storage can't be reached.
@@ -164,9 +164,8 @@ impl JobMasterActor {
 
     /// Whether the job is being stopped with a savepoint.
     pub(crate) fn stops_with_savepoint(&self) -> bool {
-        let checkpoints = self.checkpoints.iter();
-        let mut requests = checkpoints.flat_map(|it| &it.core.durable().requests);
-        requests.any(|it| it.stops && it.progress() != SavepointProgress::Failed)
+        let checkpoints = self.checkpoints.as_ref();
+        checkpoints.is_some_and(|it| stop_of(&it.core.durable().requests).is_some())
     }
 
     pub(super) fn answer_savepoint(&mut self, trigger_id: &str, answer: Result<(), String>) {

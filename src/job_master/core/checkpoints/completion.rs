@@ -8,12 +8,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tanist_gateway::manifests;
 use tanist_proto::v1 as pb;
 
 use super::Effect;
 use super::commits::Commits;
 use super::numbers::Numbers;
-use super::options::{INLINE_MANIFEST, INLINE_MANIFEST_ALONE, Options, RETRY_MS};
+use super::options::{Options, RETRY_MS};
 use super::output::Output;
 use super::planted::{Fault, is_planted};
 use super::record::{Change, CheckpointRecord, Completion};
@@ -94,8 +95,8 @@ impl Completing<'_> {
         let mut completion = self.completion(number, complete, finished);
         let mut bytes = tanist_proto::manifest::encode(&completion.manifest);
         let limit = match self.options.has_blob_store {
-            true => INLINE_MANIFEST,
-            false => INLINE_MANIFEST_ALONE,
+            true => manifests::INLINE,
+            false => manifests::INLINE_ALONE,
         };
         // What a region wrote last becomes visible with its manifest alone, and nothing could make that smaller. Only
         // its own bytes may exceed the limit: the snapshots of others have to fit into a manifest without it.

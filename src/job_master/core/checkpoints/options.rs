@@ -23,10 +23,6 @@ pub struct Options {
     pub listing_interval_ms: u64,
 }
 
-/// Size in bytes up to which a manifest stands in the record if there is a blob store for larger ones.
-pub(super) const INLINE_MANIFEST: usize = 8 * 1024;
-/// The same if there is none: larger manifests are declined.
-pub(super) const INLINE_MANIFEST_ALONE: usize = 64 * 1024;
 /// Timeout in milliseconds of an answer to a trigger, of a lost link, and of a task whose input has ended.
 pub(super) const ANSWER_TIMEOUT_MS: u64 = 1_000;
 /// Number of uncommitted committables above which no round begins.

@@ -12,7 +12,7 @@ use super::planted::{Fault, is_planted};
 pub(super) const KEPT: usize = 16;
 
 /// Whether a request has no outcome.
-pub(super) fn is_open(request: &pb::SavepointRequest) -> bool {
+pub fn is_open(request: &pb::SavepointRequest) -> bool {
     match request.progress() {
         pb::SavepointProgress::Requested | pb::SavepointProgress::Copying => true,
         pb::SavepointProgress::Completed | pb::SavepointProgress::Failed => false,
@@ -25,7 +25,7 @@ pub(super) fn is_any_open(requests: &[pb::SavepointRequest]) -> bool {
 }
 
 /// The request with which the job stops, unless it has failed. While there is one, sources that paused stay so.
-pub(super) fn stop_of(requests: &[pb::SavepointRequest]) -> Option<&pb::SavepointRequest> {
+pub fn stop_of(requests: &[pb::SavepointRequest]) -> Option<&pb::SavepointRequest> {
     let fails = |it: &pb::SavepointRequest| it.progress() == pb::SavepointProgress::Failed;
     requests.iter().find(|it| it.stops && !fails(it))
 }

@@ -71,6 +71,17 @@ fn with(
     }
 }
 
+/// A region that has failed is placed with its second generation.
+fn place_again(bench: &mut Bench, region: usize) {
+    let tasks = [2 * region, 2 * region + 1];
+    let places = tasks.map(|task| (task, connection(task).task_manager));
+    bench.hear(Event::RegionPlaced {
+        region,
+        generation: 2,
+        places: places.to_vec(),
+    });
+}
+
 /// Requests with id, number and progress.
 fn requests(record: &pb::JobCheckpoints) -> Vec<(&str, u64, pb::SavepointProgress)> {
     let requests = record.requests.iter();
@@ -389,12 +400,7 @@ fn no_checkpoint_is_written_after_that_of_a_stop_and_regions_that_begin_again_pa
     let effects = complete(&mut bench, 1, 10);
     assert_eq!(copies(&effects), [("a", 10)]);
     bench.hear(Event::RegionFailed { region: 1 });
-    let places = [2, 3].map(|task| (task, connection(task).task_manager));
-    bench.hear(Event::RegionPlaced {
-        region: 1,
-        generation: 2,
-        places: places.to_vec(),
-    });
+    place_again(&mut bench, 1);
     let effects = bench.hear(Event::RegionRunning {
         region: 1,
         generation: 2,
@@ -426,12 +432,7 @@ fn a_job_that_has_finished_while_it_stops_waits_for_no_further_manifest() {
     hear(&mut bench, asked("a", true));
     complete(&mut bench, 0, 10);
     bench.hear(Event::RegionFailed { region: 0 });
-    let places = [0, 1].map(|task| (task, connection(task).task_manager));
-    bench.hear(Event::RegionPlaced {
-        region: 0,
-        generation: 2,
-        places: places.to_vec(),
-    });
+    place_again(&mut bench, 0);
     let mut ended = finished(0, 2);
     if let Event::RegionFinished { generation, .. } = &mut ended {
         *generation = 2;
@@ -454,12 +455,7 @@ fn each_number_that_may_be_copied_is_for_the_savepoint() {
     bench.hear(Event::RegionFailed { region: 1 });
     complete(&mut bench, 0, 10);
     bench.hear(Event::RegionFailed { region: 0 });
-    let places = [0, 1].map(|task| (task, connection(task).task_manager));
-    bench.hear(Event::RegionPlaced {
-        region: 0,
-        generation: 2,
-        places: places.to_vec(),
-    });
+    place_again(&mut bench, 0);
     let effects = bench.hear(Event::RegionRunning {
         region: 0,
         generation: 2,
