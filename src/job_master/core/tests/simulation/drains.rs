@@ -91,7 +91,15 @@ impl RegionsBefore {
                 }
             }
             let is_given_up = before.generation < core.record.decided().regions[region].generation;
-            if before.is_placed && is_given_up && core.moves.is_moved(region) {
+            // One that never started, because its TaskManager has registered again without it, runs again at once.
+            let never_started = match core.graph.region(region).phase {
+                RegionPhase::Stopping { restart_at_ms } => {
+                    restart_at_ms.is_some_and(|at_ms| !core.moves.is_of_move(at_ms))
+                }
+                _ => false,
+            };
+            let is_moved = core.moves.is_moved(region) && !never_started;
+            if before.is_placed && is_given_up && is_moved {
                 moved += 1;
                 let there = before.places.iter();
                 let there = there.filter(|(id, _)| leaving.get(id) == Some(&Leave::Moved));

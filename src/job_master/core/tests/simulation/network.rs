@@ -41,6 +41,8 @@ impl World {
         let is_current = arrives
             && epoch >= task_manager.epoch
             && connection.registration.get() == task_manager.registration;
+        // A TaskExecutor that has registered again says so.
+        let is_outdated = arrives && is_answered && !is_current && epoch >= task_manager.epoch;
         let is_stale = arrives && !is_current && !matches!(call, Call::Heartbeat(..));
         self.reached.stale_refused += u32::from(is_stale);
         let lost = "the answer was lost".to_owned();
@@ -60,6 +62,8 @@ impl World {
                 };
                 let outcome = if is_current && is_answered {
                     SubmitOutcome::Answered(refused)
+                } else if is_outdated {
+                    SubmitOutcome::Outdated
                 } else {
                     SubmitOutcome::Unknown(lost)
                 };
