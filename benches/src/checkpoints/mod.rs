@@ -1,11 +1,15 @@
 //! What checkpoints cost, and how long one takes.
 
+mod large;
+mod recovery;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::cluster::Cluster;
 use tanist_chaos::store::{Store, StoreKind};
+use tanist_proto::id::JobId;
 use tokio::time::{Instant, sleep};
 
 use crate::BenchOptions;
@@ -22,7 +26,10 @@ TaskManager of 2 slots, parallelism 2, a fixed number of records; in turns with 
 is never over and with one each second. *Cost*: CPU time of the TaskManager. *Trigger to durable*: of each checkpoint of a job of 20,000 records a \
 second, one each 200 ms, as `/checkpoints` says. *Puts a checkpoint*: what etcd counts meanwhile \
 (`etcd_mvcc_put_total`), everything that the cluster writes included; *store*: the growth of its file \
-(`etcd_mvcc_db_total_size_in_bytes`), with no compaction.";
+(`etcd_mvcc_db_total_size_in_bytes`), with no compaction. *Leader*: SIGKILL while a checkpoint of that job is \
+in progress, until one of at least its number is durable; no task may be restarted. *TaskManager*: SIGKILL of the one \
+with all tasks, beside one with free slots. *Many subtasks*: a vertex of 10,000, each a region of its own, on four \
+TaskManagers.";
 
 const REPETITIONS: (usize, usize) = (3, 1);
 const RECORDS: (u64, u64) = (100_000_000, 2_000_000);
@@ -45,6 +52,9 @@ pub(super) async fn measure(
     for keys in KEYS {
         figures.extend(durations(store, options, keys).await?);
     }
+    figures.extend(recovery::of_leader(store, options).await?);
+    figures.extend(recovery::of_taskmanager(store, options).await?);
+    figures.extend(large::measure(store, options).await?);
     Ok(figures)
 }
 
@@ -87,6 +97,42 @@ async fn cost(store: StoreKind, options: &BenchOptions, keys: u64) -> anyhow::Re
         }
     }
     Ok(figures)
+}
+
+/// A checkpoint that is durable.
+struct Completed {
+    /// From the trigger, in milliseconds.
+    took: f64,
+    bytes: f64,
+}
+
+/// Collects the job's checkpoints by their numbers until then.
+async fn watch(
+    http: &Http,
+    address: &str,
+    job: JobId,
+    until: Instant,
+) -> anyhow::Result<BTreeMap<u64, Completed>> {
+    let path = format!("/v1/jobs/{job}/checkpoints");
+    let mut completed = BTreeMap::new();
+    while Instant::now() < until {
+        sleep(LOOK_EACH).await;
+        let checkpoints = http.get(address, &path).await?;
+        for checkpoint in checkpoints["history"].as_array().into_iter().flatten() {
+            if checkpoint["status"] == "COMPLETED" {
+                let number = checkpoint["id"].as_u64().context("a number")?;
+                let took = checkpoint["end_to_end_duration"].as_f64();
+                let bytes = checkpoint["state_size"].as_f64();
+                let it = Completed {
+                    took: took.context("a duration")?,
+                    bytes: bytes.context("a size")?,
+                };
+                completed.insert(number, it);
+            }
+        }
+    }
+    ensure!(!completed.is_empty(), "no checkpoint is complete");
+    Ok(completed)
 }
 
 /// What etcd says about itself.
@@ -134,30 +180,13 @@ async fn durations(
     let rest = &leader.rest;
     let job = jobs::submit(&http, rest, CHECKPOINTED_COUNT, 2, &parameters).await?;
     until_running(&http, rest, job).await?;
-    let path = format!("/v1/jobs/{job}/checkpoints");
     let before = match is_etcd {
         true => Some(etcd_metrics(&http, &endpoint).await?),
         false => None,
     };
-    let mut completed: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
     let until = Instant::now() + options.pick(WATCHED.0, WATCHED.1);
-    while Instant::now() < until {
-        sleep(LOOK_EACH).await;
-        let checkpoints = http.get(rest, &path).await?;
-        for checkpoint in checkpoints["history"].as_array().into_iter().flatten() {
-            if checkpoint["status"] == "COMPLETED" {
-                let number = checkpoint["id"].as_u64().context("a number")?;
-                let took = checkpoint["end_to_end_duration"].as_f64();
-                let bytes = checkpoint["state_size"].as_f64();
-                completed.insert(
-                    number,
-                    (took.context("a duration")?, bytes.context("a size")?),
-                );
-            }
-        }
-    }
-    ensure!(!completed.is_empty(), "no checkpoint is complete");
-    for (took, bytes) in completed.values() {
+    let completed = watch(&http, rest, job, until).await?;
+    for Completed { took, bytes } in completed.values() {
         duration.push(*took);
         size.push(bytes / 1024.0);
     }

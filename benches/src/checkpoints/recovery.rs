@@ -1,0 +1,171 @@
+//! A leader that dies in the middle of a checkpoint, and a TaskManager that dies with state.
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use tanist_chaos::Cluster;
+use tanist_chaos::store::{Store, StoreKind};
+use tanist_proto::id::JobId;
+use tokio::time::Instant;
+
+use crate::BenchOptions;
+use crate::host::milliseconds;
+use crate::http::Http;
+use crate::jobs::{self, CHECKPOINTED_COUNT};
+use crate::report::Figure;
+use crate::samples::Unit;
+use crate::watch::{all_subtasks_run, until, until_led, until_running};
+
+const REPETITIONS: (usize, usize) = (20, 2);
+const KEYS: &str = "100000";
+
+/// Submits a job of 20,000 records a second that takes a checkpoint each 200 ms, and waits for its first one.
+async fn start_job(http: &Http, cluster: &mut Cluster) -> anyhow::Result<JobId> {
+    let leader = cluster.leader().await?;
+    let parameters = [
+        ("count", "100000000"),
+        ("keys", KEYS),
+        ("interval", "200ms"),
+        ("rate", "20000"),
+    ];
+    let job = jobs::submit(http, &leader.rest, CHECKPOINTED_COUNT, 2, &parameters).await?;
+    until_running(http, &leader.rest, job).await?;
+    until_completed(http, &leader.rest, job, 1).await?;
+    Ok(job)
+}
+
+async fn checkpoints(http: &Http, address: &str, job: JobId) -> anyhow::Result<Value> {
+    http.get(address, &format!("/v1/jobs/{job}/checkpoints"))
+        .await
+}
+
+/// Waits until a checkpoint of at least this number is durable.
+async fn until_completed(
+    http: &Http,
+    address: &str,
+    job: JobId,
+    number: u64,
+) -> anyhow::Result<()> {
+    until("a checkpoint to be durable", async || {
+        let body = checkpoints(http, address, job).await?;
+        let found = body["latest"]["completed"]["id"].as_u64();
+        ensure!(found >= Some(number), "{body}");
+        Ok(())
+    })
+    .await
+}
+
+/// The number of a checkpoint that is in progress.
+async fn in_progress(http: &Http, address: &str, job: JobId) -> anyhow::Result<u64> {
+    until("a checkpoint in progress", async || {
+        let body = checkpoints(http, address, job).await?;
+        let history = body["history"].as_array().context("a history")?;
+        let mut under_way = history.iter().filter(|it| it["status"] == "IN_PROGRESS");
+        let found = under_way.find_map(|it| it["id"].as_u64());
+        found.context("none is in progress")
+    })
+    .await
+}
+
+/// Number of the newest attempt of any subtask.
+async fn newest_attempt(http: &Http, address: &str, job: JobId) -> anyhow::Result<u64> {
+    let path = format!("/v1/jobs/{job}");
+    let body = http.get(address, &path).await?;
+    let mut newest = 0;
+    for vertex in body["vertices"].as_array().into_iter().flatten() {
+        let id = vertex["id"].as_str().unwrap_or_default();
+        let detail = http.get(address, &format!("{path}/vertices/{id}")).await?;
+        for subtask in detail["subtasks"].as_array().into_iter().flatten() {
+            let attempt = subtask["attempt"].as_u64().context("an attempt")?;
+            newest = newest.max(attempt);
+        }
+    }
+    Ok(newest)
+}
+
+pub(super) async fn of_leader(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let mut completed = Figure::new(
+        "leader SIGKILL in a checkpoint: confirmed -> it is durable",
+        Unit::Milliseconds,
+    );
+    let builder = options.cluster(Store::own(store).await?);
+    let mut cluster = builder.jobmanagers(2).taskmanagers(1).start().await?;
+    let http = Http::default();
+    let job = start_job(&http, &mut cluster).await?;
+    let first = cluster.leader().await?;
+    let attempt = newest_attempt(&http, &first.rest, job).await?;
+    for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
+        let leader = cluster.leader().await?;
+        let observer = cluster.rest_address(1 - leader.index).to_owned();
+        let number = in_progress(&http, &leader.rest, job).await?;
+        cluster.jobmanager(leader.index).kill();
+        let successor = until_led(&http, &[&observer], leader.epoch).await?;
+        let start = Instant::now();
+        until_completed(&http, successor, job, number).await?;
+        completed.push(milliseconds(start.elapsed()));
+        until_running(&http, successor, job).await?;
+        let after = newest_attempt(&http, successor, job).await?;
+        ensure!(after == attempt, "a task was restarted");
+        cluster.jobmanager(leader.index).start()?;
+        cluster.wait_until_complete().await?;
+        cluster.until_recovered().await?;
+    }
+    cluster.discard();
+    Ok(vec![completed])
+}
+
+pub(super) async fn of_taskmanager(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let mut running = Figure::new(
+        format!("TaskManager SIGKILL, {KEYS} keys, spare slots: -> all RUNNING, restored"),
+        Unit::Milliseconds,
+    );
+    let builder = options.cluster(Store::own(store).await?).slots(2);
+    let mut cluster = builder.jobmanagers(1).taskmanagers(2).start().await?;
+    let http = Http::default();
+    let job = start_job(&http, &mut cluster).await?;
+    let address = cluster.rest_address(0).to_owned();
+    for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
+        let before = checkpoints(&http, &address, job).await?;
+        let restored = &before["latest"]["restored"]["restore_timestamp"];
+        let victim = host_of_tasks(&http, &mut cluster).await?;
+        let start = Instant::now();
+        cluster.taskmanager(victim).kill();
+        until("the job to be restored and to run", async || {
+            let body = checkpoints(&http, &address, job).await?;
+            let now = &body["latest"]["restored"]["restore_timestamp"];
+            ensure!(now != restored, "it has not been restored");
+            let body = http.get(&address, &format!("/v1/jobs/{job}")).await?;
+            ensure!(all_subtasks_run(&body), "{body}");
+            Ok(())
+        })
+        .await?;
+        running.push(milliseconds(start.elapsed()));
+        cluster.taskmanager(victim).start()?;
+        cluster.wait_until_complete().await?;
+        let completed = checkpoints(&http, &address, job).await?;
+        let newest = completed["latest"]["completed"]["id"]
+            .as_u64()
+            .unwrap_or_default();
+        until_completed(&http, &address, job, newest + 1).await?;
+    }
+    cluster.discard();
+    Ok(vec![running])
+}
+
+/// Which TaskManager has no free slot: tasks are spread over as few TaskManagers as possible.
+async fn host_of_tasks(http: &Http, cluster: &mut Cluster) -> anyhow::Result<usize> {
+    let address = cluster.rest_address(0).to_owned();
+    let body = http.get(&address, "/v1/taskmanagers").await?;
+    let all = body["taskmanagers"].as_array().context("TaskManagers")?;
+    let busy = all.iter().find(|it| it["freeSlots"] == 0);
+    let id = busy.context("no TaskManager has all tasks")?["id"].clone();
+    let id = id.as_str().context("an id")?;
+    (0..cluster.taskmanagers())
+        .find(|index| cluster.taskmanager(*index).name() == id)
+        .with_context(|| format!("{id} is none of this cluster"))
+}
