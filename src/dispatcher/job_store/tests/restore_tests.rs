@@ -88,7 +88,7 @@ fn manifest(padding: usize) -> pb::CheckpointManifest {
 fn from_path(path: &str) -> pb::RestoreRequest {
     pb::RestoreRequest {
         from: Some(RestoreFrom::Path(path.to_owned())),
-        allow_non_restored_state: false,
+        ..pb::RestoreRequest::default()
     }
 }
 
@@ -96,6 +96,7 @@ fn from_job(job: JobId) -> pb::RestoreRequest {
     pb::RestoreRequest {
         from: Some(RestoreFrom::JobId(job.to_string())),
         allow_non_restored_state: true,
+        ..pb::RestoreRequest::default()
     }
 }
 
