@@ -59,6 +59,7 @@ impl Restore {
         pb::RestoreRequest {
             from: Some(from),
             allow_non_restored_state: self.allow_non_restored_state,
+            ..pb::RestoreRequest::default()
         }
     }
 

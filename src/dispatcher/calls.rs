@@ -19,7 +19,7 @@ use super::actor::DispatcherContext;
 use super::core::{self, ReadNumber, Submission};
 use super::descriptions::Dropped;
 use super::handle::{Channels, Command, Reply};
-use super::job_store::{JobStoreError, fits};
+use super::job_store::{JobStoreError, Retained, fits};
 use super::{broken_job_masters, read_barrier};
 
 pub(super) type Event = core::Event<Channels>;
@@ -349,17 +349,25 @@ impl Calls {
     ) {
         let store = self.context.store.clone();
         let job_master = self.job_master(job);
-        let retained = job_master.and_then(|control| control.retained_checkpoints());
+        let of_job_master = job_master.map(|control| control.retained_checkpoints());
         self.spawn(async move {
-            let retained = retained.as_deref();
-            let written = if is_retried {
-                let written = store.put_result_until_written(result, retained).await;
-                if written.is_ok() {
-                    failpoint("job.result-written").await;
+            let retained = match of_job_master {
+                Some(record) => Ok(record.map_or(Retained::Nothing, Retained::Record)),
+                None => {
+                    let status = result.status();
+                    store.retained_without_job_master(job, status).await
                 }
-                written
-            } else {
-                store.put_result_with(result, retained).await
+            };
+            let written = match retained {
+                Ok(retained) if is_retried => {
+                    let written = store.put_result_until_written(result, &retained).await;
+                    if written.is_ok() {
+                        failpoint("job.result-written").await;
+                    }
+                    written
+                }
+                Ok(retained) => store.put_result_with(result, &retained).await,
+                Err(failure) => Err(failure),
             };
             Event::ResultWritten {
                 job,

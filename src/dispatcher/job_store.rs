@@ -60,7 +60,7 @@ pub use self::orphan_gc::OrphanGc;
 pub use self::records::StateRecord;
 use self::records::{CheckpointsRecord, job_id};
 pub(crate) use self::restore::fits;
-pub(crate) use self::results::Kept;
+pub(crate) use self::results::{Kept, Retained};
 pub use self::storage::{Storage, StorageUser};
 use self::transaction::Transaction;
 use super::recovery::{Caution, RecoveredJob, RecoveredJobs};

@@ -138,6 +138,7 @@ fn restore(parameters: &Parameters) -> Result<Option<pb::RestoreRequest>, RestEr
     Ok(Some(pb::RestoreRequest {
         from: Some(from),
         allow_non_restored_state,
+        ..pb::RestoreRequest::default()
     }))
 }
 

@@ -96,6 +96,27 @@ impl CheckpointRecords {
         records: &JobRecords,
         ledger: &BlobLedger,
     ) -> Result<Option<pb::JobCheckpoints>, JobStoreError> {
+        let mut backoff = store_backoff();
+        loop {
+            match self.read_once(job, records, ledger).await {
+                Err(JobStoreError::Refused(error)) if error.may_pass() => {
+                    warn!(%job, %error, "the checkpoints of a job can't be read; reading is retried");
+                }
+                definite => return definite,
+            }
+            if !records.wait_to_retry(&mut backoff).await {
+                return Err(JobStoreError::NotWritten);
+            }
+        }
+    }
+
+    /// The same, tried once.
+    pub(super) async fn read_once(
+        &self,
+        job: JobId,
+        records: &JobRecords,
+        ledger: &BlobLedger,
+    ) -> Result<Option<pb::JobCheckpoints>, JobStoreError> {
         {
             let mut state = self.state.lock();
             if let Some(found) = state.found.remove(&job) {
@@ -106,25 +127,18 @@ impl CheckpointRecords {
                 return Ok(None);
             }
         }
-        let mut backoff = store_backoff();
-        loop {
-            records.confirm_term().await?;
-            match records.get::<CheckpointsRecord>(job).await {
-                Ok(Some(stored)) => {
-                    ledger.note_blob(job, kinds::CHECKPOINTS, stored.blob);
-                    return Ok(Some(stored.record.0));
-                }
-                Ok(None) => return Ok(None),
-                Err(error) if error.may_pass() => {
-                    warn!(%job, %error, "the checkpoints of a job can't be read; reading is retried");
-                }
-                Err(error) => {
-                    records.note_unreadable(&error);
-                    return Err(JobStoreError::Refused(error));
-                }
+        records.confirm_term().await?;
+        match records.get::<CheckpointsRecord>(job).await {
+            Ok(Some(stored)) => {
+                ledger.note_blob(job, kinds::CHECKPOINTS, stored.blob);
+                Ok(Some(stored.record.0))
             }
-            if !records.wait_to_retry(&mut backoff).await {
-                return Err(JobStoreError::NotWritten);
+            Ok(None) => Ok(None),
+            Err(error) => {
+                if !error.may_pass() {
+                    records.note_unreadable(&error);
+                }
+                Err(JobStoreError::Refused(error))
             }
         }
     }

@@ -85,6 +85,15 @@ impl JobStore {
         let refused = |reason: String| {
             JobStoreError::NotRestored(format!("job {job} can't be started: {reason}"))
         };
+        if request.claim_mode() == pb::RecoveryClaimMode::Claim {
+            let reason = match &request.from {
+                Some(RestoreFrom::Path(_)) => {
+                    "a savepoint belongs to the user and can't be claimed: start without a claim"
+                }
+                Some(RestoreFrom::JobId(_)) | None => "checkpoints can't be claimed yet",
+            };
+            return Err(refused(reason.to_owned()));
+        }
         let unclaimed = match request.allow_non_restored_state {
             true => Unclaimed::Ignored,
             false => Unclaimed::Refused,

@@ -2,9 +2,10 @@
 //! after the retention time, with the checkpoints that were retained.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_gateway::{kinds, savepoints};
+use tanist_gateway::{kinds, manifests, savepoints};
 use tanist_ha::Error;
 use tanist_ha::keys::Name;
 use tanist_ha::records::store::Prepared;
@@ -35,13 +36,50 @@ pub(crate) enum Kept {
     All,
 }
 
+/// What stays of the checkpoints of a job that ends.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Retained {
+    /// Nothing: their record goes with the job.
+    #[default]
+    Nothing,
+    /// What this record retains.
+    Record(Arc<pb::JobCheckpoints>),
+    /// Their record can't be read. It stays as it is, with everything in the job's directory.
+    Unread,
+}
+
 impl JobStore {
+    /// What stays of the checkpoints of a job that ends without a JobMaster. A read that fails and may succeed later is
+    /// an error.
+    pub(crate) async fn retained_without_job_master(
+        &self,
+        job: JobId,
+        status: pb::JobStatus,
+    ) -> Result<Retained, JobStoreError> {
+        let reading = self.checkpoints.read_once(job, &self.records, &self.ledger);
+        let record = match reading.await {
+            Ok(Some(record)) => record,
+            Ok(None) => return Ok(Retained::Nothing),
+            Err(JobStoreError::Refused(error)) if !error.may_pass() => {
+                warn!(%job, %error, "the checkpoints of a job that ends can't be read: they are kept until its result is removed");
+                return Ok(Retained::Unread);
+            }
+            Err(error) => return Err(error),
+        };
+        let is_kept = manifests::is_retained(status, record.retention());
+        let record = manifests::ended(record, is_kept);
+        Ok(match record.retained.is_empty() {
+            true => Retained::Nothing,
+            false => Retained::Record(Arc::new(record)),
+        })
+    }
+
     /// Like [`JobStore::put_result`], but retries; fails only if the term is over. Nothing else retries for
     /// a job that has ended.
     pub(crate) async fn put_result_until_written(
         &self,
         result: pb::JobResult,
-        retained: Option<&pb::JobCheckpoints>,
+        retained: &Retained,
     ) -> Result<pb::JobResult, JobStoreError> {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         loop {
@@ -61,22 +99,24 @@ impl JobStore {
     /// Writes the (dirty) result of a job and removes its graph, state and checkpoints, in one transaction. Returns the
     /// result as written: it also names the blobs and chunks to remove.
     pub async fn put_result(&self, result: pb::JobResult) -> Result<pb::JobResult, JobStoreError> {
-        self.put_result_with(result, None).await
+        self.put_result_with(result, &Retained::Nothing).await
     }
 
     /// The same, but the record of the checkpoints stays as `retained`, until the result is removed.
     pub(crate) async fn put_result_with(
         &self,
         mut result: pb::JobResult,
-        retained: Option<&pb::JobCheckpoints>,
+        retained: &Retained,
     ) -> Result<pb::JobResult, JobStoreError> {
         let job = job_id(&result.job_id)?;
         // A job that has ended begins from nothing any more.
-        let retained = retained.map(|record| pb::JobCheckpoints {
-            origin: None,
-            ..record.clone()
-        });
-        let retained = retained.as_ref();
+        let retained = &match retained {
+            Retained::Record(record) => Retained::Record(Arc::new(pb::JobCheckpoints {
+                origin: None,
+                ..(**record).clone()
+            })),
+            Retained::Nothing | Retained::Unread => retained.clone(),
+        };
         let objects = self.ledger.objects_of(job);
         if objects != pb::Cleanup::default() {
             let remove = result.remove.get_or_insert_default();
@@ -100,8 +140,10 @@ impl JobStore {
         self.ledger.forget_running(job);
         self.checkpoints.forget(job);
         self.origins.forget(job);
-        if let Some(retained) = retained {
-            self.checkpoints.note_submitted(job, retained);
+        match retained {
+            Retained::Record(record) => self.checkpoints.note_submitted(job, record),
+            Retained::Unread => self.checkpoints.note_written(job),
+            Retained::Nothing => {}
         }
         Ok(result)
     }
@@ -111,7 +153,7 @@ impl JobStore {
         job: JobId,
         result: &mut pb::JobResult,
         details: pb::JobDetails,
-        retained: Option<&pb::JobCheckpoints>,
+        retained: &Retained,
     ) -> Result<(), JobStoreError> {
         let mut short = in_short(&details);
         let prepared = match self.descriptions.prepare(job, &details).await? {
@@ -139,7 +181,7 @@ impl JobStore {
         job: JobId,
         result: &mut pb::JobResult,
         description: Option<&Prepared>,
-        retained: Option<&pb::JobCheckpoints>,
+        retained: &Retained,
     ) -> Result<bool, JobStoreError> {
         let putting = self.try_put_result(job, result, description, retained);
         match putting.await {
@@ -165,7 +207,7 @@ impl JobStore {
         job: JobId,
         result: &pb::JobResult,
         description: Option<&Prepared>,
-        retained: Option<&pb::JobCheckpoints>,
+        retained: &Retained,
     ) -> Result<(), JobStoreError> {
         let record = ResultRecord(result.clone());
         let prepared = self.records.prepare_until_accepted(job, record).await?;
@@ -173,12 +215,16 @@ impl JobStore {
             .put(job, prepared)
             .delete_but_keep_blob(job, kinds::GRAPHS)
             .delete_but_keep_blob(job, kinds::STATES);
-        if let Some(retained) = retained {
-            let record = CheckpointsRecord(retained.clone());
-            let prepared = self.records.prepare_until_accepted(job, record).await?;
-            transaction = transaction.put(job, prepared);
-        } else if self.checkpoints.may_have_objects(job) {
-            transaction = transaction.delete_but_keep_blob(job, kinds::CHECKPOINTS);
+        match retained {
+            Retained::Record(record) => {
+                let record = CheckpointsRecord((**record).clone());
+                let prepared = self.records.prepare_until_accepted(job, record).await?;
+                transaction = transaction.put(job, prepared);
+            }
+            Retained::Nothing if self.checkpoints.may_have_objects(job) => {
+                transaction = transaction.delete_but_keep_blob(job, kinds::CHECKPOINTS);
+            }
+            Retained::Nothing | Retained::Unread => {}
         }
         if let Some(description) = description {
             transaction = transaction.put(job, description.clone());

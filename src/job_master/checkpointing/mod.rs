@@ -24,6 +24,7 @@ mod start;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use tanist_gateway::manifests;
 use tanist_ha::blob::CheckpointStorage;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -103,13 +104,7 @@ impl Checkpoints {
     /// The job has ended with this status. Returns the record of what stays of its checkpoints. None: nothing does.
     pub(super) fn end(mut self, status: pb::JobStatus) -> Option<Arc<pb::JobCheckpoints>> {
         self.refuse_savepoints();
-        let is_kept = match status {
-            pb::JobStatus::Failed => true,
-            pb::JobStatus::Canceled => {
-                self.settings.retention() == pb::CheckpointRetention::RetainOnCancellation
-            }
-            _ => false,
-        };
+        let is_kept = manifests::is_retained(status, self.settings.retention());
         let record = self.core.record_with_result(is_kept);
         (!record.retained.is_empty()).then(|| Arc::new(record))
     }

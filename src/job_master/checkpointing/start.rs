@@ -164,6 +164,7 @@ impl Found {
             timeout_ms: self.settings.timeout_ms(),
             tolerable_failures: u32::try_from(self.settings.tolerable_failures()).ok(),
             retained: usize::try_from(self.settings.retained()).unwrap_or(usize::MAX),
+            retention: self.settings.retention(),
             has_blob_store: self.storage.is_some(),
             listing_interval_ms: LISTING_INTERVAL_MS,
         }

@@ -332,6 +332,7 @@ async fn what_a_job_begins_from_is_handed_to_the_leader() {
             let expected = pb::RestoreRequest {
                 from: Some(from.clone()),
                 allow_non_restored_state,
+                ..pb::RestoreRequest::default()
             };
             assert_eq!(submitted.restore, Some(expected), "{query}");
         }

@@ -88,7 +88,7 @@ fn manifest(padding: usize) -> pb::CheckpointManifest {
 fn from_path(path: &str) -> pb::RestoreRequest {
     pb::RestoreRequest {
         from: Some(RestoreFrom::Path(path.to_owned())),
-        allow_non_restored_state: false,
+        ..pb::RestoreRequest::default()
     }
 }
 
@@ -96,6 +96,7 @@ fn from_job(job: JobId) -> pb::RestoreRequest {
     pb::RestoreRequest {
         from: Some(RestoreFrom::JobId(job.to_string())),
         allow_non_restored_state: true,
+        ..pb::RestoreRequest::default()
     }
 }
 
@@ -261,8 +262,11 @@ async fn a_savepoint_is_disposed_of_when_no_job_begins_from_it() {
     assert!(matches!(foreign, GatewayError::Invalid(_)), "{foreign}");
 }
 
-/// Runs a job that fails, and leaves its newest checkpoint. Returns the names of its objects.
-async fn fail_with_checkpoint(leader: &Leader) -> Vec<String> {
+/// Submits a job, and takes a checkpoint of it. Returns the record.
+async fn run_with_checkpoint(
+    leader: &Leader,
+    retention: pb::CheckpointRetention,
+) -> pb::JobCheckpoints {
     leader.submit(JOB).await.expect("acknowledged");
     let objects = leader.store.objects_of(JOB).expect("a blob store");
     for object in ["7-1-aa", "6-1-bb", "manifest-7-cc"] {
@@ -287,9 +291,16 @@ async fn fail_with_checkpoint(leader: &Leader) -> Vec<String> {
             committed: true,
             ..pb::CompletedCheckpoint::default()
         }],
+        retention: retention.into(),
         ..pb::JobCheckpoints::default()
     };
     leader.store.put_checkpoints(&taken).await.expect("written");
+    taken
+}
+
+/// Runs a job that fails, and leaves its newest checkpoint. Returns the names of its objects.
+async fn fail_with_checkpoint(leader: &Leader) -> Vec<String> {
+    let taken = run_with_checkpoint(leader, pb::CheckpointRetention::DeleteOnCancellation).await;
     leader.retain_with_last(taken);
     let result = pb::JobResult {
         status: pb::JobStatus::Failed.into(),
@@ -297,6 +308,12 @@ async fn fail_with_checkpoint(leader: &Leader) -> Vec<String> {
         ..result_of(JOB)
     };
     leader.end_last(End::Result(Box::new(result)));
+    until_clean(leader).await
+}
+
+/// Waits until the job has ended and is cleaned up. Returns the names of its objects.
+async fn until_clean(leader: &Leader) -> Vec<String> {
+    let objects = leader.store.objects_of(JOB).expect("a blob store");
     for _ in 0..1_000 {
         let listed = objects.list().await.expect("listed");
         let result = leader.store.records.get::<ResultRecord>(JOB).await;
@@ -403,4 +420,39 @@ async fn a_submission_that_names_no_savepoint_is_refused_and_may_be_repeated() {
     leader.submit(JOB).await.expect("from the start");
     let repeated = Leader::submit_to(&leader.dispatcher, request).await;
     assert!(repeated.expect("the same token").repeated);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancellation_without_a_job_master_keeps_the_checkpoint_if_the_job_wants_it() {
+    use pb::CheckpointRetention::{DeleteOnCancellation, RetainOnCancellation};
+    let kept: &[&str] = &["7-1-aa", "manifest-7-cc"];
+    for (retention, expected) in [(RetainOnCancellation, kept), (DeleteOnCancellation, &[])] {
+        for is_next_leader in [false, true] {
+            let place = World::new().await;
+            let a = place.leader("a").await;
+            run_with_checkpoint(&a, retention).await;
+            a.end_last(End::Unfit);
+            a.wait_for(JOB, pb::JobStatus::Suspended).await;
+            let leader = match is_next_leader {
+                true => {
+                    let b = place.leader_after(&a, "b").await;
+                    b.end_last(End::Unfit);
+                    b.wait_for(JOB, pb::JobStatus::Suspended).await;
+                    b
+                }
+                false => a,
+            };
+            leader.cancel(JOB).await.expect("canceled");
+            assert_eq!(until_clean(&leader).await, expected, "{retention:?}");
+            if expected.is_empty() {
+                assert_eq!(record(&leader, JOB).await, None);
+                continue;
+            }
+            let record = record(&leader, JOB).await.expect("kept");
+            assert_eq!((record.floor, record.retained.len()), (9, 1));
+            let other = JobId::from_bits(9);
+            let begun = put(&leader, other, &from_job(JOB), fitting).await;
+            begun.expect("a job can begin from it");
+        }
+    }
 }

@@ -182,6 +182,7 @@ impl Completing<'_> {
                 .is_some_and(|it| self.needs_no_origin(&it.0)),
             completion,
             retained: self.options.retained,
+            retention: self.options.retention,
             committed_up_to: self.commits.done(),
             removed: self.removal.removed().clone(),
         };

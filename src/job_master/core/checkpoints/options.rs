@@ -17,6 +17,8 @@ pub struct Options {
     pub tolerable_failures: Option<u32>,
     /// Number of completed checkpoints that are kept, at least 1.
     pub retained: usize,
+    /// Whether the newest one is kept when the job is canceled.
+    pub retention: pb::CheckpointRetention,
     /// Whether there is a blob store that outlives the host.
     pub has_blob_store: bool,
     /// Time between two listings of the job's directory.

@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tanist_gateway::manifests;
 use tanist_proto::v1 as pb;
 
 use super::effect::RestoredFrom;
 use super::objects::{manifest_object, named_by, named_by_region, state_size};
 use super::options::Topology;
 use super::planted::{Fault, is_planted};
-use super::requests::is_open;
 use super::unreadable::{Unreadable, unfit, unfit_origin};
 
 /// A manifest that a write makes the newest one.
@@ -42,6 +42,7 @@ pub(super) struct Change {
     /// Subsumed checkpoints of which nothing is left.
     pub(super) removed: BTreeSet<u64>,
     pub(super) drops_origin: bool,
+    pub(super) retention: pb::CheckpointRetention,
 }
 
 /// A write in flight.
@@ -304,6 +305,7 @@ impl CheckpointRecord {
         record.floor = record.floor.max(change.floor);
         // First: they say which checkpoints stay.
         record.requests = change.requests;
+        record.set_retention(change.retention);
         record
             .removing
             .retain(|it| !change.removed.contains(&it.number));
@@ -373,13 +375,7 @@ impl CheckpointRecord {
 
     /// The record that belongs to the job's result: only what `is_kept` remains retained, and all else is garbage.
     pub(super) fn with_result(&self, is_kept: bool, committed_up_to: u64) -> pb::JobCheckpoints {
-        let mut record = (*self.durable).clone();
-        record.floor = record.next;
-        for request in record.requests.iter_mut().filter(|it| is_open(it)) {
-            request.set_progress(pb::SavepointProgress::Failed);
-            "the job has ended".clone_into(&mut request.outcome);
-        }
-        subsume(&mut record, usize::from(is_kept));
+        let mut record = manifests::ended((*self.durable).clone(), is_kept);
         for kept in &mut record.retained {
             // The output of another one was given up.
             kept.committed |= kept.number <= committed_up_to;

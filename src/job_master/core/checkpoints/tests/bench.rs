@@ -31,6 +31,7 @@ pub(super) fn options() -> Options {
         timeout_ms: 60_000,
         tolerable_failures: None,
         retained: 1,
+        retention: pb::CheckpointRetention::DeleteOnCancellation,
         has_blob_store: false,
         listing_interval_ms: 1_000_000,
     }

@@ -262,6 +262,7 @@ impl World {
             timeout_ms: random.between(1_000, 4_000),
             tolerable_failures: random.one_in(3).then_some(2),
             retained: 1 + random.below(3),
+            retention: pb::CheckpointRetention::DeleteOnCancellation,
             has_blob_store: true,
             listing_interval_ms: 5_000,
         };
