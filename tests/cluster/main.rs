@@ -57,6 +57,7 @@ macro_rules! on_networks {
 mod application;
 mod browser_access;
 mod buckets;
+mod checkpoint_steps;
 mod checkpoints;
 mod client;
 mod copied_store;
