@@ -13,6 +13,7 @@ pub mod continuity;
 pub mod copies;
 pub mod demo;
 pub mod dump;
+pub mod faults;
 pub mod guard;
 pub mod history;
 mod hosts;
@@ -32,8 +33,10 @@ pub use cluster::{Cluster, Leader};
 pub use continuity::Attempts;
 pub use copies::Copy;
 pub use dump::StoreDump;
+pub use faults::Faults;
 pub use history::{History, Observer};
 pub use jobs::{JobView, Submission};
+
 pub use nemesis::{LeaderKiller, TaskManagerKiller};
 pub use network::{Host, Link, Network, on_a_network_of_its_own, small_file_system};
 pub use process::Process;

@@ -62,6 +62,7 @@ mod checkpoints;
 mod client;
 mod copied_store;
 mod drained;
+mod fault_run;
 mod forged_terms;
 mod hangup;
 mod invalid_environment;
