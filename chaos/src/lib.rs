@@ -36,7 +36,7 @@ pub use dump::StoreDump;
 pub use faults::Faults;
 pub use history::{History, Observer};
 pub use jobs::{JobView, Submission};
-
+pub use leftovers::files_called;
 pub use nemesis::{LeaderKiller, TaskManagerKiller};
 pub use network::{Host, Link, Network, on_a_network_of_its_own, small_file_system};
 pub use process::Process;

@@ -57,7 +57,9 @@ macro_rules! on_networks {
 mod application;
 mod browser_access;
 mod buckets;
+mod checkpoint_regions;
 mod checkpoint_steps;
+mod checkpoint_storage;
 mod checkpoints;
 mod client;
 mod copied_store;
