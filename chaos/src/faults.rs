@@ -80,8 +80,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// All kinds of faults that a cluster on such a store can have; half of them are kills. The same seed gives the same
-    /// faults.
+    /// All kinds of faults that a cluster on such a store can have; half of them are kills. The same seed gives the
+    /// same faults.
     pub fn new(seed: u64, store: StoreKind) -> Faults {
         let mut kinds = Vec::new();
         for act in [Act::Kill, Act::Kill, Act::Pause, Act::Cut] {

@@ -1,5 +1,5 @@
-//! Regions are independent: one that fails again and again, or has no slots, neither touches the attempts of the other nor
-//! delays its checkpoints.
+//! Regions are independent: one that fails again and again, or has no slots, neither touches the attempts of the other
+//! one nor delays its checkpoints.
 
 use std::collections::BTreeSet;
 

@@ -20,7 +20,7 @@ use crate::verified::{TwoRegions, Verified};
 /// Timeout until a step is reached, including restarts.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// It lasts until it is stopped with a savepoint. With so many keys its state is large enough for objects.
+/// It lasts until it is stopped with a savepoint. With a thousand keys its state is large enough for objects.
 const SLOWLY: TwoRegions = TwoRegions {
     count: 60_000,
     rate: 3_000,
@@ -91,7 +91,7 @@ const STEPS: [(&str, Role, Cause); 24] = [
 ];
 
 /// What runs usually: output that is half visible, objects of a deposed leader, an acknowledgement that only a dead
-/// leader has, state that nobody has read yet.
+/// leader has, state that is read and in no task yet.
 const SHORT: [(&str, Act); 4] = [
     ("checkpoint.some-committed", Kill),
     ("checkpoint.some-removed", Hold),

@@ -1,5 +1,5 @@
-//! The directory of checkpoints is not as it should be: a host can't write to it, it is full, an object in it is lost, two
-//! clusters share it, or a savepoint has no place. Each costs what depends on it, is named, and nothing else.
+//! The directory of checkpoints is not as it should be: a host can't write to it, it is full, an object in it is lost,
+//! two clusters share it, or a savepoint has no place. Each is named, and costs only what depends on it.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use tanist_chaos::{
 use crate::support::{BOUND, PROGRAM, cluster_on};
 use crate::verified::{TwoRegions, Verified};
 
-/// With so many keys its state is large enough for objects.
+/// With a thousand keys its state is large enough for objects.
 const JOB: TwoRegions = TwoRegions {
     count: 24_000,
     rate: 3_000,

@@ -1,6 +1,6 @@
 //! Jobs that verify themselves run one after another, while leaders, standbys, TaskManagers and the store are killed,
-//! paused and cut off, alone and in pairs. Each number of each job counts once (K7); after each fault the job goes on and
-//! completes a checkpoint; after each job nothing of it is left (K13); in the end no ended job has changed.
+//! paused and cut off, alone and in pairs. Each number of each job counts once (K7); after each fault the job goes on
+//! and completes a checkpoint; after each job nothing of it is left (K13); in the end no ended job has changed.
 //!
 //! Usually a few kills. `cargo xtask chaos` sets `TANIST_TEST_KILLS`; `TANIST_TEST_SEED` repeats the faults of a run.
 

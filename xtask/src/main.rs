@@ -33,8 +33,8 @@ enum Task {
         /// Runs only tests whose names contain one of these.
         filters: Vec<String>,
     },
-    /// Kills, pauses and cuts off leaders, standbys, TaskManagers and stores under jobs that verify themselves; about 15
-    /// kills a minute.
+    /// Kills, pauses and cuts off leaders, standbys, TaskManagers and stores under jobs that verify themselves; about
+    /// 20 kills a minute.
     Chaos {
         /// Number of kills on each store.
         #[arg(long, default_value_t = 1_000)]
