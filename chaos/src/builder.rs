@@ -53,6 +53,7 @@ pub struct ClusterBuilder {
     defaults: bool,
     failpoints: Vec<(usize, String)>,
     stores_elsewhere: Vec<(usize, String)>,
+    of_taskmanagers: Vec<(usize, String, String)>,
     on_hosts: bool,
     on_disks: bool,
     store_directory: Option<PathBuf>,
@@ -73,6 +74,7 @@ impl ClusterBuilder {
             defaults: false,
             failpoints: Vec::new(),
             stores_elsewhere: Vec::new(),
+            of_taskmanagers: Vec::new(),
             on_hosts: false,
             on_disks: false,
             store_directory: None,
@@ -134,6 +136,19 @@ impl ClusterBuilder {
     #[must_use]
     pub fn store_at(mut self, jobmanager: usize, endpoint: String) -> ClusterBuilder {
         self.stores_elsewhere.push((jobmanager, endpoint));
+        self
+    }
+
+    /// Sets an option of one TaskManager.
+    #[must_use]
+    pub fn set_of_taskmanager(
+        mut self,
+        taskmanager: usize,
+        key: &str,
+        value: &str,
+    ) -> ClusterBuilder {
+        let option = (taskmanager, key.to_owned(), value.to_owned());
+        self.of_taskmanagers.push(option);
         self
     }
 
@@ -283,10 +298,12 @@ impl ClusterBuilder {
         let mut taskmanagers = Vec::new();
         for index in 0..self.taskmanagers {
             let host = Host::TaskManager(index);
-            let own = vec![
+            let mut own = vec![
                 ("taskmanager.resource-id", host.to_string()),
                 ("taskmanager.numberOfTaskSlots", self.slots.to_string()),
             ];
+            let options = self.of_taskmanagers.iter().filter(|(of, ..)| *of == index);
+            own.extend(options.map(|(_, key, value)| (key.as_str(), value.clone())));
             taskmanagers.push(process(host, "taskmanager", own)?);
         }
         let cli = Cli::new(&self.program, &directory).with_environment(&self.environment);

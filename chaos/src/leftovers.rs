@@ -53,9 +53,7 @@ impl Cluster {
 
     /// The objects in the blob store with this text in their names. The embedded store keeps them next to its data.
     pub fn objects(&self, called: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
-        let files = files_below(&self.store_directory)?;
-        let is_called = |path: &PathBuf| path.to_string_lossy().contains(called);
-        Ok(files.into_iter().filter(is_called).collect())
+        files_called(&self.store_directory, called)
     }
 
     /// Waits until all processes that jobs of this cluster started have ended. They are recognized by the
@@ -96,6 +94,13 @@ impl Cluster {
         ensure!(left.is_empty(), "files are left: {left:?}");
         Ok(())
     }
+}
+
+/// The files below a directory with this text in their paths.
+pub fn files_called(directory: &Path, called: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let files = files_below(directory)?;
+    let is_called = |path: &PathBuf| path.to_string_lossy().contains(called);
+    Ok(files.into_iter().filter(is_called).collect())
 }
 
 /// The names of all blobs that records refer to.

@@ -249,6 +249,13 @@ impl Process {
         self.logs(&format!("failpoint {name} reached"), bound).await
     }
 
+    /// Number of times that the failpoint `name` was reached since the first start of the process.
+    pub fn times_reached(&self, name: &str) -> usize {
+        self.log()
+            .matches(&format!("failpoint {name} reached"))
+            .count()
+    }
+
     /// Waits until its log contains `text`.
     pub async fn logs(&self, text: &str, bound: Duration) -> anyhow::Result<()> {
         wait_for(

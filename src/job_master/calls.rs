@@ -497,7 +497,12 @@ async fn persist(
                     Milestone::CancelDecided => failpoint("job.cancel-persisted").await,
                     Milestone::StoppedWithSavepoint => failpoint("savepoint.stop-persisted").await,
                     Milestone::StopDecided => failpoint("job.stop-persisted").await,
-                    Milestone::GenerationPlaced => failpoint("job.generation-persisted").await,
+                    Milestone::GenerationPlaced => {
+                        failpoint("job.generation-persisted").await;
+                        if state.regions.iter().any(|it| it.restored_from > 0) {
+                            failpoint("restore.placed").await;
+                        }
+                    }
                     Milestone::CoordinatorDecided => {
                         failpoint("job.coordinator-persisted").await;
                     }

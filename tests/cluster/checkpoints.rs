@@ -176,7 +176,9 @@ async fn a_sink_that_ended_before_its_region_was_restored_keeps_its_output(
     let job = Verified {
         job,
         outputs: vec![[short, all]],
+        windows: Vec::new(),
         count: 20_500,
+        keys: 50,
     };
     let number = job.until_completed_above(&mut cluster, 0).await?;
     job.until_completed_above(&mut cluster, number + 1).await?;

@@ -57,10 +57,14 @@ macro_rules! on_networks {
 mod application;
 mod browser_access;
 mod buckets;
+mod checkpoint_regions;
+mod checkpoint_steps;
+mod checkpoint_storage;
 mod checkpoints;
 mod client;
 mod copied_store;
 mod drained;
+mod fault_run;
 mod forged_terms;
 mod hangup;
 mod invalid_environment;

@@ -23,7 +23,10 @@ on_stores! {
 }
 
 /// Stops the job with a savepoint; returns its path.
-async fn stop_with_savepoint(cluster: &mut Cluster, job: &Verified) -> anyhow::Result<String> {
+pub(crate) async fn stop_with_savepoint(
+    cluster: &mut Cluster,
+    job: &Verified,
+) -> anyhow::Result<String> {
     let leader = cluster.leader().await?;
     let directory = cluster.directory().join("savepoints");
     let savepoint = format!("--savepoint={}", directory.display());

@@ -57,6 +57,11 @@ pub fn usually_on(kind: StoreKind) -> Vec<StoreKind> {
     }
 }
 
+/// Whether `cargo xtask chaos` runs these tests.
+pub fn is_chaos() -> bool {
+    std::env::var_os("TANIST_TEST_KILLS").is_some()
+}
+
 /// Fails if failpoints are not compiled in: the test could not kill at the right place.
 pub fn need_failpoints() -> anyhow::Result<()> {
     ensure!(

@@ -1,7 +1,7 @@
 //! A job with checkpoints whose output says by itself whether each of its numbers counts once.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -13,16 +13,44 @@ use crate::support::{BOUND, job_file};
 
 /// Numbers altogether: at least ten seconds of work.
 pub(crate) const COUNT: u64 = 20_000;
+/// Numbers in a window of the job that has windows.
+const WINDOW: i64 = 1_000;
 const KEYS: usize = 50;
 /// The job file of a job that commits with checkpoints.
 const COMMITTING: &str = "committing.yaml";
+
+/// What distinguishes jobs of two independent regions, one of which also counts by window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TwoRegions {
+    pub(crate) count: u64,
+    /// Numbers a second.
+    pub(crate) rate: u64,
+    /// With a thousand of them its state is large enough for objects.
+    pub(crate) keys: usize,
+    /// Time between two checkpoints, as a job file says it.
+    pub(crate) interval: &'static str,
+}
+
+impl Default for TwoRegions {
+    fn default() -> TwoRegions {
+        TwoRegions {
+            count: COUNT,
+            rate: 2_000,
+            keys: KEYS,
+            interval: "100ms",
+        }
+    }
+}
 
 /// A job whose output says by itself whether each number counts once.
 pub(crate) struct Verified {
     pub(crate) job: JobId,
     /// The directories of the counts and of the numbers; those of the jobs that it continues come first.
     pub(crate) outputs: Vec<[PathBuf; 2]>,
+    /// The directories of the counts of windows, of jobs that have any.
+    pub(crate) windows: Vec<PathBuf>,
     pub(crate) count: u64,
+    pub(crate) keys: usize,
 }
 
 impl Verified {
@@ -71,8 +99,66 @@ impl Verified {
         Ok(Verified {
             job,
             outputs,
+            windows: Vec::new(),
             count,
+            keys: KEYS,
         })
+    }
+
+    /// A job of two independent regions, whose output becomes visible with its checkpoints. Returns once the submission
+    /// is acknowledged.
+    pub(crate) async fn submit(cluster: &mut Cluster, job: TwoRegions) -> anyhow::Result<Verified> {
+        let none = Verified {
+            job: JobId::from_bits(0),
+            outputs: Vec::new(),
+            windows: Vec::new(),
+            count: job.count,
+            keys: job.keys,
+        };
+        none.submit_next(cluster, job, &[]).await
+    }
+
+    /// The same job, which continues where this one was stopped with a savepoint.
+    pub(crate) async fn submit_next_from(
+        self,
+        cluster: &mut Cluster,
+        job: TwoRegions,
+        savepoint: &str,
+    ) -> anyhow::Result<Verified> {
+        let from = ["--from-savepoint", savepoint];
+        self.submit_next(cluster, job, &from).await
+    }
+
+    async fn submit_next(
+        mut self,
+        cluster: &mut Cluster,
+        job: TwoRegions,
+        arguments: &[&str],
+    ) -> anyhow::Result<Verified> {
+        let submission = Submission::new(job_file("verified.yaml"));
+        let directory = cluster.directory().join(submission.job.to_string());
+        let output = ["counts", "numbers"].map(|name| directory.join(name));
+        let windows = directory.join("windows");
+        let submission = submission
+            .path("counts", &output[0])
+            .path("numbers", &output[1])
+            .path("windows", &windows)
+            .parameter("count", job.count)
+            .parameter("rate", job.rate)
+            .parameter("keys", job.keys)
+            .parameter("interval", job.interval)
+            .arguments(arguments);
+        self.job = cluster.submit(&submission).await?;
+        self.outputs.push(output);
+        self.windows.push(windows);
+        Ok(self)
+    }
+
+    /// All its output directories.
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        let windows = self.windows.iter().cloned();
+        let outputs = self.outputs.iter().flatten().cloned();
+        outputs.chain(windows).collect()
     }
 
     /// Waits until some of its numbers are visible.
@@ -132,28 +218,33 @@ impl Verified {
         .await
     }
 
-    /// Waits for the end, and checks that each number counts once in both outputs.
+    /// Waits for the end, and checks that each number counts once in all outputs, and that nothing is left.
     pub(crate) async fn check_result(self, cluster: &mut Cluster) -> anyhow::Result<()> {
         cluster.wait_for_state(self.job, "FINISHED").await?;
+        self.check_output()?;
+        cluster.check_nothing_left(&self.directories()).await
+    }
+
+    /// Checks that each number counts once in all outputs of the finished job.
+    pub(crate) fn check_output(&self) -> anyhow::Result<()> {
+        let (mut expected, mut in_windows) = (BTreeMap::new(), BTreeMap::new());
         let mut seen = vec![0_u32; usize::try_from(self.count)?];
-        let mut expected = BTreeMap::new();
         for [_, numbers] in &self.outputs {
             for line in lines(numbers)? {
                 let [seq, key, _value] = fields(&line)?;
                 seen[usize::try_from(seq)?] += 1;
                 *expected.entry(key).or_insert(0) += 1;
+                *in_windows.entry((key, seq / WINDOW)).or_insert(0) += 1;
             }
         }
-        let wrong: Vec<_> = seen
-            .iter()
-            .enumerate()
-            .filter(|(_, it)| **it != 1)
-            .collect();
+        let wrong = seen.iter().enumerate();
+        let wrong: Vec<_> = wrong.filter(|(_, times)| **times != 1).collect();
+        let lost = wrong.iter().filter(|(_, times)| **times == 0).count();
         let some = &wrong[..wrong.len().min(20)];
         ensure!(
             wrong.is_empty(),
-            "{} (number, times): {some:?}",
-            wrong.len()
+            "{lost} numbers are lost, {} are there several times; (number, times): {some:?}",
+            wrong.len() - lost
         );
         let mut counts = BTreeMap::new();
         for [of_job, _] in &self.outputs {
@@ -163,26 +254,132 @@ impl Verified {
                 ensure!(before.is_none(), "two counts of one key: {line}");
             }
         }
-        ensure!(counts.len() == KEYS, "{} keys", counts.len());
+        ensure!(counts.len() == self.keys, "{} keys", counts.len());
         ensure!(counts == expected, "{counts:?} are not {expected:?}");
-        cluster.check_nothing_left(&self.outputs.concat()).await
+        match self.windows.is_empty() {
+            true => Ok(()),
+            false => check_windows(&self.windows, &in_windows),
+        }
     }
 }
 
+/// Checks the counts by key and window.
+fn check_windows(
+    directories: &[PathBuf],
+    expected: &BTreeMap<(i64, i64), i64>,
+) -> anyhow::Result<()> {
+    let mut counts = BTreeMap::new();
+    let mut all = Vec::new();
+    for directory in directories {
+        all.extend(lines(directory)?);
+    }
+    for line in all {
+        let [key, start, end, count] = columns(&line)?;
+        let (start, end) = (milliseconds(start)?, milliseconds(end)?);
+        ensure!(end - start == WINDOW, "not a window: {line}");
+        let window = (key.parse()?, start / WINDOW);
+        let before = counts.insert(window, count.parse()?);
+        ensure!(before.is_none(), "two counts of one key and window: {line}");
+    }
+    let of = |window| (expected.get(window), counts.get(window));
+    let windows: BTreeSet<_> = expected.keys().chain(counts.keys()).collect();
+    let different: Vec<_> = windows
+        .into_iter()
+        .filter(|window| expected.get(window) != counts.get(window))
+        .map(|window| (window, of(window)))
+        .collect();
+    let some = &different[..different.len().min(20)];
+    ensure!(
+        different.is_empty(),
+        "{} counts of windows are wrong; (key and window, expected and found): {some:?}",
+        different.len()
+    );
+    Ok(())
+}
+
+/// Milliseconds since 1970 of a time as a sink writes it.
+fn milliseconds(time: &str) -> anyhow::Result<i64> {
+    Ok(chrono::DateTime::parse_from_rfc3339(time)?.timestamp_millis())
+}
+
 /// The columns of a record in a file.
-fn fields<const COUNT: usize>(line: &str) -> anyhow::Result<[i64; COUNT]> {
-    let columns = line.split(' ').map(str::parse);
-    let columns: Vec<i64> = columns.collect::<Result<_, _>>()?;
+fn columns<const COUNT: usize>(line: &str) -> anyhow::Result<[&str; COUNT]> {
+    let columns: Vec<&str> = line.split(' ').collect();
     let count = columns.len();
     let columns = columns.try_into();
     columns.map_err(|_| anyhow::anyhow!("{count} columns: {line}"))
 }
 
-pub(crate) fn lines(directory: &std::path::Path) -> anyhow::Result<Vec<String>> {
+/// The columns of a record of numbers.
+fn fields<const COUNT: usize>(line: &str) -> anyhow::Result<[i64; COUNT]> {
+    let mut numbers = [0; COUNT];
+    for (number, column) in numbers.iter_mut().zip(columns::<COUNT>(line)?) {
+        *number = column.parse()?;
+    }
+    Ok(numbers)
+}
+
+pub(crate) fn lines(directory: &Path) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
     for file in visible_files(directory)? {
         let content = std::fs::read_to_string(file)?;
         lines.extend(content.lines().map(str::to_owned));
     }
     Ok(lines)
+}
+
+/// A finished job of four numbers of two keys, as its sinks have written it.
+#[cfg(test)]
+fn written(directory: &Path, files: [&str; 3]) -> anyhow::Result<Verified> {
+    let outputs = ["counts", "numbers", "windows"].map(|name| directory.join(name));
+    for (output, content) in outputs.iter().zip(files) {
+        std::fs::create_dir_all(output)?;
+        std::fs::write(output.join("part-0"), content)?;
+    }
+    let [counts, numbers, windows] = outputs;
+    Ok(Verified {
+        job: JobId::from_bits(1),
+        outputs: vec![[counts, numbers]],
+        windows: vec![windows],
+        count: 4,
+        keys: 2,
+    })
+}
+
+#[test]
+fn what_is_lost_or_there_twice_is_found_in_each_output() -> anyhow::Result<()> {
+    const COUNTS: &str = "5 3\n6 1\n";
+    const NUMBERS: &str = "0 5 1\n1 6 1\n2 5 1\n3 5 1\n";
+    const WINDOW: &str = "1970-01-01T00:00:00Z 1970-01-01T00:00:01Z";
+    let windows = format!("5 {WINDOW} 3\n6 {WINDOW} 1\n");
+    let directory = tempfile::tempdir()?;
+    let check = |files| written(directory.path(), files)?.check_output();
+    check([COUNTS, NUMBERS, &windows])?;
+    let fewer = format!("5 {WINDOW} 2\n6 {WINDOW} 1\n");
+    let twice = format!("{windows}6 {WINDOW} 1\n");
+    let wrong = [
+        (
+            "1 numbers are lost",
+            [COUNTS, "0 5 1\n1 6 1\n2 5 1\n", &windows],
+        ),
+        (
+            "several times",
+            [COUNTS, &format!("{NUMBERS}0 5 1\n"), &windows],
+        ),
+        ("are not", ["5 2\n6 1\n", NUMBERS, &windows]),
+        (
+            "two counts of one key",
+            ["5 3\n6 1\n5 3\n", NUMBERS, &windows],
+        ),
+        ("counts of windows are wrong", [COUNTS, NUMBERS, &fewer]),
+        (
+            "two counts of one key and window",
+            [COUNTS, NUMBERS, &twice],
+        ),
+    ];
+    for (told, files) in wrong {
+        let error = check(files).err().context(told)?;
+        ensure!(error.to_string().contains(told), "{error}");
+    }
+    Ok(())
 }

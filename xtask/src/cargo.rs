@@ -32,6 +32,24 @@ pub fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
     run(&mut command)
 }
 
+/// Runs jobs that verify themselves among faults: all steps of a checkpoint, and a run with this number of kills. One
+/// store after the other, since each run has the machine for itself.
+pub fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow::Result<()> {
+    for store in stores {
+        for part in ["checkpoint_steps", "fault_run"] {
+            let filter = format!("{part}::{store}");
+            let mut command = cargo(&["test", "--features", TEST_FEATURES, "--test", "cluster"]);
+            command.args(["--", "--nocapture", "--test-threads", "1", &filter]);
+            command.env("TANIST_TEST_KILLS", kills.to_string());
+            if let Some(seed) = seed {
+                command.env("TANIST_TEST_SEED", seed.to_string());
+            }
+            run(&mut command)?;
+        }
+    }
+    Ok(())
+}
+
 /// Runs every check, even after one has failed, and fails with the names of the failed ones.
 pub fn lint() -> anyhow::Result<()> {
     let mut documentation = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);

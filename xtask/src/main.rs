@@ -33,6 +33,19 @@ enum Task {
         /// Runs only tests whose names contain one of these.
         filters: Vec<String>,
     },
+    /// Kills, pauses and cuts off leaders, standbys, TaskManagers and stores under jobs that verify themselves; about
+    /// 20 kills a minute.
+    Chaos {
+        /// Number of kills on each store.
+        #[arg(long, default_value_t = 1_000)]
+        kills: u64,
+        /// Repeats the faults of a run, which says its seed.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// The stores, one after the other.
+        #[arg(long, num_args = 1.., default_values_t = ["embedded", "etcd", "zookeeper"].map(str::to_owned))]
+        store: Vec<String>,
+    },
     /// Checks format, lints, documentation, prose, links and, if cargo-deny is installed, dependencies.
     Lint {
         /// Checks only prose and links, which needs no compiler.
@@ -73,6 +86,11 @@ fn main() -> anyhow::Result<()> {
             setup::protoc()?;
             setup::servers()?;
             cargo::test(all, &filters)
+        }
+        Task::Chaos { kills, seed, store } => {
+            setup::protoc()?;
+            setup::servers()?;
+            cargo::chaos(kills, seed, &store)
         }
         Task::Lint { documents: true } => cargo::lint_documents(),
         Task::Lint { documents: false } => {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use prost::Message as _;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use tanist_ha::failpoint::failpoint_on_a_thread;
 use tanist_proto::v1::{CheckpointCommittable, Committable};
 
 use super::marks::{Mark, is_marked};
@@ -92,6 +93,7 @@ fn commit_marked(
         marked.map_err(|error| SinkError::io("write to", &directory, error))?;
     }
     let mut parents = Vec::new();
+    let mut left = committables.len();
     for committable in committables {
         let pending = Path::new(&committable.pending_path);
         let visible = Path::new(&committable.final_path);
@@ -101,6 +103,10 @@ fn commit_marked(
         publish(pending, visible)?;
         parents.extend(visible.parent().map(Path::to_owned));
         parents.extend(pending.parent().map(Path::to_owned));
+        left -= 1;
+        if left > 0 && mark != &Mark::of_end() {
+            failpoint_on_a_thread("checkpoint.some-committed");
+        }
     }
     parents.sort();
     parents.dedup();

@@ -17,6 +17,7 @@ use tanist_ha::blob::{
 };
 use tanist_ha::election::ClusterIncarnation;
 use tanist_ha::error::{Error, Result};
+use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::JobId;
@@ -142,6 +143,7 @@ impl Actor {
         let storages = self.storages.clone();
         let reading = self.calls.spawn(async move {
             let restored = read(&storages, task.job, start).await;
+            failpoint("restore.fetched").await;
             Called::Restored(task, Box::new(restored))
         });
         let restoring = Restoring {
@@ -231,6 +233,7 @@ async fn write(
     })?;
     let put = storage.put_parts(&object, parts).await;
     put.map_err(|error| in_directory(&storage, error))?;
+    failpoint("checkpoint.object-written").await;
     Ok(written)
 }
 

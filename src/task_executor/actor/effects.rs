@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rand::Rng as _;
 use tanist_gateway::{GatewayError, GatewayResult, NoAnswer};
+use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -110,7 +111,14 @@ impl Actor {
             Effect::ReportCheckpoints { to, call, request } => {
                 let JobMasterAddress { job, address, run } = to;
                 let gateway = self.services.connector.job_master(&address, job);
-                let reporting = async move { gateway.report_checkpoints(request).await };
+                let acknowledges = request.reports.iter().any(|it| it.snapshot.is_some());
+                let reporting = async move {
+                    let answer = gateway.report_checkpoints(request).await;
+                    if acknowledges {
+                        failpoint("checkpoint.acknowledged").await;
+                    }
+                    answer
+                };
                 self.call(address, reporting, move |answer| {
                     Event::CheckpointsReported {
                         job,

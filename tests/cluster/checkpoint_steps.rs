@@ -1,0 +1,349 @@
+//! Processes die, or are held beside a second leader, at each step of a checkpoint, a restore and a savepoint. Each
+//! number of the job counts once nevertheless.
+//!
+//! One cluster runs one job a step. The armed JobManager leads when the job is submitted; the other one is never armed,
+//! and leads after it. What was held goes on when its successor has completed a checkpoint, or ended the job.
+//!
+//! Usually the steps that are most likely to break; all of them with `TANIST_TEST_ALL=1` and in `cargo xtask chaos`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tanist_chaos::{CliOutput, Cluster, Process, StoreKind, test_all, wait_for};
+use tokio::task::JoinHandle;
+
+use crate::savepoints::stop_with_savepoint;
+use crate::support::{cluster_with_blobs, is_chaos, need_failpoints, transfer_to, until_standby};
+use crate::verified::{TwoRegions, Verified};
+
+/// Timeout until a step is reached, including restarts.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// It lasts until it is stopped with a savepoint. With a thousand keys its state is large enough for objects.
+const SLOWLY: TwoRegions = TwoRegions {
+    count: 60_000,
+    rate: 3_000,
+    keys: 1_000,
+    interval: "100ms",
+};
+/// The rest of its numbers comes at once.
+const QUICKLY: TwoRegions = TwoRegions {
+    rate: 1_000_000,
+    ..SLOWLY
+};
+
+/// Whose step it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    JobManager,
+    TaskManager,
+}
+
+/// What has to happen so that the step is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// Nothing: each checkpoint reaches it.
+    Checkpoint,
+    /// A TaskManager does not answer.
+    Abort,
+    /// A TaskManager dies.
+    Restore,
+    /// The job is stopped with a savepoint.
+    Stop,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    Kill,
+    Hold,
+}
+
+use Act::{Hold, Kill};
+use Cause::{Abort, Checkpoint, Restore, Stop};
+use Role::{JobManager, TaskManager};
+
+const STEPS: [(&str, Role, Cause); 24] = [
+    ("checkpoint.reserved", JobManager, Checkpoint),
+    ("checkpoint.triggered-some", JobManager, Checkpoint),
+    ("checkpoint.triggered", JobManager, Checkpoint),
+    ("checkpoint.injected", TaskManager, Checkpoint),
+    ("checkpoint.blocked", TaskManager, Checkpoint),
+    ("checkpoint.frozen", TaskManager, Checkpoint),
+    ("checkpoint.object-written", TaskManager, Checkpoint),
+    ("checkpoint.acknowledged", TaskManager, Checkpoint),
+    ("checkpoint.all-acknowledged", JobManager, Checkpoint),
+    ("checkpoint.manifest-written", JobManager, Checkpoint),
+    ("checkpoint.completed", JobManager, Checkpoint),
+    ("checkpoint.some-committed", JobManager, Checkpoint),
+    ("checkpoint.committed", JobManager, Checkpoint),
+    ("checkpoint.commit-recorded", JobManager, Checkpoint),
+    ("checkpoint.some-removed", JobManager, Checkpoint),
+    ("checkpoint.aborted", JobManager, Abort),
+    ("restore.placed", JobManager, Restore),
+    ("restore.fetched", TaskManager, Restore),
+    ("restore.opened", TaskManager, Restore),
+    ("savepoint.requested", JobManager, Stop),
+    ("savepoint.some-copied", JobManager, Stop),
+    ("savepoint.copied", JobManager, Stop),
+    ("savepoint.told", JobManager, Stop),
+    ("stop.paused", TaskManager, Stop),
+];
+
+/// What runs usually: output that is half visible, objects of a deposed leader, an acknowledgement that only a dead
+/// leader has, state that is read and in no task yet.
+const SHORT: [(&str, Act); 4] = [
+    ("checkpoint.some-committed", Kill),
+    ("checkpoint.some-removed", Hold),
+    ("checkpoint.acknowledged", Hold),
+    ("restore.fetched", Kill),
+];
+
+on_stores! {
+    each {
+        whoever_dies_or_is_held_at_a_step_of_a_checkpoint_no_number_is_lost_or_counted_twice,
+    }
+}
+
+async fn whoever_dies_or_is_held_at_a_step_of_a_checkpoint_no_number_is_lost_or_counted_twice(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let directory = tempfile::tempdir()?;
+    // The tasks of each region are on two TaskManagers.
+    let builder = cluster_with_blobs(kind, &directory).await?;
+    let mut cluster = builder.taskmanagers(4).slots(1).start().await?;
+    let mut outputs = Vec::new();
+    for (name, role, cause) in STEPS {
+        for act in [Kill, Hold] {
+            if !(test_all() || is_chaos() || SHORT.contains(&(name, act))) {
+                continue;
+            }
+            let step = Step {
+                name,
+                role,
+                cause,
+                act,
+                file: directory.path().join(format!("held-at-{name}")),
+                before: 0,
+            };
+            let began = tokio::time::Instant::now();
+            let what = || format!("{act:?} the {role:?} at {name}");
+            let step = step.counted(&mut cluster);
+            let job = step.survives(&mut cluster).await.with_context(what)?;
+            println!("{}: {:?}", what(), began.elapsed());
+            outputs.extend(job.directories());
+        }
+    }
+    cluster.wait_until_slots_are_free().await?;
+    cluster.check_nothing_left(&outputs).await
+}
+
+/// A process that dies or is held at one step.
+#[derive(Debug)]
+struct Step {
+    name: &'static str,
+    role: Role,
+    cause: Cause,
+    act: Act,
+    /// While it exists, the process is held.
+    file: PathBuf,
+    /// Number of times that the process was at this step before.
+    before: usize,
+}
+
+/// The JobManager and the TaskManager that are armed.
+const ARMED: usize = 1;
+/// The JobManager and the TaskManager that are not.
+const OTHER: usize = 0;
+
+impl Step {
+    fn counted(mut self, cluster: &mut Cluster) -> Step {
+        self.before = self.process(cluster).times_reached(self.name);
+        self
+    }
+
+    fn process<'a>(&self, cluster: &'a mut Cluster) -> &'a mut Process {
+        match self.role {
+            JobManager => cluster.jobmanager(ARMED),
+            TaskManager => cluster.taskmanager(ARMED),
+        }
+    }
+
+    /// Runs a job to its end with this step.
+    async fn survives(&self, cluster: &mut Cluster) -> anyhow::Result<Verified> {
+        let armed = match self.act {
+            Kill => format!("{}=kill", self.name),
+            Hold => {
+                std::fs::write(&self.file, "")?;
+                format!("{}=hold-while:{}", self.name, self.file.display())
+            }
+        };
+        if (self.role, self.cause) != (TaskManager, Restore) {
+            self.start_armed(cluster, &armed).await?;
+        }
+        let mut job = Verified::submit(cluster, SLOWLY).await?;
+        let stopping = self.bring_about(cluster, &job, &armed).await?;
+        self.reached(cluster).await?;
+        match (self.act, self.role) {
+            (Kill, JobManager) => {
+                cluster.jobmanager(ARMED).ended(BOUND).await?;
+                cluster.leader().await?;
+                cluster.jobmanager(ARMED).start()?;
+            }
+            (Kill, TaskManager) => {
+                cluster.taskmanager(ARMED).ended(BOUND).await?;
+                cluster.taskmanager(ARMED).start()?;
+            }
+            (Hold, JobManager) => {
+                let former = cluster.leader().await?;
+                ensure!(former.index == ARMED, "{former:?} leads");
+                cluster.jobmanager(ARMED).stop()?;
+                cluster.successor_of(&former).await?;
+                self.until_it_goes_on(cluster, &job).await?;
+                std::fs::remove_file(&self.file)?;
+                let held = cluster.jobmanager(ARMED);
+                // Its successor may have ended it, if it was in the middle of a commit of the embedded store.
+                if held.runs() {
+                    held.cont()?;
+                }
+            }
+            (Hold, TaskManager) => {
+                let former = cluster.kill_leader().await?;
+                cluster.successor_of(&former).await?;
+                std::fs::remove_file(&self.file)?;
+                cluster.jobmanager(former.index).start()?;
+            }
+        }
+        let path = match stopping {
+            Some(stopping) => Some(path_in(&stopping.await??)?),
+            None => {
+                self.until_it_goes_on(cluster, &job).await?;
+                match cluster.job(job.job).await?.is_over() {
+                    true => None,
+                    false => Some(stop_with_savepoint(cluster, &job).await?),
+                }
+            }
+        };
+        cluster.wait_for_state(job.job, "FINISHED").await?;
+        if let Some(path) = path {
+            job = job.submit_next_from(cluster, QUICKLY, &path).await?;
+            cluster.wait_for_state(job.job, "FINISHED").await?;
+        }
+        job.check_output()?;
+        Ok(job)
+    }
+
+    /// Starts the process whose step it is, so that it dies or is held there.
+    async fn start_armed(&self, cluster: &mut Cluster, armed: &str) -> anyhow::Result<()> {
+        let leader = cluster.leader().await?;
+        if self.role == TaskManager {
+            let taskmanager = cluster.taskmanager(ARMED);
+            taskmanager.arm(armed);
+            taskmanager.start()?;
+            return cluster.wait_until_complete().await;
+        }
+        let leader = match leader.index {
+            OTHER => leader,
+            _ => {
+                until_standby(cluster, OTHER, &leader).await?;
+                transfer_to(cluster, &leader, OTHER).await?
+            }
+        };
+        let jobmanager = cluster.jobmanager(ARMED);
+        jobmanager.arm(armed);
+        jobmanager.start()?;
+        until_standby(cluster, ARMED, &leader).await?;
+        transfer_to(cluster, &leader, ARMED).await?;
+        Ok(())
+    }
+
+    /// Makes happen what leads to the step. Returns the client that stops the job.
+    async fn bring_about(
+        &self,
+        cluster: &mut Cluster,
+        job: &Verified,
+        armed: &str,
+    ) -> anyhow::Result<Option<JoinHandle<anyhow::Result<CliOutput>>>> {
+        if self.cause == Checkpoint {
+            return Ok(None);
+        }
+        // Its state is large enough for objects by then.
+        job.until_completed_above(cluster, 8).await?;
+        match self.cause {
+            Checkpoint => Ok(None),
+            Abort => {
+                let paused = cluster.taskmanager(OTHER);
+                paused.stop()?;
+                let reached = self.reached(cluster).await;
+                cluster.taskmanager(OTHER).cont()?;
+                reached.map(|()| None)
+            }
+            Restore => {
+                let killed = match self.role {
+                    JobManager => cluster.taskmanager(OTHER),
+                    // What restores tasks is the next process.
+                    TaskManager => cluster.taskmanager(ARMED),
+                };
+                killed.kill();
+                if self.role == TaskManager {
+                    killed.arm(armed);
+                }
+                killed.start()?;
+                Ok(None)
+            }
+            Stop => {
+                let directory = cluster.directory().join("savepoints");
+                let savepoint = format!("--savepoint={}", directory.display());
+                let address = cluster.rest_address(OTHER).to_owned();
+                let (cli, id) = (cluster.cli().clone(), job.job.to_string());
+                Ok(Some(tokio::spawn(async move {
+                    let arguments = ["stop", &savepoint, &id, "--address", &address];
+                    cli.run(&arguments).await
+                })))
+            }
+        }
+    }
+
+    /// Waits until the process is at the step.
+    async fn reached(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        let process = self.process(cluster);
+        wait_for(&format!("{} to be reached", self.name), BOUND, async || {
+            let times = process.times_reached(self.name);
+            ensure!(
+                times > self.before,
+                "the end of its log:\n{}",
+                process.log_tail()
+            );
+            anyhow::Ok(())
+        })
+        .await
+    }
+
+    /// Waits until another leader has completed a checkpoint of the job, or has ended it.
+    async fn until_it_goes_on(&self, cluster: &mut Cluster, job: &Verified) -> anyhow::Result<()> {
+        let at_first = newest(cluster, job).await.unwrap_or_default();
+        wait_for("the job to go on", BOUND, async || {
+            if cluster.job(job.job).await?.is_over() {
+                return Ok(());
+            }
+            let newest = newest(cluster, job).await?;
+            ensure!(newest > at_first, "{newest}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+}
+
+/// The path of the savepoint that a client has waited for.
+fn path_in(said: &CliOutput) -> anyhow::Result<String> {
+    let said = said.clone().success()?;
+    let path = said.lines().last().unwrap_or_default().trim();
+    Ok(path.to_owned())
+}
+
+async fn newest(cluster: &mut Cluster, job: &Verified) -> anyhow::Result<u64> {
+    let checkpoints = job.checkpoints(cluster).await?;
+    let newest = checkpoints["latest"]["completed"]["id"].as_u64();
+    newest.with_context(|| checkpoints.to_string())
+}

@@ -1,0 +1,243 @@
+//! The directory of checkpoints is not as it should be: a host can't write to it, it is full, an object in it is lost,
+//! two clusters share it, or a savepoint has no place. Each is named, and costs only what depends on it.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use tanist_chaos::{
+    Cluster, ClusterBuilder, Store, StoreKind, files_called, small_file_system, wait_for,
+};
+
+use crate::support::{BOUND, PROGRAM, cluster_on};
+use crate::verified::{TwoRegions, Verified};
+
+/// With a thousand keys its state is large enough for objects.
+const JOB: TwoRegions = TwoRegions {
+    count: 24_000,
+    rate: 3_000,
+    keys: 1_000,
+    interval: "100ms",
+};
+/// The size of a disk that is filled.
+const DISK: u64 = 16 * 1024 * 1024;
+
+on_stores! {
+    usually on anywhere(Embedded) {
+        a_taskmanager_that_cannot_write_objects_is_named_until_it_can,
+        a_job_whose_object_is_lost_is_quarantined_alone,
+        two_clusters_in_one_directory_keep_each_their_own,
+        a_job_runs_on_whose_savepoint_has_no_place,
+    }
+}
+on_networks! {
+    etcd(Etcd) {
+        a_full_disk_delays_checkpoints_until_there_is_room,
+    }
+}
+
+async fn a_taskmanager_that_cannot_write_objects_is_named_until_it_can(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let [shared, own, file] = ["shared", "own", "file"].map(|name| directory.path().join(name));
+    std::fs::create_dir(&shared)?;
+    std::fs::write(&file, "")?;
+    // Where the one TaskManager expects the directory is a file.
+    symlink(&file, &own)?;
+    let builder = with_storage(cluster_on(kind).await?, &shared);
+    let builder = builder.set_of_taskmanager(1, "high-availability.storageDir", &text(&own));
+    let mut cluster = builder.start().await?;
+    let job = Verified::submit(&mut cluster, JOB).await?;
+    until_info_says(
+        &mut cluster,
+        &job,
+        &["can't be written by tm-1", &text(&own)],
+    )
+    .await?;
+    // Only one of the two regions has tasks there.
+    let number = job.until_completed_above(&mut cluster, 0).await?;
+    std::fs::remove_file(&own)?;
+    symlink(&shared, &own)?;
+    let number = job.until_completed_above(&mut cluster, number + 2).await?;
+    cluster.taskmanager(1).kill();
+    cluster.taskmanager(1).start()?;
+    job.until_restored_after(&mut cluster, 0).await?;
+    job.until_completed_above(&mut cluster, number).await?;
+    job.check_result(&mut cluster).await
+}
+
+async fn a_full_disk_delays_checkpoints_until_there_is_room(kind: StoreKind) -> anyhow::Result<()> {
+    let disk = small_file_system("disk", DISK)?;
+    let store = Store::own(kind).await?;
+    let builder = ClusterBuilder::new(PROGRAM, store).on_hosts_of_their_own();
+    let mut cluster = with_storage(builder, &disk).start().await?;
+    let job = Verified::submit(&mut cluster, JOB).await?;
+    job.until_completed_above(&mut cluster, 1).await?;
+    let fill = disk.join("fill");
+    fill_up(&fill)?;
+    until_info_says(&mut cluster, &job, &["can't be written", "No space left"]).await?;
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    until_info_says(&mut cluster, &job, &["can't be written", "No space left"]).await?;
+    std::fs::remove_file(&fill)?;
+    let number = job.until_completed_above(&mut cluster, 0).await?;
+    job.until_completed_above(&mut cluster, number + 1).await?;
+    job.check_result(&mut cluster).await
+}
+
+async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let builder = with_storage(cluster_on(kind).await?, directory.path());
+    let mut cluster = builder.taskmanagers(2).slots(4).start().await?;
+    let job = Verified::submit(&mut cluster, JOB).await?;
+    let other = Verified::submit(&mut cluster, JOB).await?;
+    for job in [&job, &other] {
+        cluster.wait_until_running(job.job).await?;
+        job.until_completed_above(&mut cluster, 8).await?;
+    }
+    // Every TaskManager dies first, so that no checkpoint puts an object in place of the lost ones.
+    for taskmanager in 0..2 {
+        cluster.taskmanager(taskmanager).kill();
+    }
+    let lost = objects_of(directory.path(), &job)?;
+    ensure!(!lost.is_empty(), "it has no object");
+    for object in &lost {
+        std::fs::remove_file(object)?;
+    }
+    for taskmanager in 0..2 {
+        cluster.taskmanager(taskmanager).start()?;
+    }
+    cluster.wait_for_state(job.job, "SUSPENDED").await?;
+    let address = cluster.leader().await?.rest;
+    let list = ["--address", &address, "job", "quarantine", "list"];
+    let listed = cluster.cli().run(&list).await?.success()?;
+    for told in [&job.job.to_string(), "checkpoint", "object"] {
+        ensure!(listed.contains(told), "no {told} in {listed}");
+    }
+    ensure!(!listed.contains(&other.job.to_string()), "{listed}");
+    cluster.wait_for_state(other.job, "FINISHED").await?;
+    other.check_output()?;
+    let cancel = ["cancel", &job.job.to_string(), "--address", &address];
+    cluster.cli().run(&cancel).await?.success()?;
+    cluster.wait_for_state(job.job, "CANCELED").await?;
+    let outputs = [job.directories(), other.directories()].concat();
+    cluster.check_nothing_left(&outputs).await
+}
+
+async fn two_clusters_in_one_directory_keep_each_their_own(kind: StoreKind) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let mut one = with_storage(cluster_on(kind).await?, directory.path())
+        .start()
+        .await?;
+    let mut other = with_storage(cluster_on(kind).await?, directory.path())
+        .start()
+        .await?;
+    let of_one = Verified::submit(
+        &mut one,
+        TwoRegions {
+            count: 12_000,
+            ..JOB
+        },
+    )
+    .await?;
+    let of_other = Verified::submit(&mut other, JOB).await?;
+    of_other.until_completed_above(&mut other, 8).await?;
+    ensure!(
+        !objects_of(directory.path(), &of_other)?.is_empty(),
+        "it has no object"
+    );
+    // Its job ends, and everything of it is removed.
+    one.wait_for_state(of_one.job, "FINISHED").await?;
+    until_no_object(directory.path(), &of_one).await?;
+    of_one.check_result(&mut one).await?;
+    for taskmanager in 0..2 {
+        other.taskmanager(taskmanager).kill();
+        other.taskmanager(taskmanager).start()?;
+    }
+    of_other.until_restored_after(&mut other, 0).await?;
+    other.wait_for_state(of_other.job, "FINISHED").await?;
+    until_no_object(directory.path(), &of_other).await?;
+    of_other.check_result(&mut other).await
+}
+
+async fn a_job_runs_on_whose_savepoint_has_no_place(kind: StoreKind) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.start().await?;
+    let job = Verified::submit(&mut cluster, JOB).await?;
+    cluster.wait_until_running(job.job).await?;
+    let number = job.until_completed_above(&mut cluster, 1).await?;
+    let file = cluster.directory().join("file");
+    std::fs::write(&file, "")?;
+    let target = text(&file.join("savepoints"));
+    let (address, id) = (cluster.leader().await?.rest, job.job.to_string());
+    let savepoint = format!("--savepoint={target}");
+    let requests = [
+        vec!["savepoint", &id, &target, "--address", &address],
+        vec!["stop", &savepoint, &id, "--address", &address],
+    ];
+    for request in requests {
+        let said = cluster.cli().run(&request).await?;
+        ensure!(said.code != Some(0), "{said:#?}");
+        ensure!(said.stderr.contains(&target), "{said:#?}");
+    }
+    // Its sources go on.
+    let number = job.until_completed_above(&mut cluster, number).await?;
+    job.until_completed_above(&mut cluster, number + 2).await?;
+    job.check_result(&mut cluster).await
+}
+
+/// All processes keep their objects in this directory.
+fn with_storage(builder: ClusterBuilder, directory: &Path) -> ClusterBuilder {
+    builder
+        .set("high-availability.storageDir", &text(directory))
+        .set("high-availability.storage-shared", "true")
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Waits until `tanist info` has all these words about a job.
+async fn until_info_says(
+    cluster: &mut Cluster,
+    job: &Verified,
+    words: &[&str],
+) -> anyhow::Result<()> {
+    let what = format!("`info` to say {words:?}");
+    let id = job.job.to_string();
+    wait_for(&what, BOUND, async || {
+        let address = cluster.leader().await?.rest;
+        let info = ["info", &id, "--address", &address];
+        let said = cluster.cli().run(&info).await?.success()?;
+        ensure!(words.iter().all(|word| said.contains(word)), "{said}");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+fn objects_of(directory: &Path, job: &Verified) -> anyhow::Result<BTreeSet<PathBuf>> {
+    files_called(directory, &format!("/{}/", job.job))
+}
+
+async fn until_no_object(directory: &Path, job: &Verified) -> anyhow::Result<()> {
+    wait_for("all objects of the job to be gone", BOUND, async || {
+        let left = objects_of(directory, job)?;
+        ensure!(left.is_empty(), "{left:?}");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// Writes a file until there is no room.
+fn fill_up(path: &Path) -> anyhow::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    let block = [1; 4096];
+    loop {
+        match std::io::Write::write_all(&mut file, &block) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => return Ok(()),
+            Err(error) => return Err(error).context("cannot fill the disk"),
+        }
+    }
+}
