@@ -38,7 +38,9 @@ pub use operator::{
     OperatorFactory, Output, Peers, PrepareCommit, ReleasedFiles, SinkOutput, Source, SourceState,
     Stopped,
 };
-pub use state::{KeyGroups, Restored, Snapshot, StateError, StateProblem};
+pub use state::{
+    KeyGroups, Restored, Snapshot, StateError, StateKey, StateProblem, StateTable, TakenEntries,
+};
 pub use task::{
     CheckpointProgress, CheckpointStatus, RunningTask, TaskRuntime, TaskSpec, TaskStatus,
 };

@@ -1,10 +1,8 @@
 //! Counts and sums by key.
 //!
-//! The state is a table from encoded key to result. With [`Emit::Final`] results are emitted in pieces at the
+//! The state is a table from encoded key to result ([`StateTable`]). With [`Emit::Final`] results are emitted in pieces at the
 //! end of the input; with [`Emit::Updates`] each record emits its key's new result.
 
-use std::collections::HashMap;
-use std::collections::hash_map::IntoIter;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -13,14 +11,14 @@ use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
 use arrow_schema::{DataType, SchemaRef};
 use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS, describe, show_record, type_name};
 use tanist_dataflow::{
-    Built, EndOfInput, KeyColumns, KeyGroups, Operator, OperatorError, Output, Restored, Snapshot,
+    Built, EndOfInput, KeyColumns, Operator, OperatorError, Output, Restored, Snapshot, StateKey,
+    StateTable, TakenEntries,
 };
 use tanist_model::Emit;
 use tanist_model::operators::{Count, Sum};
 
 use super::accumulator::Cell;
 use super::factory::{Runtime, Setup, operator};
-use super::hasher::KeyHashing;
 use super::result_state::{RESULTS, read_cell, write_cell};
 use super::schema::column_of;
 
@@ -56,7 +54,7 @@ impl Runtime for Sum {
 }
 
 /// A number type of results.
-trait Number: Copy + Default + Send {
+trait Number: Copy + Default + Send + Sync + 'static {
     /// What a count adds per record.
     const ONE: Self;
     /// Returns `None` on overflow.
@@ -112,7 +110,8 @@ impl Number for f64 {
     }
 }
 
-type Table<N> = HashMap<Box<[u8]>, N, KeyHashing>;
+/// All results: they are dropped together.
+const NAMESPACE: i64 = 0;
 
 struct Aggregate<N> {
     keys: KeyColumns,
@@ -120,10 +119,9 @@ struct Aggregate<N> {
     column: Option<usize>,
     emit: Emit,
     output: SchemaRef,
-    key_groups: KeyGroups,
-    table: Table<N>,
+    table: StateTable<N>,
     /// Results that are not emitted yet after the end of the input.
-    results: Option<IntoIter<Box<[u8]>, N>>,
+    results: Option<TakenEntries<N>>,
 }
 
 impl<N: Number> Aggregate<N> {
@@ -133,25 +131,29 @@ impl<N: Number> Aggregate<N> {
         column: Option<usize>,
         emit: Option<Emit>,
     ) -> Result<Aggregate<N>, OperatorError> {
+        let output = setup.output();
+        // What its state is of: the function, the key columns and the result.
+        let function = match column {
+            Some(_) => "sum",
+            None => "count",
+        };
+        let signature = format!("{function} as {}", describe(&output));
         Ok(Aggregate {
             keys: KeyColumns::resolve(setup.input()?, keys)?,
             column,
             // A job graph states it.
             emit: emit.unwrap_or(Emit::Final),
-            output: setup.output(),
-            key_groups: setup.key_groups(),
-            table: Table::default(),
+            output,
+            table: StateTable::new(
+                RESULTS,
+                signature,
+                setup.key_groups(),
+                |result: &N, bytes| {
+                    write_cell(&result.to_cell(), bytes);
+                },
+            ),
             results: None,
         })
-    }
-
-    /// What its state is of: the function, the key columns and the result.
-    fn signature(&self) -> String {
-        let function = match self.column {
-            Some(_) => "sum",
-            None => "count",
-        };
-        format!("{function} as {}", describe(&self.output))
     }
 
     /// Adds each record to its key's result and passes the new result to `each`.
@@ -161,10 +163,7 @@ impl<N: Number> Aggregate<N> {
         for row in 0..batch.num_rows() {
             let addend = addends.map_or(N::ONE, |addends| addends[row]);
             let key = keys.key(row);
-            let result = match self.table.get_mut(key) {
-                Some(result) => result,
-                None => self.table.entry(key.into()).or_default(),
-            };
+            let result = self.table.get_or_insert_with(NAMESPACE, key, N::default);
             *result = result.add(addend).ok_or_else(|| OperatorError::Record {
                 message: "the result overflows int64".to_owned(),
                 record: show_record(batch, row),
@@ -177,24 +176,15 @@ impl<N: Number> Aggregate<N> {
 
 impl<N: Number> Operator for Aggregate<N> {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        let signature = self.signature();
-        let table = &mut self.table;
-        restored.entries(RESULTS, &signature, self.key_groups, |_, key, result| {
+        self.table.restore(restored, |result| {
             let result = N::of_cell(&read_cell(result)?);
-            let result = result.ok_or("a result has another type")?;
-            table.insert(key.into(), result);
-            Ok(())
+            result.ok_or_else(|| "a result has another type".to_owned())
         })?;
         Ok(())
     }
 
     fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
-        let results = self.table.iter();
-        let results = results.map(|(key, result)| (0, &**key, result.to_cell()));
-        let (signature, groups) = (self.signature(), self.key_groups);
-        snapshot.save_entries(RESULTS, &signature, groups, results, |result, bytes| {
-            write_cell(&result, bytes);
-        })?;
+        self.table.freeze(snapshot);
         Ok(())
     }
 
@@ -217,15 +207,13 @@ impl<N: Number> Operator for Aggregate<N> {
             return Ok(EndOfInput::Done);
         }
         let table = &mut self.table;
-        let results = self
-            .results
-            .get_or_insert_with(|| std::mem::take(table).into_iter());
+        let results = self.results.get_or_insert_with(|| table.take(NAMESPACE));
         let (mut keys, mut values, mut bytes) = (Vec::new(), Vec::new(), 0);
         while keys.len() < BATCH_ROWS && bytes < BATCH_BYTES {
             let Some((key, value)) = results.next() else {
                 break;
             };
-            bytes += key.len();
+            bytes += key.bytes().len();
             keys.push(key);
             values.push(value);
         }
@@ -234,7 +222,7 @@ impl<N: Number> Operator for Aggregate<N> {
         } else {
             EndOfInput::More
         };
-        let mut columns = self.keys.decode(keys.iter().map(AsRef::as_ref));
+        let mut columns = self.keys.decode(keys.iter().map(StateKey::bytes));
         columns.push(N::array(values));
         output.emit(RecordBatch::try_new(Arc::clone(&self.output), columns)?);
         Ok(end)

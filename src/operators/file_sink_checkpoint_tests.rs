@@ -61,7 +61,7 @@ pub(super) fn saved(sink: &mut FileSink, barrier: CheckpointBarrier) -> SubtaskS
     let mut snapshot = Snapshot::of(barrier);
     sink.snapshot(&mut snapshot).expect("saved");
     let mut subtask = SubtaskSnapshot::default();
-    snapshot.add_to(&mut subtask, "out");
+    snapshot.add_to(&mut subtask, "out").expect("encoded");
     subtask
 }
 

@@ -87,7 +87,7 @@ fn saved(sink: &mut FileSink) -> SubtaskSnapshot {
     let mut snapshot = Snapshot::default();
     sink.snapshot(&mut snapshot).expect("saved");
     let mut subtask = SubtaskSnapshot::default();
-    snapshot.add_to(&mut subtask, "out");
+    snapshot.add_to(&mut subtask, "out").expect("encoded");
     subtask
 }
 

@@ -170,7 +170,7 @@ impl Coordinated {
         let mut snapshot = Snapshot::default();
         self.source.snapshot(&mut snapshot).expect("saved");
         let mut subtask = SubtaskSnapshot::default();
-        snapshot.add_to(&mut subtask, "lines");
+        snapshot.add_to(&mut subtask, "lines").expect("encoded");
         subtask
     }
 

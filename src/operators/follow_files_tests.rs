@@ -59,7 +59,7 @@ impl Following {
             let mut snapshot = Snapshot::default();
             former.snapshot(&mut snapshot).expect("saved");
             let mut subtask = SubtaskSnapshot::default();
-            snapshot.add_to(&mut subtask, "logs");
+            snapshot.add_to(&mut subtask, "logs").expect("encoded");
             source
                 .restore(&Restored::of("logs", &subtask))
                 .expect("its own position");
@@ -73,7 +73,7 @@ impl Following {
         for former in &mut self.sources {
             let mut snapshot = Snapshot::default();
             former.snapshot(&mut snapshot).expect("saved");
-            snapshot.add_to(&mut subtask, "logs");
+            snapshot.add_to(&mut subtask, "logs").expect("encoded");
         }
         let mut following = Following::new(paths, parallelism);
         following.now = self.now;

@@ -39,7 +39,6 @@ mod file_splits;
 mod filter;
 mod follow_files;
 mod format;
-mod hasher;
 mod host;
 mod json;
 mod lines;

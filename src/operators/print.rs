@@ -228,7 +228,7 @@ mod tests {
         let mut snapshot = Snapshot::default();
         first.snapshot(&mut snapshot).expect("saved");
         let mut subtask = SubtaskSnapshot::default();
-        snapshot.add_to(&mut subtask, "out");
+        snapshot.add_to(&mut subtask, "out").expect("encoded");
         drop((first, let_out));
 
         let (printer, let_out, lines) = hanging();

@@ -320,7 +320,7 @@ async fn a_sink_writes_again_after_a_restore_what_may_be_lost() {
     let mut snapshot = Snapshot::default();
     first.snapshot(&mut snapshot).expect("saved");
     let mut subtask = SubtaskSnapshot::default();
-    snapshot.add_to(&mut subtask, "out");
+    snapshot.add_to(&mut subtask, "out").expect("encoded");
     drop((first, reader));
 
     let mut second = SocketSink::new(&address, &Peers::default());

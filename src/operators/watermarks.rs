@@ -228,7 +228,9 @@ mod tests {
         let mut subtask = tanist_proto::v1::SubtaskSnapshot::default();
         for time in [late, early] {
             snapshot.save_message(TIME, SIGNATURE, &time);
-            std::mem::take(&mut snapshot).add_to(&mut subtask, "time");
+            std::mem::take(&mut snapshot)
+                .add_to(&mut subtask, "time")
+                .expect("encoded");
         }
         let mut restored = watermarks(None);
         let state = Restored::of("time", &subtask);

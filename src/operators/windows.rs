@@ -1,10 +1,10 @@
 //! Aggregates by key over windows of event time. ADR 0008 has the rules.
 //!
-//! The state is one table per window, by window start. A window is emitted once the watermark has reached its
+//! The state is one table. Each window, by its start, is a namespace of it. A window is emitted once the watermark has reached its
 //! last millisecond, or the input has ended. It is kept for the allowed lateness, and a record that changes it
 //! causes that key to be emitted again. A record whose windows are all gone is late: dropped and counted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow_array::{Array as _, ArrayRef, RecordBatch, TimestampMillisecondArray};
@@ -18,8 +18,8 @@ use tanist_model::timestamp;
 use tanist_proto::v1::EventTimeState;
 use tokio::time::Instant;
 
-use super::accumulator::{Accumulator, Cell, Cells};
-use super::aggregate_all::{Table, cells_of, load, save};
+use super::accumulator::{Accumulator, Cell};
+use super::aggregate_all::{Table, restore, table_of};
 use super::schema::column_of;
 use super::watermarks::{announce, earliest};
 
@@ -28,6 +28,8 @@ const TIME: &str = "time";
 
 pub(super) struct WindowAggregate {
     accumulator: Accumulator,
+    /// What its state is of.
+    signature: String,
     time: usize,
     size: i64,
     slide: i64,
@@ -37,8 +39,8 @@ pub(super) struct WindowAggregate {
     idle: bool,
     /// Its event time was restored, and is not yet emitted again.
     announces: bool,
-    /// By start; empty windows are absent.
-    windows: BTreeMap<i64, Table>,
+    /// By window start and key.
+    table: Table,
 }
 
 impl WindowAggregate {
@@ -57,7 +59,11 @@ impl WindowAggregate {
                 "a window's `slide` is from 1 ms to its `size`",
             ));
         }
+        let results = accumulator.signature();
+        let signature = format!("{results}, in windows of {size} ms each {slide} ms");
         Ok(WindowAggregate {
+            table: table_of(&accumulator, signature.clone()),
+            signature,
             accumulator,
             time: column_of(input, &window.time)?.0,
             size,
@@ -66,15 +72,7 @@ impl WindowAggregate {
             watermark: i64::MIN,
             idle: false,
             announces: false,
-            windows: BTreeMap::new(),
         })
-    }
-
-    /// What its state is of.
-    fn signature(&self) -> String {
-        let (size, slide) = (self.size, self.slide);
-        let results = self.accumulator.signature();
-        format!("{results}, in windows of {size} ms each {slide} ms")
     }
 
     /// Emits the restored event time, so that no operator behind it waits for it.
@@ -93,35 +91,27 @@ impl WindowAggregate {
         start + self.size - 1 + self.lateness <= self.watermark
     }
 
-    fn emit(
-        &self,
-        start: i64,
-        results: &mut dyn Iterator<Item = (&[u8], &[Cell])>,
-        output: &mut Output,
-    ) -> Result<(), OperatorError> {
-        let results = results.map(|(key, cells)| (start, key, cells));
+    /// Emits the results of a window.
+    fn emit(&self, start: i64, output: &mut Output) -> Result<(), OperatorError> {
+        let results = self.table.entries(start);
+        let results = results.map(|(key, cells)| (start, key, &**cells));
         emit(&self.accumulator, self.size, results, output)
     }
 
     /// Emits windows that the watermark has passed, and removes those that can't change any more.
     fn advance(&mut self, watermark: i64, output: &mut Output) -> Result<(), OperatorError> {
         let before = std::mem::replace(&mut self.watermark, watermark);
-        let passed = self
-            .windows
-            .range(..=watermark.saturating_sub(self.size - 1));
-        for (start, table) in passed {
+        let last = watermark.saturating_sub(self.size - 1);
+        let passed = self.table.namespaces().take_while(|start| *start <= last);
+        for start in passed {
             if start + self.size - 1 > before {
-                let mut results = table.iter().map(|(key, cells)| (&**key, &**cells));
-                self.emit(*start, &mut results, output)?;
+                self.emit(start, output)?;
             }
         }
-        while let Some(first) = self.windows.first_entry() {
-            let start = *first.key();
-            if start + self.size - 1 + self.lateness > watermark {
-                break;
-            }
-            first.remove();
-        }
+        let windows = self.table.namespaces();
+        let gone: Vec<i64> = windows.take_while(|it| self.is_gone(*it)).collect();
+        gone.into_iter()
+            .for_each(|start| self.table.drop_namespace(start));
         Ok(())
     }
 }
@@ -190,35 +180,23 @@ pub(super) fn event_times(batch: &RecordBatch, column: usize) -> Result<&[i64], 
 
 impl Operator for WindowAggregate {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        let signature = self.signature();
         // Each subtask has the event time of all inputs: at the same cut all have the same.
-        let times: Vec<EventTimeState> = restored.messages(TIME, &signature)?;
+        let times: Vec<EventTimeState> = restored.messages(TIME, &self.signature)?;
         if let Some(time) = earliest(&times) {
             self.watermark = time.watermark.unwrap_or(i64::MIN);
             self.idle = time.idle;
             self.announces = true;
         }
-        let windows = &mut self.windows;
-        load(
-            restored,
-            &signature,
-            &self.accumulator,
-            |start, key, cells| {
-                windows.entry(start).or_default().insert(key, cells);
-            },
-        )?;
-        Ok(())
+        restore(&mut self.table, &self.accumulator, restored)
     }
 
     fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
-        let signature = self.signature();
         let time = EventTimeState {
             watermark: (self.watermark > i64::MIN).then_some(self.watermark),
             idle: self.idle,
         };
-        snapshot.save_message(TIME, &signature, &time);
-        let windows = self.windows.iter().map(|(start, table)| (*start, table));
-        save(windows, &signature, &self.accumulator, snapshot)?;
+        snapshot.save_message(TIME, &self.signature, &time);
+        self.table.freeze(snapshot);
         Ok(())
     }
 
@@ -246,8 +224,10 @@ impl Operator for WindowAggregate {
             while start + self.size > *time {
                 if !self.is_gone(start) {
                     belongs = true;
-                    let table = self.windows.entry(start).or_default();
-                    let cells = cells_of(table, key, &self.accumulator);
+                    let accumulator = &self.accumulator;
+                    let cells = self
+                        .table
+                        .get_or_insert_with(start, key, || accumulator.empty());
                     self.accumulator.add(cells, &views, (&batch, row))?;
                     if self.is_emitted(start) {
                         changed.insert((start, key.into()));
@@ -259,7 +239,7 @@ impl Operator for WindowAggregate {
         }
         output.count_late(late);
         let results = changed.iter().filter_map(|(start, key)| {
-            let cells: &Cells = self.windows.get(start)?.get(key)?;
+            let cells = self.table.get(*start, key)?;
             Some((*start, &**key, &**cells))
         });
         emit(&self.accumulator, self.size, results, output)
@@ -278,13 +258,13 @@ impl Operator for WindowAggregate {
     }
 
     fn end_input(&mut self, output: &mut Output) -> Result<EndOfInput, OperatorError> {
-        let Some((start, table)) = self.windows.pop_first() else {
+        let Some(start) = self.table.namespaces().next() else {
             return Ok(EndOfInput::Done);
         };
         if !self.is_emitted(start) {
-            let mut results = table.iter().map(|(key, cells)| (&**key, &**cells));
-            self.emit(start, &mut results, output)?;
+            self.emit(start, output)?;
         }
+        self.table.drop_namespace(start);
         Ok(EndOfInput::More)
     }
 }

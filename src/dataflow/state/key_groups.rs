@@ -23,7 +23,7 @@ impl KeyGroups {
     }
 
     /// The key groups of a subtask. There are at least as many as subtasks.
-    pub(super) fn of_subtask(subtask: u32, parallelism: u32, max_parallelism: u32) -> KeyGroups {
+    pub(crate) fn of_subtask(subtask: u32, parallelism: u32, max_parallelism: u32) -> KeyGroups {
         let groups = topology::key_groups(subtask, parallelism, max_parallelism);
         KeyGroups {
             first: groups.start,
@@ -32,8 +32,8 @@ impl KeyGroups {
         }
     }
 
-    #[cfg(test)]
-    pub(super) const fn test(first: u32, end: u32, max_parallelism: u32) -> KeyGroups {
+    /// Those from `first` up to and without `end`.
+    pub(super) const fn between(first: u32, end: u32, max_parallelism: u32) -> KeyGroups {
         KeyGroups {
             first,
             end,

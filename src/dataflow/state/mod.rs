@@ -9,9 +9,11 @@
 //! names the state. An operator that saves raw bytes checks them itself.
 
 mod error;
+mod frozen;
 mod key_groups;
 mod sealed;
 mod segment;
+mod table;
 
 use std::collections::BTreeMap;
 
@@ -22,8 +24,11 @@ use tanist_proto::v1::{
 };
 
 pub use error::{StateError, StateProblem};
+pub(crate) use frozen::UnencodedSnapshot;
 pub use key_groups::KeyGroups;
+pub use table::{StateKey, StateTable, TakenEntries};
 
+use frozen::FrozenState;
 use sealed::Kind;
 
 /// What errors call a position.
@@ -37,7 +42,7 @@ pub struct Snapshot {
     request: u64,
     has_ended: bool,
     states: BTreeMap<&'static str, Vec<u8>>,
-    segments: Vec<StateSegment>,
+    frozen: Vec<FrozenState>,
     committables: Vec<(&'static str, Vec<u8>)>,
     files: Vec<Vec<u8>>,
 }
@@ -49,6 +54,15 @@ impl Snapshot {
             barrier,
             ..Snapshot::default()
         }
+    }
+
+    /// An empty one, for the checkpoint of this number.
+    #[cfg(test)]
+    fn numbered(number: u64) -> Snapshot {
+        Snapshot::of(CheckpointBarrier {
+            number,
+            ..CheckpointBarrier::default()
+        })
     }
 
     /// The number of the checkpoint.
@@ -104,20 +118,14 @@ impl Snapshot {
         self.save(name, small(signature, state));
     }
 
-    /// Saves keyed state: entries of the subtask's key groups, in any order, as namespace, key and value. `write`
-    /// appends a value. `signature` says what it is the state of.
-    pub fn save_entries<'k, V>(
+    /// Adds a keyed state that is frozen. `encode` encodes it later, in another thread.
+    fn freeze(
         &mut self,
-        name: &'static str,
-        signature: &str,
-        groups: KeyGroups,
-        entries: impl Iterator<Item = (i64, &'k [u8], V)>,
-        write: impl FnMut(V, &mut Vec<u8>),
-    ) -> Result<(), StateError> {
-        let content = segment::encode(signature, groups, entries, write);
-        let content = content.map_err(|problem| problem.of(name))?;
-        self.save_keyed(name, content, groups.range());
-        Ok(())
+        encode: impl FnOnce(&dyn Fn() -> bool) -> Result<Option<Vec<StateSegment>>, StateError>
+        + Send
+        + 'static,
+    ) {
+        self.frozen.push(FrozenState(Box::new(encode)));
     }
 
     /// Saves a state that is not keyed, and small.
@@ -125,22 +133,18 @@ impl Snapshot {
         self.states.insert(name, content);
     }
 
-    /// Saves keyed state that is encoded already: `content` counts for the key groups from `first` up to and without
-    /// `end`.
-    pub fn save_keyed(&mut self, name: &'static str, content: Vec<u8>, (first, end): (u32, u32)) {
-        let segment = StateSegment {
-            name: name.to_owned(),
-            length: content.len() as u64,
-            content,
-            first_key_group: first,
-            end_key_group: end,
-            ..StateSegment::default()
-        };
-        self.segments.push(segment);
+    /// Adds it to the snapshot of the subtask, as the state of the operator with this uid. Encodes keyed state: a task
+    /// does that outside its loop.
+    pub fn add_to(self, subtask: &mut SubtaskSnapshot, uid: &str) -> Result<(), StateError> {
+        let mut unencoded = UnencodedSnapshot::from(std::mem::take(subtask));
+        unencoded.add(self, uid);
+        let encoded = unencoded.encode(&|| true)?;
+        *subtask = encoded.expect("it is wanted");
+        Ok(())
     }
 
-    /// Adds it to the snapshot of the subtask, as the state of the operator with this uid.
-    pub fn add_to(self, subtask: &mut SubtaskSnapshot, uid: &str) {
+    /// Adds what is encoded already.
+    fn add_encoded_to(self, subtask: &mut SubtaskSnapshot, uid: &str) {
         let uid = || uid.to_owned();
         let position = match self.has_ended {
             true => Some(Vec::new()),
@@ -164,11 +168,6 @@ impl Snapshot {
                 place: None,
             });
         subtask.operators.extend(states);
-        let segments = self.segments.into_iter().map(|segment| StateSegment {
-            uid: uid(),
-            ..segment
-        });
-        subtask.segments.extend(segments);
         let committables = self.committables.into_iter();
         let committables = committables.map(|(kind, content)| CheckpointCommittable {
             uid: uid(),
@@ -286,35 +285,8 @@ impl<'a> Restored<'a> {
         only(self.messages(name, signature)?).map_err(|problem| problem.of(name))
     }
 
-    /// Passes on the entries of keyed state that [`Snapshot::save_entries`] saved and that are of these key groups:
-    /// namespace, key and value. `each` fails with the reason why it can't read a value. There are none if the state
-    /// was not saved.
-    pub fn entries(
-        &self,
-        name: &str,
-        signature: &str,
-        groups: KeyGroups,
-        mut each: impl FnMut(i64, &[u8], &[u8]) -> Result<(), String>,
-    ) -> Result<(), StateError> {
-        let mut counting = Vec::new();
-        for segment in self.segments(name) {
-            let counts = groups.within((segment.first_key_group, segment.end_key_group));
-            // Nothing was saved of these key groups, as their subtask had ended.
-            if segment.length > 0 {
-                segment::decode(&segment.content, signature, counts, &mut each)
-                    .map_err(|problem| problem.of(name))?;
-            }
-            counting.push(counts.range());
-        }
-        if counting.is_empty() || groups.are_covered_by(counting) {
-            return Ok(());
-        }
-        let missing = StateProblem::damaged("not each key group is in exactly one segment");
-        Err(missing.of(name))
-    }
-
     /// The segments of a keyed state.
-    pub fn segments(&self, name: &str) -> impl Iterator<Item = &'a StateSegment> {
+    fn segments(&self, name: &str) -> impl Iterator<Item = &'a StateSegment> {
         let segments = self.snapshot.segments.iter();
         segments.filter(move |segment| segment.uid == self.uid && segment.name == name)
     }
@@ -347,76 +319,6 @@ mod tests {
 
     use super::*;
 
-    const HALVES: [KeyGroups; 2] = [KeyGroups::test(0, 4, 8), KeyGroups::test(4, 8, 8)];
-
-    /// What both halves of a keyed state saved, by one uid.
-    fn halves() -> SubtaskSnapshot {
-        let mut subtask = SubtaskSnapshot::default();
-        for groups in HALVES {
-            let keys: Vec<[u8; 1]> = (0..=u8::MAX).map(|byte| [byte]).collect();
-            let own = keys.iter().filter(|key| groups.contain(&key[..]));
-            let entries = own.map(|key| (0, &key[..], ()));
-            let mut snapshot = Snapshot::default();
-            snapshot
-                .save_entries("counts", "counts", groups, entries, |(), _| {})
-                .expect("its own keys");
-            snapshot.add_to(&mut subtask, "count");
-        }
-        subtask
-    }
-
-    fn keys(subtask: &SubtaskSnapshot, groups: KeyGroups) -> Result<usize, StateError> {
-        let mut keys = 0;
-        let restored = Restored::of("count", subtask);
-        restored.entries("counts", "counts", groups, |_, _, _| {
-            keys += 1;
-            Ok(())
-        })?;
-        Ok(keys)
-    }
-
-    #[test]
-    fn segments_together_have_each_key_once() {
-        let subtask = halves();
-        let whole = KeyGroups::test(0, 8, 8);
-        assert_eq!(keys(&subtask, whole), Ok(256));
-        let parts = HALVES.map(|groups| keys(&subtask, groups).expect("intact"));
-        assert_eq!(parts.iter().sum::<usize>(), 256);
-        assert_eq!(keys(&SubtaskSnapshot::default(), whole), Ok(0));
-    }
-
-    #[test]
-    fn key_groups_that_no_segment_or_two_segments_have_are_an_error_that_names_the_state() {
-        let whole = KeyGroups::test(0, 8, 8);
-        let mut subtask = halves();
-        let second = subtask.segments.pop().expect("two");
-        let error = keys(&subtask, whole).expect_err("half is missing");
-        assert!(error.to_string().contains("`counts` is damaged"), "{error}");
-        subtask.segments.extend([second.clone(), second]);
-        keys(&subtask, whole).expect_err("half is there twice");
-    }
-
-    #[test]
-    fn parts_of_segments_and_key_groups_without_entries_are_taken_at_another_parallelism() {
-        let mut subtask = halves();
-        let thirds = [(0, 3), (3, 6), (6, 8)].map(|(first, end)| KeyGroups::test(first, end, 8));
-        let found = thirds.map(|groups| {
-            let mut own = subtask.clone();
-            // As it is redistributed: those that meet.
-            own.segments.retain(|it| {
-                let (first, end) = groups.range();
-                it.first_key_group < end && first < it.end_key_group
-            });
-            keys(&own, groups).expect("each group once")
-        });
-        assert_eq!(found.iter().sum::<usize>(), 256);
-        let first_half = keys(&subtask, HALVES[0]).expect("intact");
-        subtask.segments[1].content.clear();
-        keys(&subtask, KeyGroups::test(0, 8, 8)).expect_err("it is damaged");
-        subtask.segments[1].length = 0;
-        assert_eq!(keys(&subtask, KeyGroups::test(0, 8, 8)), Ok(first_half));
-    }
-
     #[test]
     fn states_of_several_subtasks_are_taken_or_are_an_error_that_says_so() {
         let mut subtask = SubtaskSnapshot::default();
@@ -429,7 +331,9 @@ mod tests {
             snapshot.save_position_message("numbers", &position);
             snapshot.save_request(next);
             snapshot.save_message("other", "numbers", &position);
-            snapshot.add_to(&mut subtask, "source");
+            snapshot
+                .add_to(&mut subtask, "source")
+                .expect("nothing is keyed");
         }
         let restored = Restored::of("source", &subtask);
         let nexts = |found: Result<Vec<DatagenPosition>, StateError>| {
@@ -450,28 +354,15 @@ mod tests {
             .expect_err("of two");
         let mut end = Snapshot::default();
         end.save_end();
-        end.add_to(&mut subtask, "source");
+        end.add_to(&mut subtask, "source")
+            .expect("nothing is keyed");
         end = Snapshot::default();
         end.save_end();
-        end.add_to(&mut subtask, "ended");
+        end.add_to(&mut subtask, "ended").expect("nothing is keyed");
         assert_eq!(Restored::of("source", &subtask).positions().count(), 2);
         assert!(!Restored::of("source", &subtask).has_ended());
         assert!(Restored::of("ended", &subtask).has_ended());
         assert!(!Restored::of("none", &subtask).has_ended());
-    }
-
-    #[test]
-    fn a_value_that_can_t_be_read_is_an_error_that_names_the_state() {
-        let subtask = halves();
-        let restored = Restored::of("count", &subtask);
-        let groups = KeyGroups::test(0, 8, 8);
-        let unreadable = restored.entries("counts", "counts", groups, |_, _, _| {
-            Err("it is odd".to_owned())
-        });
-        assert_eq!(
-            unreadable.expect_err("unreadable").to_string(),
-            "the state `counts` is damaged: it is odd"
-        );
     }
 
     #[test]
@@ -484,7 +375,9 @@ mod tests {
         snapshot.save_position_message("numbers", &position);
         snapshot.save_message("other", "more numbers", &position);
         let mut subtask = SubtaskSnapshot::default();
-        snapshot.add_to(&mut subtask, "source");
+        snapshot
+            .add_to(&mut subtask, "source")
+            .expect("nothing is keyed");
         let restored = Restored::of("source", &subtask);
         assert_eq!(
             restored.position_message("numbers"),

@@ -1,103 +1,365 @@
-//! Segments of keyed state: entries, ordered by the hash of their key, then by namespace, then by key. So the entries
-//! of a range of key groups are one piece of the segment. All counts and lengths are those of protobuf; the frame has
-//! the checksum (`sealed.rs`).
+//! Segments of keyed state: what a subtask wrote of a state for one snapshot. By namespace, then by the hash of the
+//! key, then by key, a segment has entries, removals of keys, and namespaces that were dropped.
 //!
 //! ```text
-//! SegmentHeader      length-delimited
-//! SegmentEntry ...   length-delimited, as many as the header says
+//! items              length of the key * 4 + kind, as a varint, and then:
+//!                      0  entry: the key, the length of the value (varint), the value
+//!                      1  removal: the key
+//!                      2  namespace of what follows: zigzag varint
+//!                      3  namespace of what follows, which was dropped before: the same
+//! SegmentFooter
+//! its length         u32, little endian
 //! ```
 //!
-//! The reader trusts nothing that it can check: order, groups and number of the entries.
+//! The key groups are divided into *slices*. Of each, a segment has all entries, or the changes since another snapshot,
+//! its *base*. The frame has the checksum (`sealed.rs`). The reader trusts nothing that it can check: order, key groups
+//! and number of the entries.
 
 use prost::Message as _;
-use tanist_proto::v1::{SegmentEntry, SegmentHeader};
+use tanist_proto::v1::{SegmentFooter, SegmentSlice};
 
 use super::error::StateProblem;
 use super::key_groups::KeyGroups;
 use super::sealed::{self, Kind};
-use crate::key::key_hash;
+use crate::key::{group_of_hash, key_hash};
 
-/// An entry that is to be saved: namespace, key, and what writes its value.
-type Unsaved<'k, V> = (u64, i64, &'k [u8], V);
+const ENTRY: u64 = 0;
+const REMOVAL: u64 = 1;
+const NAMESPACE: u64 = 2;
+const DROPPED: u64 = 3;
 
-/// Takes an entry: namespace, key and value. Fails with the reason why it can't read the value.
-type Take<'t> = dyn FnMut(i64, &[u8], &[u8]) -> Result<(), String> + 't;
-
-/// Encodes entries, given in any order as namespace, key and value. `write` appends a value. Fails if a key belongs to
-/// another subtask or is there twice in a namespace.
-pub(super) fn encode<'k, V>(
-    signature: &str,
-    groups: KeyGroups,
-    entries: impl Iterator<Item = (i64, &'k [u8], V)>,
-    mut write: impl FnMut(V, &mut Vec<u8>),
-) -> Result<Vec<u8>, StateProblem> {
-    let entries = entries.map(|(namespace, key, value)| (key_hash(key), namespace, key, value));
-    let mut entries: Vec<Unsaved<'k, V>> = entries.collect();
-    if entries.iter().any(|(hash, ..)| !groups.contain_hash(*hash)) {
-        return Err(StateProblem::damaged("a key belongs to another subtask"));
-    }
-    let place = |entry: &Unsaved<'k, V>| (entry.0, entry.1, entry.2);
-    entries.sort_unstable_by_key(place);
-    if entries.is_sorted_by(|one, next| place(one) < place(next)) {
-        let header = SegmentHeader {
-            signature: signature.to_owned(),
-            max_parallelism: groups.max_parallelism(),
-            entries: entries.len() as u64,
-        };
-        return Ok(sealed::seal(Kind::Segment, |bytes| {
-            bytes.extend(header.encode_length_delimited_to_vec());
-            let mut entry = SegmentEntry::default();
-            for (_, namespace, key, value) in entries {
-                entry.namespace = namespace;
-                entry.key.clear();
-                entry.key.extend_from_slice(key);
-                entry.value.clear();
-                write(value, &mut entry.value);
-                let written = entry.encode_length_delimited(bytes);
-                written.expect("a vector grows as needed");
-            }
-        }));
-    }
-    Err(StateProblem::damaged("a key is there twice"))
+/// A range of key groups in a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slice {
+    /// The first key group that is not included.
+    pub(super) end: u32,
+    /// Number of segments that it goes on from; 0: it has all entries.
+    pub(super) position: u32,
+    /// Bytes of its entries and removals.
+    pub(super) bytes: u64,
 }
 
-/// Passes on the entries of these key groups, in order: namespace, key and value. Checks all of the segment.
-pub(super) fn decode(
-    bytes: &[u8],
-    signature: &str,
-    groups: KeyGroups,
-    each: &mut Take<'_>,
-) -> Result<(), StateProblem> {
-    let damaged = |error: prost::DecodeError| StateProblem::damaged(error.to_string());
-    let mut rest = sealed::open(Kind::Segment, bytes)?;
-    let header = SegmentHeader::decode_length_delimited(&mut rest).map_err(damaged)?;
-    let found = described(&header.signature, header.max_parallelism);
-    let expected = described(signature, groups.max_parallelism());
-    if found != expected {
-        return Err(StateProblem::Foreign { found, expected });
-    }
-    let mut last: Option<(u64, SegmentEntry)> = None;
-    for _ in 0..header.entries {
-        let entry = SegmentEntry::decode_length_delimited(&mut rest).map_err(damaged)?;
-        let hash = key_hash(&entry.key);
-        let follows = last.as_ref().is_none_or(|(before, last)| {
-            (*before, last.namespace, &last.key) < (hash, entry.namespace, &entry.key)
+/// What a segment is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Subject {
+    pub(super) signature: String,
+    pub(super) groups: KeyGroups,
+    /// The snapshot that it is written for.
+    pub(super) number: u64,
+    /// The snapshot that slices with a position go on from.
+    pub(super) base: u64,
+    /// In order, together all key groups.
+    pub(super) slices: Vec<Slice>,
+}
+
+impl Subject {
+    /// Of a state, with all entries.
+    pub(super) fn whole(signature: String, groups: KeyGroups, number: u64) -> Subject {
+        let slices = slices_of(groups).into_iter().map(|end| Slice {
+            end,
+            position: 0,
+            bytes: 0,
         });
-        if !follows {
-            return Err(StateProblem::damaged("its entries are not in order"));
+        Subject {
+            signature,
+            groups,
+            number,
+            base: 0,
+            slices: slices.collect(),
         }
-        if groups.contain_hash(hash) {
-            let taken = each(entry.namespace, &entry.key, &entry.value);
-            taken.map_err(StateProblem::Damaged)?;
+    }
+
+    /// The number of the slice that has this hash. None: it belongs to another subtask.
+    pub(super) fn slice_of(&self, hash: u64) -> Option<usize> {
+        let group = group_of_hash(hash, self.groups.max_parallelism());
+        if group < self.groups.range().0 {
+            return None;
         }
-        last = Some((hash, entry));
+        self.slices.iter().position(|slice| group < slice.end)
     }
-    match rest.len() {
-        0 => Ok(()),
-        more => Err(StateProblem::damaged(format!(
-            "{more} bytes follow its last entry"
-        ))),
+}
+
+/// Most slices of a subtask's key groups.
+const SLICES: u32 = 8;
+
+/// The ends of the slices of key groups. There are fewer than [`SLICES`] if there are fewer groups.
+pub(super) fn slices_of(groups: KeyGroups) -> Vec<u32> {
+    let (first, end) = groups.range();
+    let count = end.saturating_sub(first);
+    let slices = SLICES.min(count).max(1);
+    (1..=slices)
+        .map(|slice| first + count * slice / slices)
+        .collect()
+}
+
+/// Writes a segment: items are added in order.
+#[derive(Debug)]
+pub(super) struct SegmentWriter<'b> {
+    bytes: &'b mut Vec<u8>,
+    subject: Subject,
+    entries: u64,
+    value: Vec<u8>,
+}
+
+impl<'b> SegmentWriter<'b> {
+    pub(super) fn new(bytes: &'b mut Vec<u8>, subject: Subject) -> SegmentWriter<'b> {
+        SegmentWriter {
+            bytes,
+            subject,
+            entries: 0,
+            value: Vec::new(),
+        }
     }
+
+    /// What follows is of this namespace.
+    pub(super) fn namespace(&mut self, namespace: i64, is_dropped: bool) {
+        put(self.bytes, if is_dropped { DROPPED } else { NAMESPACE });
+        let zigzag = (namespace << 1) ^ (namespace >> 63);
+        put(self.bytes, u64::from_ne_bytes(zigzag.to_ne_bytes()));
+    }
+
+    /// Adds an entry of a slice. `write` appends the value.
+    pub(super) fn entry(&mut self, slice: usize, key: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+        let begin = self.bytes.len();
+        self.key(key, ENTRY);
+        self.value.clear();
+        write(&mut self.value);
+        put(self.bytes, self.value.len() as u64);
+        self.bytes.extend_from_slice(&self.value);
+        self.count(slice, begin);
+    }
+
+    /// Adds the removal of a key of a slice.
+    pub(super) fn removal(&mut self, slice: usize, key: &[u8]) {
+        let begin = self.bytes.len();
+        self.key(key, REMOVAL);
+        self.count(slice, begin);
+    }
+
+    fn key(&mut self, key: &[u8], kind: u64) {
+        put(self.bytes, (key.len() as u64) << 2 | kind);
+        self.bytes.extend_from_slice(key);
+    }
+
+    fn count(&mut self, slice: usize, begin: usize) {
+        self.subject.slices[slice].bytes += (self.bytes.len() - begin) as u64;
+        self.entries += 1;
+    }
+
+    /// Adds the footer.
+    pub(super) fn finish(self) {
+        let Subject {
+            signature,
+            groups,
+            number,
+            base,
+            slices,
+        } = self.subject;
+        let saved = slices.iter().map(|slice| SegmentSlice {
+            end_key_group: slice.end,
+            position: slice.position,
+            bytes: slice.bytes,
+        });
+        let footer = SegmentFooter {
+            signature,
+            max_parallelism: groups.max_parallelism(),
+            number,
+            base,
+            first_key_group: groups.range().0,
+            slices: saved.collect(),
+            entries: self.entries,
+        };
+        let length = footer.encoded_len();
+        footer.encode(self.bytes).expect("a vector grows as needed");
+        let length = u32::try_from(length).expect("a signature and few slices");
+        self.bytes.extend_from_slice(&length.to_le_bytes());
+    }
+}
+
+/// Frames the segment that `write` appends.
+pub(super) fn seal(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    sealed::seal(Kind::Segment, write)
+}
+
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(u8::try_from(number & 0x7F | 0x80).expect("8 bits"));
+        number >>= 7;
+    }
+    bytes.push(u8::try_from(number).expect("7 bits"));
+}
+
+/// An item of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Item<'s> {
+    /// A namespace was dropped before what follows.
+    Dropped(i64),
+    Entry {
+        namespace: i64,
+        hash: u64,
+        key: &'s [u8],
+        value: &'s [u8],
+    },
+    Removal {
+        namespace: i64,
+        hash: u64,
+        key: &'s [u8],
+    },
+}
+
+/// A segment that is read.
+#[derive(Debug)]
+pub(super) struct Segment<'s> {
+    subject: Subject,
+    items: &'s [u8],
+    entries: u64,
+}
+
+impl<'s> Segment<'s> {
+    /// Opens the segment of a state. Checks its frame and its footer.
+    pub(super) fn open(
+        bytes: &'s [u8],
+        signature: &str,
+        max_parallelism: u32,
+    ) -> Result<Segment<'s>, StateProblem> {
+        let damaged = |reason: &str| StateProblem::damaged(reason);
+        let content = sealed::open(Kind::Segment, bytes)?;
+        let Some((content, length)) = content.split_last_chunk::<4>() else {
+            return Err(damaged("it has no footer"));
+        };
+        let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
+        let Some(footer) = content.len().checked_sub(length) else {
+            return Err(damaged("its footer is not complete"));
+        };
+        let (items, footer) = content.split_at(footer);
+        let footer = SegmentFooter::decode(footer)
+            .map_err(|error| StateProblem::damaged(error.to_string()))?;
+        let found = described(&footer.signature, footer.max_parallelism);
+        let expected = described(signature, max_parallelism);
+        if found != expected {
+            return Err(StateProblem::Foreign { found, expected });
+        }
+        let slices = footer.slices.iter().map(|slice| Slice {
+            end: slice.end_key_group,
+            position: slice.position,
+            bytes: slice.bytes,
+        });
+        let slices: Vec<Slice> = slices.collect();
+        let first = footer.first_key_group;
+        let ends = std::iter::once(first).chain(slices.iter().map(|slice| slice.end));
+        let end = slices.last().map_or(first, |slice| slice.end);
+        if !ends.is_sorted() || end > max_parallelism {
+            return Err(damaged("its key groups are not in order"));
+        }
+        let has_base = slices.iter().any(|slice| slice.position > 0);
+        if has_base && footer.base >= footer.number {
+            return Err(damaged("it goes on from a later snapshot"));
+        }
+        Ok(Segment {
+            subject: Subject {
+                signature: footer.signature,
+                groups: KeyGroups::between(first, end, max_parallelism),
+                number: footer.number,
+                base: footer.base,
+                slices,
+            },
+            items,
+            entries: footer.entries,
+        })
+    }
+
+    pub(super) fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// Passes on all items, in order. Checks each of them.
+    pub(super) fn each(
+        &self,
+        mut take: impl FnMut(Item<'s>) -> Result<(), StateProblem>,
+    ) -> Result<(), StateProblem> {
+        let mut rest = self.items;
+        let (mut namespace, mut entries) = (None, 0);
+        let mut last: Option<(u64, &[u8])> = None;
+        while !rest.is_empty() {
+            let tag = number(&mut rest)?;
+            let kind = tag & 3;
+            if kind == NAMESPACE || kind == DROPPED {
+                let zigzag = number(&mut rest)?;
+                let magnitude = i64::from_ne_bytes((zigzag >> 1).to_ne_bytes());
+                let next = magnitude ^ -i64::from(zigzag & 1 == 1);
+                if namespace.is_some_and(|before| before >= next) {
+                    return Err(StateProblem::damaged("its namespaces are not in order"));
+                }
+                (namespace, last) = (Some(next), None);
+                if kind == DROPPED {
+                    take(Item::Dropped(next))?;
+                }
+                continue;
+            }
+            let Some(namespace) = namespace else {
+                return Err(StateProblem::damaged("an entry has no namespace"));
+            };
+            let key = bytes(&mut rest, tag >> 2)?;
+            let hash = key_hash(key);
+            if last.is_some_and(|last| last >= (hash, key)) {
+                return Err(StateProblem::damaged("its entries are not in order"));
+            }
+            if !self.subject.groups.contain_hash(hash) {
+                return Err(StateProblem::damaged("an entry is not of its key groups"));
+            }
+            last = Some((hash, key));
+            entries += 1;
+            take(match kind {
+                REMOVAL => Item::Removal {
+                    namespace,
+                    hash,
+                    key,
+                },
+                _ => {
+                    let length = number(&mut rest)?;
+                    let value = bytes(&mut rest, length)?;
+                    Item::Entry {
+                        namespace,
+                        hash,
+                        key,
+                        value,
+                    }
+                }
+            })?;
+        }
+        match entries == self.entries {
+            true => Ok(()),
+            false => {
+                let expected = self.entries;
+                let reason = format!("it has {entries} entries instead of {expected}");
+                Err(StateProblem::damaged(reason))
+            }
+        }
+    }
+}
+
+fn number(rest: &mut &[u8]) -> Result<u64, StateProblem> {
+    let mut number = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let Some((byte, behind)) = rest.split_first() else {
+            break;
+        };
+        *rest = behind;
+        number |= u64::from(byte & 0x7F) << shift;
+        if *byte < 0x80 {
+            return Ok(number);
+        }
+    }
+    Err(StateProblem::damaged("a number does not end"))
+}
+
+fn bytes<'s>(rest: &mut &'s [u8], length: u64) -> Result<&'s [u8], StateProblem> {
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let Some((bytes, behind)) = rest.split_at_checked(length) else {
+        return Err(StateProblem::damaged("an entry is not complete"));
+    };
+    *rest = behind;
+    Ok(bytes)
 }
 
 fn described(signature: &str, max_parallelism: u32) -> String {
@@ -105,138 +367,4 @@ fn described(signature: &str, max_parallelism: u32) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    type Entries = BTreeMap<(i64, Vec<u8>), Vec<u8>>;
-
-    fn encoded(entries: &Entries, groups: KeyGroups) -> Result<Vec<u8>, StateProblem> {
-        let entries = entries.iter();
-        let entries = entries.map(|((namespace, key), value)| (*namespace, &key[..], value));
-        encode("counts", groups, entries, |value, bytes| {
-            bytes.extend_from_slice(value);
-        })
-    }
-
-    fn decoded(bytes: &[u8], groups: KeyGroups) -> Result<Entries, StateProblem> {
-        let mut entries = Entries::new();
-        decode(bytes, "counts", groups, &mut |namespace, key, value| {
-            entries.insert((namespace, key.to_vec()), value.to_vec());
-            Ok(())
-        })?;
-        Ok(entries)
-    }
-
-    fn all(max_parallelism: u32) -> KeyGroups {
-        KeyGroups::of_subtask(0, 1, max_parallelism)
-    }
-
-    fn sample() -> Entries {
-        let keys = ["a", "b", "", "longer"].map(|key| key.as_bytes().to_vec());
-        let entries = keys.into_iter().zip([-5, 0, 7, 0]);
-        entries
-            .map(|(key, start)| ((start, key.clone()), key))
-            .collect()
-    }
-
-    proptest! {
-        #[test]
-        fn each_range_of_key_groups_has_exactly_its_entries(
-            entries in prop::collection::btree_map(
-                (-3_i64..3, prop::collection::vec(any::<u8>(), 0..6)),
-                prop::collection::vec(any::<u8>(), 0..6),
-                0..60,
-            ),
-            parallelism in 1_u32..6,
-        ) {
-            let segment = encoded(&entries, all(16)).expect("all are its own");
-            prop_assert_eq!(&decoded(&segment, all(16)).expect("intact"), &entries);
-            let mut found = Entries::new();
-            for subtask in 0..parallelism {
-                let groups = KeyGroups::of_subtask(subtask, parallelism, 16);
-                let part = decoded(&segment, groups).expect("intact");
-                prop_assert!(part.keys().all(|(_, key)| groups.contain(key)));
-                found.extend(part);
-            }
-            prop_assert_eq!(found, entries);
-        }
-    }
-
-    #[test]
-    fn each_damaged_or_missing_byte_is_noticed() {
-        let intact = encoded(&sample(), all(8)).expect("encoded");
-        for index in 0..intact.len() {
-            for bit in 0..8 {
-                let mut damaged = intact.clone();
-                damaged[index] ^= 1 << bit;
-                decoded(&damaged, all(8)).expect_err("damaged");
-            }
-            decoded(&intact[..index], all(8)).expect_err("truncated");
-        }
-        let mut longer = intact;
-        longer.push(0);
-        decoded(&longer, all(8)).expect_err("too long");
-    }
-
-    #[test]
-    fn entries_that_a_wrong_writer_sealed_are_noticed() {
-        let entry = |key: &[u8]| SegmentEntry {
-            key: key.to_vec(),
-            ..SegmentEntry::default()
-        };
-        let (a, b) = (entry(b"a"), entry(b"b"));
-        let ordered = match key_hash(b"a") < key_hash(b"b") {
-            true => [a.clone(), b.clone()],
-            false => [b.clone(), a.clone()],
-        };
-        let [first, second] = ordered.clone();
-        let sealed = |entries: &[SegmentEntry], count: u64| {
-            let header = SegmentHeader {
-                signature: "counts".to_owned(),
-                max_parallelism: 8,
-                entries: count,
-            };
-            sealed::seal(Kind::Segment, |bytes| {
-                bytes.extend(header.encode_length_delimited_to_vec());
-                let entries = entries
-                    .iter()
-                    .map(SegmentEntry::encode_length_delimited_to_vec);
-                entries.for_each(|entry| bytes.extend(entry));
-            })
-        };
-        decoded(&sealed(&ordered, 2), all(8)).expect("intact");
-        decoded(&sealed(&ordered, 1), all(8)).expect_err("one more");
-        decoded(&sealed(&ordered, 3), all(8)).expect_err("one is missing");
-        decoded(&sealed(&[second, first.clone()], 2), all(8)).expect_err("not in order");
-        decoded(&sealed(&[first.clone(), first], 2), all(8)).expect_err("twice");
-    }
-
-    #[test]
-    fn keys_of_another_subtask_and_keys_that_are_there_twice_are_not_saved() {
-        let half = KeyGroups::of_subtask(0, 2, 8);
-        let key = (0..=u8::MAX)
-            .map(|byte| vec![byte])
-            .find(|key| !half.contain(key));
-        let foreign = Entries::from([((0, key.expect("one of many")), Vec::new())]);
-        encoded(&foreign, half).expect_err("of another subtask");
-        let twice = [(0, &b"a"[..], ()), (0, b"a", ())];
-        encode("counts", all(8), twice.into_iter(), |(), _| {}).expect_err("twice");
-    }
-
-    #[test]
-    fn the_state_of_something_else_is_named() {
-        let segment = encoded(&sample(), all(8)).expect("encoded");
-        let problem = decode(&segment, "sums", all(8), &mut |_, _, _| Ok(()));
-        let problem = problem.expect_err("foreign").to_string();
-        assert_eq!(
-            problem,
-            "is that of counts in 8 key groups, and the operator needs that of sums in 8 key groups"
-        );
-        let problem = decoded(&segment, all(16)).expect_err("other groups");
-        assert!(matches!(problem, StateProblem::Foreign { .. }), "{problem}");
-    }
-}
+mod tests;

@@ -15,7 +15,7 @@ use crate::operator::{
     Built, EndOfInput, ExternalStatus, Operator, OperatorError, OperatorFactory, Output,
     PrepareCommit, SinkOutput, Source, SourceState,
 };
-use crate::state::{Restored, Snapshot};
+use crate::state::{Restored, Snapshot, UnencodedSnapshot};
 use crate::time::Element;
 
 /// Names the operator and subtask in an error, and the operator in a snapshot.
@@ -158,19 +158,19 @@ impl Chain {
         &mut self,
         barrier: CheckpointBarrier,
         source: Option<(&Place, &mut Box<dyn Source>)>,
-        subtask: &mut SubtaskSnapshot,
+        saved: &mut UnencodedSnapshot,
     ) -> Result<(), TaskError> {
         if let Some((place, source)) = source {
             let mut snapshot = Snapshot::of(barrier);
-            let saved = source.snapshot(&mut snapshot);
-            saved.map_err(|error| place.error(error))?;
-            snapshot.add_to(subtask, &place.uid);
+            let taken = source.snapshot(&mut snapshot);
+            taken.map_err(|error| place.error(error))?;
+            saved.add(snapshot, &place.uid);
         }
         for Link { place, operator } in &mut self.links {
             let mut snapshot = Snapshot::of(barrier);
-            let saved = operator.snapshot(&mut snapshot);
-            saved.map_err(|error| place.error(error))?;
-            snapshot.add_to(subtask, &place.uid);
+            let taken = operator.snapshot(&mut snapshot);
+            taken.map_err(|error| place.error(error))?;
+            saved.add(snapshot, &place.uid);
         }
         Ok(())
     }

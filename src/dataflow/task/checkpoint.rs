@@ -25,6 +25,8 @@ pub enum CheckpointProgress {
     Unheard,
     /// It blocks inputs that have delivered the barrier.
     Blocked,
+    /// It has taken the checkpoint up and passed the barrier on. Its state is being encoded.
+    Encoding,
     /// It has taken the checkpoint up and passed the barrier on. This is its state, with all contents.
     Saved(Arc<SubtaskSnapshot>),
     /// It has saved its state, and its TaskExecutor has written it: the contents are not kept here.

@@ -168,6 +168,7 @@ impl CheckpointControl {
             CheckpointProgress::Saved(_) | CheckpointProgress::Written => true,
             CheckpointProgress::Unheard
             | CheckpointProgress::Blocked
+            | CheckpointProgress::Encoding
             | CheckpointProgress::Declined(_)
             | CheckpointProgress::Aborted => false,
         };
@@ -271,20 +272,41 @@ impl CheckpointControl {
         self.state.lock().is_saving(number)
     }
 
-    /// The state for a number is saved and its barrier sent. The task is paused if the barrier says so.
+    /// The barrier of a number is sent, and its state is frozen. The task is paused if the barrier says so.
+    pub(super) fn freeze(&self, number: u64) {
+        let mut state = self.state.lock();
+        if let Some(barrier) = state.saving.filter(|saving| saving.number == number) {
+            self.pass(&mut state, barrier, CheckpointProgress::Encoding);
+        }
+    }
+
+    /// The state for a number is saved and its barrier sent.
     pub(super) fn save(&self, number: u64, snapshot: SubtaskSnapshot) {
         let mut state = self.state.lock();
         if let Some(barrier) = state.saving.take_if(|saving| saving.number == number) {
-            if barrier.pause {
-                state.paused = Some(number);
+            let saved = CheckpointProgress::Saved(Arc::new(snapshot));
+            let is_frozen = {
+                let status = self.status.borrow();
+                status.highest == number && status.progress == CheckpointProgress::Encoding
+            };
+            match is_frozen {
+                true => self.publish(number, saved),
+                false => self.pass(&mut state, barrier, saved),
             }
-            let has_source = state.phase == Phase::Running { has_source: true };
-            self.status.send_modify(|status| {
-                status.highest = number;
-                status.progress = CheckpointProgress::Saved(Arc::new(snapshot));
-                status.paused = barrier.pause && has_source;
-            });
         }
+    }
+
+    /// The barrier of a number is sent.
+    fn pass(&self, state: &mut State, barrier: CheckpointBarrier, progress: CheckpointProgress) {
+        if barrier.pause {
+            state.paused = Some(barrier.number);
+        }
+        let has_source = state.phase == Phase::Running { has_source: true };
+        self.status.send_modify(|status| {
+            status.highest = barrier.number;
+            status.progress = progress;
+            status.paused = barrier.pause && has_source;
+        });
     }
 
     /// The state for a number can't be saved.
@@ -419,6 +441,34 @@ mod tests {
         control.abort(6);
         let saved = CheckpointProgress::Saved(Arc::default());
         assert_eq!(progress(&control), (7, saved), "it is kept");
+    }
+
+    #[test]
+    fn a_number_whose_state_is_encoded_is_under_way_until_it_is_saved_or_aborted() {
+        let control = source();
+        control.trigger(barrier(5));
+        control.take_trigger();
+        control.freeze(5);
+        assert_eq!(progress(&control), (5, CheckpointProgress::Encoding));
+        assert_eq!(control.trigger(barrier(5)), Answer::Injected(Ack {}));
+        assert!(control.is_wanted(5));
+        control.save(5, SubtaskSnapshot::default());
+        let saved = CheckpointProgress::Saved(Arc::default());
+        assert_eq!(progress(&control), (5, saved));
+
+        control.trigger(barrier(6));
+        control.take_trigger();
+        control.freeze(6);
+        control.abort(6);
+        control.save(6, SubtaskSnapshot::default());
+        assert_eq!(progress(&control), (6, CheckpointProgress::Aborted));
+
+        control.trigger(barrier(7));
+        control.take_trigger();
+        control.freeze(7);
+        control.decline(7, "damaged".to_owned());
+        let declined = CheckpointProgress::Declined("damaged".to_owned());
+        assert_eq!(progress(&control), (7, declined));
     }
 
     #[test]

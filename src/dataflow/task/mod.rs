@@ -8,6 +8,7 @@ mod alignment;
 mod chain;
 mod checkpoint;
 mod checkpoint_control;
+mod encoder;
 mod error;
 mod externals;
 mod outputs;
@@ -146,6 +147,7 @@ impl TaskRuntime {
             status: sender.clone(),
             stop: stop.clone(),
             checkpoints: Arc::clone(&checkpoints),
+            encoder: encoder::Encoder::default(),
         };
         drop(coordinator_requests);
         let name = task.name();

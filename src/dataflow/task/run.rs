@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
-use tanist_proto::v1::{CheckpointBarrier, SubtaskSnapshot};
+use tanist_proto::v1::CheckpointBarrier;
 use tokio::sync::{mpsc, watch};
 use tokio::task;
 use tokio::time::Instant;
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::TaskSpec;
 use super::chain::{Chain, Place};
 use super::checkpoint_control::CheckpointControl;
+use super::encoder::Encoder;
 use super::error::TaskError;
 use super::externals::{self, Until};
 use super::outputs::Outputs;
@@ -30,6 +31,7 @@ use crate::exchange::{Exchange, Input, InputGate};
 use crate::operator::{
     EndOfInput, OperatorFactory, Output, SinkOutput, Source, SourceState, Stopped,
 };
+use crate::state::UnencodedSnapshot;
 use crate::time::Element;
 
 /// A running task.
@@ -45,6 +47,7 @@ pub(super) struct Run {
     /// Cancelled when the source has to end.
     pub(super) stop: CancellationToken,
     pub(super) checkpoints: Arc<CheckpointControl>,
+    pub(super) encoder: Encoder,
 }
 
 impl Run {
@@ -163,6 +166,8 @@ impl Run {
         });
         let output = preparing.await??;
         chain.close();
+        // A number that the task has taken up needs its state also after its end.
+        self.encoder.finish().await;
         Ok(output)
     }
 
@@ -306,7 +311,8 @@ impl Run {
     }
 
     /// Takes a checkpoint up: saves the source and the operators, which have room, and sends the barrier on behind all
-    /// that they emitted before. If one can't be saved, the task declines the checkpoint and goes on.
+    /// that they emitted before. Keyed state is only frozen, and encoded while the task goes on. If one can't be saved,
+    /// the task declines the checkpoint and goes on.
     async fn take_up(
         &self,
         barrier: CheckpointBarrier,
@@ -315,11 +321,8 @@ impl Run {
         outputs: &mut Outputs,
     ) -> Result<(), TaskError> {
         let number = barrier.number;
-        let mut snapshot = SubtaskSnapshot {
-            vertex_id: self.spec.deployment.vertex_id.clone(),
-            subtask: self.spec.deployment.subtask,
-            ..SubtaskSnapshot::default()
-        };
+        let deployment = &self.spec.deployment;
+        let mut snapshot = UnencodedSnapshot::of(&deployment.vertex_id, deployment.subtask);
         let saved = Pace::default().step(|| chain.snapshot(barrier, source, &mut snapshot));
         if let Err(error) = saved {
             let task = self.name();
@@ -331,7 +334,14 @@ impl Run {
         outputs.flush().await?;
         if self.checkpoints.is_wanted(number) {
             outputs.barrier(barrier);
-            self.checkpoints.save(number, snapshot);
+            match snapshot.into_encoded() {
+                Ok(snapshot) => self.checkpoints.save(number, snapshot),
+                Err(frozen) => {
+                    self.checkpoints.freeze(number);
+                    let control = &self.checkpoints;
+                    self.encoder.begin(number, frozen, control, &self.end_guard);
+                }
+            }
         }
         Ok(())
     }

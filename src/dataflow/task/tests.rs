@@ -2,6 +2,7 @@
 //! operators are tested in the crate of those.
 
 mod checkpoints;
+mod encoding;
 mod pauses;
 mod region;
 mod scripted;

@@ -129,7 +129,7 @@ pub(super) fn saved(operator: &mut dyn Operator) -> SubtaskSnapshot {
     let mut snapshot = Snapshot::default();
     operator.snapshot(&mut snapshot).expect("saved");
     let mut subtask = SubtaskSnapshot::default();
-    snapshot.add_to(&mut subtask, UID);
+    snapshot.add_to(&mut subtask, UID).expect("encoded");
     subtask
 }
 
@@ -247,7 +247,7 @@ proptest! {
         let mut snapshot = Snapshot::default();
         first.snapshot(&mut snapshot).expect("saved");
         let mut subtask_snapshot = SubtaskSnapshot::default();
-        snapshot.add_to(&mut subtask_snapshot, UID);
+        snapshot.add_to(&mut subtask_snapshot, UID).expect("encoded");
         let mut second = source(&spec, subtask, 3).expect("built");
         second.restore(&Restored::of(UID, &subtask_snapshot)).expect("its own position");
         found.extend(numbers(&mut *second, usize::MAX));
@@ -256,7 +256,7 @@ proptest! {
         let mut foreign = Snapshot::default();
         foreign.save_position_message("file-source", &DatagenPosition::default());
         let mut foreign_snapshot = SubtaskSnapshot::default();
-        foreign.add_to(&mut foreign_snapshot, UID);
+        foreign.add_to(&mut foreign_snapshot, UID).expect("encoded");
         let error = second.restore(&Restored::of(UID, &foreign_snapshot)).expect_err("foreign");
         prop_assert!(error.to_string().contains("`position`"), "{}", error);
     }

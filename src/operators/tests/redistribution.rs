@@ -140,7 +140,7 @@ fn save(slot: &mut Option<Box<dyn Source>>) -> SubtaskSnapshot {
     if let Some(source) = slot {
         let mut snapshot = Snapshot::default();
         source.snapshot(&mut snapshot).expect("saved");
-        snapshot.add_to(&mut subtask, UID);
+        snapshot.add_to(&mut subtask, UID).expect("encoded");
     }
     subtask
 }

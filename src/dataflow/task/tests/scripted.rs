@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::Int64Type;
+use parking_lot::Condvar;
 use tanist_proto::v1::SubtaskSnapshot;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::state::{Restored, Snapshot};
+use crate::state::{KeyGroups, Restored, Snapshot, StateTable};
 
 /// Names of the operators' state in snapshots.
 pub(super) const FEED_UID: &str = "the feed";
@@ -150,6 +151,25 @@ impl Operator for Counter {
     }
 }
 
+/// Closed until it is opened.
+#[derive(Debug, Default)]
+pub(super) struct Latch {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Latch {
+    pub(super) fn open(&self) {
+        *self.is_open.lock() = true;
+        self.opened.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut is_open = self.is_open.lock();
+        self.opened.wait_while(&mut is_open, |is_open| !*is_open);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Collected {
     records: Vec<i64>,
@@ -160,6 +180,8 @@ struct Collected {
     ticks: Vec<Instant>,
     /// For which snapshots it was told to seal its output.
     savepoints: Vec<u64>,
+    /// It has keyed state, which is encoded once this is open.
+    encoding: Option<Arc<Latch>>,
 }
 
 /// Collects all records.
@@ -169,6 +191,11 @@ pub(super) struct Collector(Arc<Mutex<Collected>>);
 impl Collector {
     pub(super) fn fail_to_save(&self, can_not_save: bool) {
         self.0.lock().can_not_save = can_not_save;
+    }
+
+    /// Gives it keyed state. It is encoded once the latch is open.
+    pub(super) fn encode_behind(&self, latch: &Arc<Latch>) {
+        self.0.lock().encoding = Some(Arc::clone(latch));
     }
 
     /// Has it ask for the time every millisecond.
@@ -215,6 +242,16 @@ impl Operator for Collector {
         }
         let content = collected.records.iter().flat_map(|it| it.to_le_bytes());
         snapshot.save(COLLECTED, content.collect());
+        if let Some(encoding) = &collected.encoding {
+            let groups = KeyGroups::of_subtask(0, 1, 8);
+            let write = |latch: &Arc<Latch>, bytes: &mut Vec<u8>| {
+                latch.wait();
+                bytes.push(7);
+            };
+            let mut table = StateTable::new(COLLECTED, "a latch".to_owned(), groups, write);
+            table.insert(0, b"key", Arc::clone(encoding));
+            table.freeze(snapshot);
+        }
         Ok(())
     }
 

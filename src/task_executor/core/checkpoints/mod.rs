@@ -2,9 +2,9 @@
 //! does not know yet. Pure.
 //!
 //! ```text
-//! execution:  unheard --> blocked --> writing --written--> acknowledged
-//!                |           |           | failed
-//!                +-----------+-----------+--> declined        a higher number begins again
+//! execution:  unheard --> blocked --> encoding --> writing --written--> acknowledged
+//!                |           |            |           | failed
+//!                +-----------+------------+-----------+--> declined     a higher number begins again
 //!             each but "acknowledged" and "declined" of a higher number --abort of it--> aborted
 //! ```
 //!
@@ -51,6 +51,8 @@ enum Progress {
         /// Whether the task was told to decline.
         is_declining: bool,
     },
+    /// The task encodes its state.
+    Encoding,
     Writing,
     Acknowledged(Arc<pb::SubtaskSnapshot>),
     Declined(String),
@@ -79,7 +81,7 @@ impl Progress {
     /// Whether nothing that the task says of the same number changes it.
     fn is_decided(&self) -> bool {
         match self {
-            Progress::Unheard | Progress::Blocked { .. } => false,
+            Progress::Unheard | Progress::Blocked { .. } | Progress::Encoding => false,
             Progress::Writing
             | Progress::Acknowledged(_)
             | Progress::Declined(_)
@@ -90,7 +92,10 @@ impl Progress {
     /// Whether the JobMaster waits for it.
     fn is_awaited(&self) -> bool {
         match self {
-            Progress::Writing | Progress::Acknowledged(_) | Progress::Declined(_) => true,
+            Progress::Encoding
+            | Progress::Writing
+            | Progress::Acknowledged(_)
+            | Progress::Declined(_) => true,
             Progress::Unheard | Progress::Blocked { .. } | Progress::Aborted => false,
         }
     }
@@ -137,7 +142,7 @@ impl Known {
         let progress = match &self.progress {
             Progress::Unheard => Pb::Unheard,
             Progress::Blocked { .. } => Pb::Blocked,
-            Progress::Writing => Pb::Writing,
+            Progress::Encoding | Progress::Writing => Pb::Writing,
             Progress::Acknowledged(saved) => {
                 snapshot = Some((**saved).clone());
                 Pb::Acknowledged
@@ -245,6 +250,7 @@ impl Checkpoints {
                     is_declining: false,
                 },
             },
+            CheckpointProgress::Encoding => Progress::Encoding,
             CheckpointProgress::Declined(reason) => Progress::declined(reason),
             CheckpointProgress::Aborted => Progress::Aborted,
             CheckpointProgress::Saved(snapshot) => {
@@ -324,7 +330,14 @@ impl Checkpoints {
             false => Life::Ended,
         };
         known.paused = false;
-        known.highest
+        let highest = known.highest;
+        // One that finishes has encoded its state before.
+        if !is_finished && known.progress == Progress::Encoding {
+            let reason = "it ended before its state was encoded";
+            known.progress = Progress::declined(reason.to_owned());
+            self.reports.add(*key);
+        }
+        highest
     }
 
     /// Whether an execution has finished here.
@@ -382,6 +395,7 @@ impl Checkpoints {
                 Progress::Acknowledged(snapshot) => snapshot.encoded_len(),
                 Progress::Unheard
                 | Progress::Blocked { .. }
+                | Progress::Encoding
                 | Progress::Writing
                 | Progress::Declined(_)
                 | Progress::Aborted => 0,

@@ -89,6 +89,24 @@ fn small_state_is_acknowledged_at_once_and_large_state_once_it_is_written() {
 }
 
 #[test]
+fn state_that_is_encoded_counts_as_being_written_until_it_is_saved_or_its_task_ends() {
+    let (mut checkpoints, key) = restored();
+    let encoding = |number| with(number, CheckpointProgress::Encoding);
+    checkpoints.update(&key, encoding(4), true);
+    assert_eq!(states(&checkpoints), [(4, Pb::Writing)]);
+    assert!(checkpoints.is_due(&key));
+    let step = checkpoints.update(&key, saved(4, 4_097), true);
+    assert!(matches!(step, Step::Write { number: 4, .. }), "{step:?}");
+    checkpoints.update(&key, encoding(5), true);
+    assert_eq!(checkpoints.abort(&key, 5), Step::Nothing);
+    checkpoints.update(&key, saved(5, 10), true);
+    assert_eq!(states(&checkpoints), [(5, Pb::Aborted)]);
+    checkpoints.update(&key, encoding(6), true);
+    checkpoints.end(&key, false);
+    assert_eq!(states(&checkpoints), [(6, Pb::Declined)]);
+}
+
+#[test]
 fn without_a_place_state_stays_in_the_report_unless_no_record_can_take_it() {
     let (mut checkpoints, key) = restored();
     checkpoints.update(&key, saved(4, 65_536), false);

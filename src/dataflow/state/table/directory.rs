@@ -1,0 +1,165 @@
+//! The pages of one namespace: a directory by the upper bits of a key's *position*, which is its hash as a fraction of
+//! the subtask's range. A page that is full is divided by the next bit, and the directory doubles when it needs to.
+//! Source: extendible hashing (Fagin et al., 1979).
+
+use std::sync::Arc;
+
+use super::page::Page;
+use crate::state::KeyGroups;
+
+/// Most bits of a directory. A page of this depth is not divided, and becomes larger.
+const MOST_BITS: u32 = 22;
+
+/// The hashes of a subtask: those of its key groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HashRange {
+    /// Upper half of the lowest hash.
+    first: u64,
+    /// 2^64 divided by the number of upper halves.
+    scale: u64,
+}
+
+impl HashRange {
+    pub(super) fn of(groups: KeyGroups) -> HashRange {
+        let max = u64::from(groups.max_parallelism().max(1));
+        let lowest = |group: u32| (u64::from(group) << 32).div_ceil(max);
+        let (first, end) = groups.range();
+        let (first, end) = (lowest(first), lowest(end));
+        HashRange {
+            first,
+            scale: u64::MAX / end.saturating_sub(first).max(1),
+        }
+    }
+
+    /// The position of a hash: a fraction of 2^32, which grows with the hash.
+    fn position(self, hash: u64) -> u64 {
+        let from_first = (hash >> 32).saturating_sub(self.first);
+        let position = from_first.saturating_mul(self.scale) >> 32;
+        position.min(u64::from(u32::MAX))
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(super) struct Directory<V> {
+    range: HashRange,
+    /// Number of upper bits of a position by which `slots` are numbered.
+    bits: u32,
+    /// Numbers of pages. Those of one page are beside each other.
+    slots: Vec<u32>,
+    pages: Vec<Arc<Page<V>>>,
+    entries: usize,
+}
+
+impl<V: Clone> Directory<V> {
+    /// An empty one, in which this number of entries finds its pages divided.
+    pub(super) fn with_room(range: HashRange, entries: usize) -> Directory<V> {
+        let pages = (entries / (Page::<V>::MOST * 3 / 4)).next_power_of_two();
+        let bits = pages.ilog2().min(MOST_BITS);
+        let pages = 1_u32 << bits;
+        Directory {
+            range,
+            bits,
+            slots: (0..pages).collect(),
+            pages: (0..pages).map(|_| Arc::new(Page::of_depth(bits))).collect(),
+            entries: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// The pages, in the order of hashes.
+    pub(super) fn pages(&self) -> impl Iterator<Item = &Arc<Page<V>>> {
+        let slots = self.slots.chunk_by(|one, next| one == next);
+        slots.map(|slots| &self.pages[as_index(slots[0])])
+    }
+
+    /// The pages, in any order.
+    pub(super) fn into_pages(self) -> Vec<Arc<Page<V>>> {
+        self.pages
+    }
+
+    fn slot(&self, hash: u64) -> usize {
+        let slot = self.range.position(hash) >> (u32::BITS - self.bits);
+        usize::try_from(slot).expect("at most 32 bits")
+    }
+
+    fn page(&self, hash: u64) -> &Page<V> {
+        &self.pages[as_index(self.slots[self.slot(hash)])]
+    }
+
+    fn page_mut(&mut self, hash: u64) -> &mut Page<V> {
+        let page = as_index(self.slots[self.slot(hash)]);
+        Arc::make_mut(&mut self.pages[page])
+    }
+
+    pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&V> {
+        self.page(hash).get(hash, key)
+    }
+
+    /// The value of a key, which counts as changed; it is made if there is none.
+    pub(super) fn change(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        changed: u64,
+        make: impl FnOnce() -> V,
+    ) -> &mut V {
+        if self.page(hash).get(hash, key).is_some() {
+            let page = self.page_mut(hash);
+            let changed = page.change(hash, key, changed);
+            return changed.expect("it was found in the page");
+        }
+        while self.page(hash).is_full() && self.page(hash).depth() < MOST_BITS {
+            self.divide(hash);
+        }
+        self.entries += 1;
+        self.page_mut(hash).add(hash, key, make(), changed)
+    }
+
+    /// Removes a key.
+    pub(super) fn remove(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        changed: u64,
+        is_recorded: bool,
+    ) -> Option<V> {
+        // Looked up first: a page that does not have it is not copied.
+        self.page(hash).get(hash, key)?;
+        let removed = self.page_mut(hash).remove(hash, key, changed, is_recorded);
+        self.entries -= usize::from(removed.is_some());
+        removed
+    }
+
+    /// Divides the page of a hash.
+    fn divide(&mut self, hash: u64) {
+        let number = self.slots[self.slot(hash)];
+        let page = &mut self.pages[as_index(number)];
+        let page = std::mem::replace(page, Arc::new(Page::of_depth(0)));
+        let page = Arc::unwrap_or_clone(page);
+        let depth = page.depth() + 1;
+        if depth > self.bits {
+            self.slots = self.slots.iter().flat_map(|it| [*it, *it]).collect();
+            self.bits = depth;
+        }
+        let range = self.range;
+        let [lower, upper] =
+            page.divide(|hash| range.position(hash) >> (u32::BITS - depth) & 1 == 1);
+        self.pages[as_index(number)] = Arc::new(lower);
+        let other = u32::try_from(self.pages.len()).expect("a slot has 22 bits");
+        self.pages.push(Arc::new(upper));
+        // The slots of the page: all that share its upper bits.
+        let shared = self.bits - depth;
+        let first = self.slot(hash) >> shared | 1;
+        // The slot of the hash is in either half: the upper half follows the lower one.
+        let upper = first << shared;
+        self.slots[upper..upper + (1 << shared)].fill(other);
+    }
+}
+
+fn as_index(number: u32) -> usize {
+    usize::try_from(number).expect("32 bits")
+}

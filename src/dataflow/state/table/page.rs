@@ -1,0 +1,190 @@
+//! A page of a state table: the entries of a range of hashes.
+//!
+//! - A key has an entry, or a removal that a later snapshot has to name, or neither. It never has both.
+//! - Entries and removals carry the number of the snapshot after which they were last changed.
+//! - A page that a frozen table shares is copied before it is changed.
+
+use super::index::Index;
+use super::key::StateKey;
+use crate::key::key_hash;
+
+/// Bytes of the entries of a page.
+const BYTES: usize = 32 * 1024;
+
+/// An entry.
+#[derive(Debug, Clone)]
+pub(super) struct Entry<V> {
+    pub(super) key: StateKey,
+    /// The last snapshot before its last change.
+    pub(super) changed: u64,
+    pub(super) value: V,
+}
+
+/// A key that has no entry any more.
+#[derive(Debug, Clone)]
+pub(super) struct Removal {
+    pub(super) key: StateKey,
+    /// The last snapshot before it was removed.
+    pub(super) changed: u64,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(super) struct Page<V> {
+    entries: Vec<Entry<V>>,
+    index: Index,
+    removals: Vec<Removal>,
+    /// The highest number of its entries and removals.
+    changed: u64,
+    /// Number of upper bits of the position that all its keys share.
+    depth: u32,
+}
+
+impl<V> Page<V> {
+    /// Most entries and removals of a page that can be divided.
+    pub(super) const MOST: usize = {
+        let most = BYTES / size_of::<Entry<V>>();
+        if most > 890 {
+            890
+        } else if most < 16 {
+            16
+        } else {
+            most
+        }
+    };
+
+    pub(super) fn of_depth(depth: u32) -> Page<V> {
+        Page {
+            entries: Vec::new(),
+            index: Index::with_room(0),
+            removals: Vec::new(),
+            changed: 0,
+            depth,
+        }
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    pub(super) fn entries(&self) -> &[Entry<V>] {
+        &self.entries
+    }
+
+    pub(super) fn into_entries(self) -> Vec<Entry<V>> {
+        self.entries
+    }
+
+    pub(super) fn removals(&self) -> &[Removal] {
+        &self.removals
+    }
+
+    /// The highest number of its entries and removals.
+    pub(super) fn changed(&self) -> u64 {
+        self.changed
+    }
+
+    /// Whether a further key makes it larger than a page should be.
+    pub(super) fn is_full(&self) -> bool {
+        self.entries.len() + self.removals.len() >= Self::MOST
+    }
+
+    fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
+        self.index
+            .find(hash, |at| self.entries[at].key.bytes() == key)
+    }
+
+    pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&V> {
+        self.find(hash, key).map(|at| &self.entries[at].value)
+    }
+
+    /// The value of a key, which counts as changed after the snapshot of this number.
+    pub(super) fn change(&mut self, hash: u64, key: &[u8], changed: u64) -> Option<&mut V> {
+        let at = self.find(hash, key)?;
+        self.changed = self.changed.max(changed);
+        let entry = &mut self.entries[at];
+        entry.changed = changed;
+        Some(&mut entry.value)
+    }
+
+    /// Adds a key that has no entry.
+    pub(super) fn add(&mut self, hash: u64, key: &[u8], value: V, changed: u64) -> &mut V {
+        if !self.removals.is_empty() {
+            self.removals.retain(|it| it.key.bytes() != key);
+        }
+        let at = self.entries.len();
+        if at == self.entries.capacity() {
+            // A vector would double, and half of a page stay unused.
+            self.entries.reserve_exact(at / 8 + 1);
+        }
+        let entry = Entry {
+            key: StateKey::new(key),
+            changed,
+            value,
+        };
+        self.entries.push(entry);
+        match self.index.has_room() {
+            true => self.index.add(hash, at),
+            false => self.build_index(),
+        }
+        self.changed = self.changed.max(changed);
+        &mut self.entries[at].value
+    }
+
+    /// Removes a key. `is_recorded`: a snapshot may have it, so later ones have to name its removal.
+    pub(super) fn remove(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        changed: u64,
+        is_recorded: bool,
+    ) -> Option<V> {
+        let at = self.find(hash, key)?;
+        self.index.remove(hash, at);
+        let removed = self.entries.swap_remove(at);
+        if let Some(moved) = self.entries.get(at) {
+            let moved = key_hash(moved.key.bytes());
+            self.index.replace(moved, self.entries.len(), at);
+        }
+        if is_recorded {
+            self.removals.push(Removal {
+                key: removed.key,
+                changed,
+            });
+            self.changed = self.changed.max(changed);
+        }
+        Some(removed.value)
+    }
+
+    fn build_index(&mut self) {
+        let entries = self.entries.len();
+        let room = entries + entries / 16 + 1;
+        // A page of the usual size keeps its narrow slots.
+        let mut index = Index::with_room(room.min(Self::MOST).max(entries + 1));
+        for (at, entry) in self.entries.iter().enumerate() {
+            index.add(key_hash(entry.key.bytes()), at);
+        }
+        self.index = index;
+    }
+
+    /// Divides it by the next bit of the position. `bit` says which half a hash is in.
+    pub(super) fn divide(self, bit: impl Fn(u64) -> bool) -> [Page<V>; 2] {
+        let depth = self.depth + 1;
+        let mut halves = [Page::of_depth(depth), Page::of_depth(depth)];
+        let is_upper = |key: &StateKey| usize::from(bit(key_hash(key.bytes())));
+        let upper: usize = self.entries.iter().map(|it| is_upper(&it.key)).sum();
+        let lower = self.entries.len() - upper;
+        for (half, entries) in halves.iter_mut().zip([lower, upper]) {
+            half.entries.reserve_exact(entries + entries / 8 + 1);
+            half.changed = self.changed;
+        }
+        for entry in self.entries {
+            halves[is_upper(&entry.key)].entries.push(entry);
+        }
+        for removal in self.removals {
+            halves[is_upper(&removal.key)].removals.push(removal);
+        }
+        halves.iter_mut().for_each(Page::build_index);
+        halves
+    }
+}

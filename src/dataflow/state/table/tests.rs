@@ -1,0 +1,254 @@
+//! The table beside a plain map.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tanist_proto::v1::SubtaskSnapshot;
+
+use super::*;
+use crate::state::{Restored, StateError};
+
+const MAX_PARALLELISM: u32 = 16;
+
+type Model = BTreeMap<(i64, Vec<u8>), u64>;
+
+fn table(groups: KeyGroups) -> StateTable<u64> {
+    StateTable::new("counts", "counts".to_owned(), groups, |value, bytes| {
+        bytes.extend(value.to_le_bytes());
+    })
+}
+
+fn read(bytes: &[u8]) -> Result<u64, String> {
+    let bytes = bytes.try_into().map_err(|_| "it is odd".to_owned())?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn whole() -> KeyGroups {
+    KeyGroups::of_subtask(0, 1, MAX_PARALLELISM)
+}
+
+/// All that the table says of its entries.
+fn content(table: &StateTable<u64>) -> Model {
+    let namespaces: Vec<i64> = table.namespaces().collect();
+    let mut content = Model::new();
+    for namespace in namespaces {
+        for (key, value) in table.entries(namespace) {
+            assert_eq!(table.get(namespace, key), Some(value));
+            let before = content.insert((namespace, key.to_vec()), *value);
+            assert_eq!(before, None, "it is there twice");
+        }
+    }
+    assert_eq!(table.len(), content.len());
+    assert_eq!(table.is_empty(), content.is_empty());
+    content
+}
+
+fn encoded(snapshot: Snapshot) -> SubtaskSnapshot {
+    let mut subtask = SubtaskSnapshot::default();
+    snapshot
+        .add_to(&mut subtask, "count")
+        .expect("its own keys");
+    subtask
+}
+
+fn restored(subtask: &SubtaskSnapshot, groups: KeyGroups) -> Result<StateTable<u64>, StateError> {
+    let mut table = table(groups);
+    table.restore(&Restored::of("count", subtask), read)?;
+    Ok(table)
+}
+
+/// A key: short and long ones, of which some have the same hash in the lower bits of a page.
+fn key(number: u16) -> Vec<u8> {
+    match number % 5 {
+        0 => [&number.to_le_bytes()[..], &[9; 30]].concat(),
+        _ => number.to_le_bytes().to_vec(),
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Add(i64, u16, u64),
+    /// Adds a range of keys, so that pages are divided.
+    AddMany(i64, u16),
+    Remove(i64, u16),
+    Drop(i64),
+    Take(i64),
+    Freeze,
+    /// Goes on with what the last snapshot has.
+    Restore,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (-1_i64..3, 0_u16..60, any::<u64>()).prop_map(|(n, k, v)| Step::Add(n, k, v)),
+        1 => (-1_i64..3, 0_u16..60_000).prop_map(|(n, k)| Step::AddMany(n, k)),
+        4 => (-1_i64..3, 0_u16..60).prop_map(|(n, k)| Step::Remove(n, k)),
+        1 => (-1_i64..3).prop_map(Step::Drop),
+        1 => (-1_i64..3).prop_map(Step::Take),
+        2 => Just(Step::Freeze),
+        1 => Just(Step::Restore),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+proptest! {
+    #[test]
+    fn it_is_a_map_and_what_is_frozen_never_changes(steps in steps()) {
+        let (mut table, mut model) = (table(whole()), Model::new());
+        // What was frozen, and what it has to be.
+        let mut frozen: Vec<(Snapshot, Model)> = Vec::new();
+        let mut last: Option<(SubtaskSnapshot, Model)> = None;
+        for (number, step) in (1_u64..).zip(steps) {
+            match step {
+                Step::Add(namespace, number, by) => {
+                    let value = table.get_or_insert_with(namespace, &key(number), || 7);
+                    *value = value.wrapping_add(by);
+                    let value = model.entry((namespace, key(number))).or_insert(7);
+                    *value = value.wrapping_add(by);
+                }
+                Step::AddMany(namespace, first) => {
+                    for number in first..first + 2_000 {
+                        table.insert(namespace, &key(number), u64::from(number));
+                        model.insert((namespace, key(number)), u64::from(number));
+                    }
+                }
+                Step::Remove(namespace, number) => {
+                    let removed = table.remove(namespace, &key(number));
+                    prop_assert_eq!(removed, model.remove(&(namespace, key(number))));
+                }
+                Step::Drop(namespace) => {
+                    table.drop_namespace(namespace);
+                    model.retain(|(of, _), _| *of != namespace);
+                }
+                Step::Take(namespace) => {
+                    let taken = table.take(namespace);
+                    let taken = taken.map(|(key, value)| ((namespace, key.bytes().to_vec()), value));
+                    let expected = model.extract_if(.., |(of, _), _| *of == namespace);
+                    prop_assert_eq!(taken.collect::<Model>(), expected.collect::<Model>());
+                }
+                Step::Freeze => {
+                    let mut snapshot = Snapshot::numbered(number);
+                    table.freeze(&mut snapshot);
+                    frozen.push((snapshot, model.clone()));
+                }
+                Step::Restore => {
+                    if let Some((snapshot, expected)) = frozen.pop() {
+                        last = Some((encoded(snapshot), expected));
+                    }
+                    if let Some((snapshot, expected)) = &last {
+                        table = restored(snapshot, whole()).expect("intact");
+                        model = expected.clone();
+                    }
+                }
+            }
+            prop_assert_eq!(table.len(), model.len());
+        }
+        prop_assert_eq!(content(&table), model);
+        for (snapshot, expected) in frozen {
+            let table = restored(&encoded(snapshot), whole()).expect("intact");
+            prop_assert_eq!(content(&table), expected);
+        }
+    }
+
+    #[test]
+    fn segments_together_have_each_key_once_at_any_parallelism(
+        keys in prop::collection::btree_set(any::<u16>(), 0..200), before in 1_u32..6, after in 1_u32..6,
+    ) {
+        let mut subtask = SubtaskSnapshot::default();
+        for number in 0..before {
+            let groups = KeyGroups::of_subtask(number, before, MAX_PARALLELISM);
+            let mut table = table(groups);
+            let own = keys.iter().filter(|it| groups.contain(&key(**it)));
+            own.for_each(|it| table.insert(0, &key(*it), u64::from(*it)));
+            let mut snapshot = Snapshot::numbered(1);
+            table.freeze(&mut snapshot);
+            snapshot.add_to(&mut subtask, "count").expect("its own keys");
+        }
+        let mut found = Model::new();
+        for number in 0..after {
+            let groups = KeyGroups::of_subtask(number, after, MAX_PARALLELISM);
+            found.extend(content(&restored(&subtask, groups).expect("intact")));
+        }
+        let expected = keys.iter().map(|it| ((0, key(*it)), u64::from(*it)));
+        prop_assert_eq!(found, expected.collect::<Model>());
+    }
+}
+
+fn halves() -> SubtaskSnapshot {
+    let mut subtask = SubtaskSnapshot::default();
+    for number in 0..2 {
+        let groups = KeyGroups::of_subtask(number, 2, MAX_PARALLELISM);
+        let mut table = table(groups);
+        for key in (0..=u8::MAX).map(|byte| [byte]) {
+            if groups.contain(&key) {
+                table.insert(0, &key, 1);
+            }
+        }
+        let mut snapshot = Snapshot::numbered(1);
+        table.freeze(&mut snapshot);
+        snapshot
+            .add_to(&mut subtask, "count")
+            .expect("its own keys");
+    }
+    subtask
+}
+
+#[test]
+fn key_groups_that_no_segment_or_two_segments_have_are_an_error_that_names_the_state() {
+    let mut subtask = halves();
+    assert_eq!(restored(&subtask, whole()).expect("intact").len(), 256);
+    let second = subtask.segments.pop().expect("two");
+    let error = restored(&subtask, whole()).expect_err("half is missing");
+    assert!(error.to_string().contains("`counts` is damaged"), "{error}");
+    subtask.segments.extend([second.clone(), second]);
+    restored(&subtask, whole()).expect_err("half is there twice");
+    let nothing = restored(&SubtaskSnapshot::default(), whole());
+    assert!(nothing.expect("nothing was saved").is_empty());
+}
+
+#[test]
+fn key_groups_of_a_subtask_that_had_ended_have_no_entries() {
+    let mut subtask = halves();
+    let half = KeyGroups::of_subtask(0, 2, MAX_PARALLELISM);
+    let first = restored(&subtask, half).expect("intact").len();
+    subtask.segments[1].content.clear();
+    restored(&subtask, whole()).expect_err("it is damaged");
+    subtask.segments[1].length = 0;
+    let table = restored(&subtask, whole()).expect("half has ended");
+    assert_eq!(table.len(), first);
+}
+
+#[test]
+fn a_value_that_can_t_be_read_and_a_key_of_another_subtask_are_errors_that_name_the_state() {
+    let mut odd = table(whole());
+    let subtask = halves();
+    let restored = Restored::of("count", &subtask);
+    let unreadable = odd.restore(&restored, |_| Err("it is odd".to_owned()));
+    assert_eq!(
+        unreadable.expect_err("unreadable").to_string(),
+        "the state `counts` is damaged: it is odd"
+    );
+    let half = KeyGroups::of_subtask(0, 2, MAX_PARALLELISM);
+    let mut table = table(half);
+    let key = (0..=u8::MAX)
+        .map(|byte| [byte])
+        .find(|it| !half.contain(it));
+    table.insert(0, &key.expect("one of many"), 1);
+    let mut snapshot = Snapshot::numbered(1);
+    table.freeze(&mut snapshot);
+    let error = snapshot.add_to(&mut SubtaskSnapshot::default(), "count");
+    let error = error.expect_err("foreign").to_string();
+    assert!(error.contains("another subtask"), "{error}");
+}
+
+#[test]
+fn what_is_not_wanted_any_more_is_not_encoded() {
+    let mut table = table(whole());
+    table.insert(0, b"a", 1);
+    let mut snapshot = Snapshot::numbered(1);
+    table.freeze(&mut snapshot);
+    let mut unencoded = crate::state::UnencodedSnapshot::of("v", 0);
+    unencoded.add(snapshot, "count");
+    let unencoded = unencoded.into_encoded().expect_err("it is frozen");
+    assert_eq!(unencoded.encode(&|| false), Ok(None));
+}
