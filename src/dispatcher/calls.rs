@@ -343,7 +343,7 @@ impl Calls {
     fn write_result(
         &mut self,
         job: JobId,
-        result: pb::JobResult,
+        mut result: pb::JobResult,
         is_retried: bool,
         reply: Option<Reply<pb::Ack>>,
     ) {
@@ -353,10 +353,7 @@ impl Calls {
         self.spawn(async move {
             let retained = match of_job_master {
                 Some(record) => Ok(record.map_or(Retained::Nothing, Retained::Record)),
-                None => {
-                    let status = result.status();
-                    store.retained_without_job_master(job, status).await
-                }
+                None => store.retained_without_job_master(job, &mut result).await,
             };
             let written = match retained {
                 Ok(retained) if is_retried => {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::TryFutureExt as _;
 use futures::stream::{self, StreamExt as _};
+use tanist_gateway::savepoints;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::election::LeaderSession;
 use tanist_ha::keys::Name;
@@ -156,6 +157,14 @@ impl Cleaner {
             let removal = blobs.delete(&name);
             let removal = removal.map_err(|error| error.to_string());
             answered(name.as_str(), removal).await?;
+        }
+        for path in &remove.savepoints {
+            // A place that only the user needs: it holds up no result.
+            let discarding = savepoints::discard_half_copy(path);
+            let discarding = discarding.map_err(|error| error.to_string());
+            if let Err(reason) = answered(path, discarding).await {
+                warn!(%job, path, reason, "what was copied for a failed savepoint is left behind");
+            }
         }
         match kept {
             Kept::These(kept) if remove.checkpoints => self.remove_checkpoints(job, kept).await,

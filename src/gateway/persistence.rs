@@ -82,6 +82,8 @@ struct Memory {
     delay: Duration,
     term_is_over: bool,
     refusal: Option<PersistError>,
+    checkpoints_refusal: Option<PersistError>,
+    checkpoints_delay: Duration,
 }
 
 impl MemoryJobStateStore {
@@ -116,6 +118,16 @@ impl MemoryJobStateStore {
         self.inner.lock().refusal = Some(error);
     }
 
+    /// Delays each write of a record of checkpoints by this time from here on.
+    pub fn set_checkpoints_delay(&self, delay: Duration) {
+        self.inner.lock().checkpoints_delay = delay;
+    }
+
+    /// Refuses every write of a record of checkpoints from here on; `None`: takes them again.
+    pub fn refuse_checkpoints(&self, error: Option<PersistError>) {
+        self.inner.lock().checkpoints_refusal = error;
+    }
+
     /// Returns all written records of checkpoints, oldest first.
     pub fn checkpoints_history(&self) -> Vec<pb::JobCheckpoints> {
         self.inner.lock().checkpoints.clone()
@@ -145,6 +157,13 @@ impl JobStateStore for MemoryJobStateStore {
     }
 
     async fn put_checkpoints(&self, record: &pb::JobCheckpoints) -> Result<(), PersistError> {
+        let delay = self.inner.lock().checkpoints_delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        if let Some(refusal) = self.inner.lock().checkpoints_refusal.clone() {
+            return Err(refusal);
+        }
         self.put(|memory| memory.checkpoints.push(record.clone()))
             .await
     }

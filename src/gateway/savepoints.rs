@@ -9,7 +9,10 @@ use tanist_ha::Error;
 use tanist_ha::blob::{CheckpointStorage, ObjectRange, SavepointContent};
 use tanist_proto::manifest::{self, ManifestError};
 use tanist_proto::pieces::{Piece, pieces, pieces_mut};
-use tanist_proto::v1::{CheckpointManifest, ObjectPlace, RegionSnapshotKind};
+use tanist_proto::v1::{
+    CheckpointManifest, JobCheckpoints, ObjectPlace, RegionSnapshotKind, SavepointProgress,
+    SavepointRequest,
+};
 
 pub use tanist_ha::blob::{SavepointError, SavepointStorage};
 
@@ -21,6 +24,15 @@ pub fn path_of(directory: &str, job_id: &str, trigger_id: &str) -> String {
     let job: String = job_id.chars().take(6).collect();
     let directory = directory.trim_end_matches('/');
     format!("{directory}/savepoint-{job}-{trigger_id}")
+}
+
+/// The paths at which copies may have been begun for requests of a job that have failed.
+pub fn failed_paths(record: &JobCheckpoints) -> Vec<String> {
+    let has_failed =
+        |it: &&SavepointRequest| it.number > 0 && it.progress() == SavepointProgress::Failed;
+    let failed = record.requests.iter().filter(has_failed);
+    let path = |it: &SavepointRequest| path_of(&it.directory, &record.job_id, &it.trigger_id);
+    failed.map(path).collect()
 }
 
 /// Copies a checkpoint, whose output is committed, into the directory `path`. Repeated, also beside another leader, it

@@ -147,6 +147,7 @@ async fn begin(
                 core,
                 checkpoints,
                 exchange: Exchange::default(),
+                ending: None,
                 seen,
                 io: JoinSet::new(),
                 peers: SmallMap::new(),
@@ -256,6 +257,8 @@ pub(super) struct JobMasterActor {
     /// None: the job takes no checkpoints, or it has ended.
     pub(super) checkpoints: Option<Box<Checkpoints>>,
     pub(super) exchange: Exchange,
+    /// The result, until the last write of the checkpoints has ended.
+    pub(super) ending: Option<Box<pb::JobResult>>,
     pub(super) seen: ProgressWriter,
     pub(super) io: JoinSet<Done>,
     pub(super) peers: SmallMap<ResourceId, Box<Peer>>,
@@ -446,16 +449,8 @@ impl JobMasterActor {
                 Effect::AnswerStops(answer) => answer_all(&mut self.stops, &answer),
                 Effect::AnswerCoordinator { token, answer } => self.answer_ask(token, answer),
                 Effect::End(result) => {
-                    let (status, cause) = (result.status(), result.cause.as_str());
-                    tracing::info!(job = result.job_id, ?status, cause, "job ended");
-                    let result: Arc<pb::JobResult> = Arc::from(self.described(result));
-                    // Nothing of them is written after it.
-                    let checkpoints = self.checkpoints.take();
-                    let retained = checkpoints.and_then(|it| it.end(result.status()));
-                    self.seen.0.change(|seen| {
-                        seen.retained = retained;
-                        seen.outcome = Some(result);
-                    });
+                    self.ending = Some(result);
+                    self.publish_end();
                 }
                 Effect::Deploy {
                     connection,
@@ -482,6 +477,32 @@ impl JobMasterActor {
         self.publish_begun();
         self.publish_reconciled();
         Ok(answer)
+    }
+
+    /// Publishes the result, once no write of the checkpoints is under way: the result is written by the Dispatcher, and
+    /// replaces their record.
+    pub(super) fn publish_end(&mut self) {
+        let is_writing = |it: &Checkpoints| it.is_writing();
+        if self.checkpoints.as_deref().is_some_and(is_writing) {
+            return;
+        }
+        let Some(mut result) = self.ending.take() else {
+            return;
+        };
+        if let Some(checkpoints) = &self.checkpoints {
+            let failed = checkpoints.failed_savepoints();
+            result.remove.get_or_insert_default().savepoints = failed;
+        }
+        let (status, cause) = (result.status(), result.cause.as_str());
+        tracing::info!(job = result.job_id, ?status, cause, "job ended");
+        let result: Arc<pb::JobResult> = Arc::from(self.described(result));
+        // Nothing of them is written after it.
+        let checkpoints = self.checkpoints.take();
+        let retained = checkpoints.and_then(|it| it.end(result.status()));
+        self.seen.0.change(|seen| {
+            seen.retained = retained;
+            seen.outcome = Some(result);
+        });
     }
 
     /// The description of the job.
@@ -551,9 +572,15 @@ impl JobMasterActor {
                 return Next::Forget;
             }
             Done::Local(event) => self.note(event),
-            Done::Checkpoint(event) => self.note_checkpoints(event),
+            Done::Checkpoint(event) if self.ending.is_some() => self.note_last_write(event),
+            Done::Checkpoint(event) => {
+                self.note_recorded(&event);
+                self.note_checkpoints(event);
+            }
             Done::CheckpointCommitted { number, progress } => self.note_committed(number, progress),
             Done::Nothing => {}
+            Done::MarksLeft => self.note_marks_left(),
+            Done::FilesLeft { regions } => self.note_files_left(&regions),
             Done::CheckpointCalled {
                 called,
                 connection,

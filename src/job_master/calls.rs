@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message as _;
 use tanist_compact::WatchCell;
 use tanist_gateway::blobs::HeldBlob;
 use tanist_gateway::persistence::{JobStateStore, PersistError};
@@ -45,6 +46,10 @@ pub(super) enum Done {
     },
     /// Work of which nothing depends on the outcome.
     Nothing,
+    /// Marks of commits could not be removed.
+    MarksLeft,
+    /// Files of earlier attempts could not be removed. The regions whose checkpoint superseded them.
+    FilesLeft { regions: Vec<usize> },
     /// A call to a TaskManager was answered or failed, and says something about checkpoints.
     CheckpointCalled {
         called: Box<Done>,
@@ -73,6 +78,26 @@ pub(super) enum Done {
     },
 }
 
+/// Divides deployments into messages of at most this size in bytes, in their order. One that is larger has a message of
+/// its own.
+fn divided(tasks: Vec<pb::TaskDeployment>, limit: usize) -> Vec<Vec<pb::TaskDeployment>> {
+    let mut messages: Vec<Vec<pb::TaskDeployment>> = Vec::new();
+    let mut size = 0;
+    for task in tasks {
+        // With its field number and length.
+        let length = task.encoded_len().saturating_add(8);
+        size += length;
+        match messages.last_mut().filter(|_| size <= limit) {
+            Some(message) => message.push(task),
+            None => {
+                size = length;
+                messages.push(vec![task]);
+            }
+        }
+    }
+    messages
+}
+
 /// The context of calls.
 #[derive(Debug)]
 pub(super) struct Calls {
@@ -86,6 +111,8 @@ pub(super) struct Calls {
     held: Option<HeldBlob>,
     pub(super) rpc_address: Arc<str>,
     pub(super) ask_timeout: Duration,
+    /// Maximum size of a message in bytes.
+    max_message_size: usize,
     /// Set for an isolated job.
     stop_first: Option<pb::StopFirst>,
     pub(super) retry_delay: Duration,
@@ -125,6 +152,7 @@ impl Calls {
             held,
             rpc_address: context.rpc_address.clone(),
             ask_timeout: options.rpc_ask_timeout,
+            max_message_size: options.max_message_size,
             retry_delay: options.heartbeat_interval,
             connector: context.connector.clone(),
             refusals: context.refusals.clone(),
@@ -155,7 +183,12 @@ impl Calls {
             Effect::CommitSinks(committables) => {
                 io.spawn(commit(self.committer.clone(), committables));
             }
-            Effect::Deploy { connection, tasks } => self.deploy(io, core, connection, tasks),
+            Effect::Deploy { connection, tasks } => {
+                // In their order, and none waits for the answer to another: as if they were for several regions.
+                for tasks in divided(tasks, self.max_message_size / 2) {
+                    self.deploy(io, core, connection.clone(), tasks);
+                }
+            }
             Effect::Cancel { connection, tasks } => self.cancel(io, core, connection, tasks),
             Effect::Acknowledge {
                 connection,

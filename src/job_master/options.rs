@@ -83,6 +83,9 @@ pub struct JobMasterOptions {
     /// A graph that is larger (encoded, in bytes) is fetched, not sent with deployments
     /// (`rpc.inline-deployment-threshold`).
     pub inline_deployment_threshold: usize,
+    /// Maximum size of a message in bytes (`rpc.max-message-size`). Deployments for one TaskManager are divided so that
+    /// their tasks take at most half of it: the graph may take the other half.
+    pub max_message_size: usize,
     /// Timeout of a region's wait for slots. After it the wait counts as a failure.
     pub slot_request_timeout: Duration,
     /// `slotmanager.number-of-slots.max`, if it is set and a driver starts TaskManagers. Named in messages
@@ -115,6 +118,7 @@ impl Default for JobMasterOptions {
             rpc_failure_threshold: 2,
             rpc_ask_timeout: Duration::from_secs(10),
             inline_deployment_threshold: 256 << 10,
+            max_message_size: 16 << 20,
             slot_request_timeout: Duration::from_secs(300),
             max_slots: None,
             slot_idle_timeout: Duration::from_secs(50),

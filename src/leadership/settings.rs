@@ -91,6 +91,7 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
         rpc_failure_threshold: failure_threshold(options).unwrap_or(0),
         rpc_ask_timeout: options.rpc.ask_timeout,
         inline_deployment_threshold: inline_deployment_threshold(options),
+        max_message_size: options.rpc.max_message_size.as_usize(),
         slot_request_timeout: options.resources.slot_request_timeout,
         max_slots: bound_of_slots(options),
         slot_idle_timeout: options.resources.slot_idle_timeout,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -25,6 +26,9 @@ const PIECE: u64 = 8 << 20;
 const MOST_PIECES: u64 = 9_000;
 /// Objects that are copied at the same time.
 const AT_ONCE: usize = 4;
+/// Time without an answer after which one step of a copy has failed: a file system that hangs returns no error. Each
+/// step is the reading or writing of one piece, so a copy of any size has time.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// An object of a savepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +95,17 @@ pub(super) async fn checksum_of(
     Ok(sums.finish().0)
 }
 
+/// Limits one step to [`ANSWER_TIMEOUT`].
+pub(super) async fn answered<T>(what: &str, step: impl Future<Output = Result<T>>) -> Result<T> {
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, step).await;
+    answer.unwrap_or_else(|_elapsed| {
+        Err(Error::Unavailable {
+            store: STORE,
+            reason: format!("{what} has given no answer for {ANSWER_TIMEOUT:?}"),
+        })
+    })
+}
+
 struct Copy<'a> {
     source: &'a CheckpointStorage,
     object: &'a str,
@@ -100,7 +115,7 @@ struct Copy<'a> {
 
 impl Copy<'_> {
     async fn run(&self, ranges: Vec<&ObjectRange>) -> Result<Copied> {
-        let size = self.source.size_of(self.object).await?;
+        let size = answered(self.object, self.source.size_of(self.object)).await?;
         if let Some(range) = ranges.iter().find(|range| !fits(range, size)) {
             let (offset, length) = (range.offset, range.length);
             let reason = format!("it has {size} bytes, and no {length} from {offset} on");
@@ -126,15 +141,19 @@ impl Copy<'_> {
         let copied = Copied { sha256, size };
         let path = Path::from(sha256.to_string());
         // An earlier copy may have written it, or another object may have the same bytes.
-        let is_there = match self.target.objects.head(&path).await {
-            Ok(meta) => meta.size == size,
-            Err(object_store::Error::NotFound { .. }) => false,
-            Err(error) => return Err(failure(error)),
+        let looking = async {
+            match self.target.objects.head(&path).await {
+                Ok(meta) => Ok(meta.size == size),
+                Err(object_store::Error::NotFound { .. }) => Ok(false),
+                Err(error) => Err(failure(error)),
+            }
         };
+        let is_there = answered(&self.target.location, looking).await?;
         if !is_there {
+            let put = |bytes| answered(&self.target.location, self.target.put_at(&path, bytes));
             match (size, whole) {
-                (0, _) => self.target.put_at(&path, Bytes::new()).await?,
-                (_, Some(bytes)) => self.target.put_at(&path, bytes).await?,
+                (0, _) => put(Bytes::new()).await?,
+                (_, Some(bytes)) => put(bytes).await?,
                 (_, None) => self.put_in_pieces(&path, copied, piece).await?,
             }
         }
@@ -143,14 +162,23 @@ impl Copy<'_> {
     }
 
     async fn put_in_pieces(&self, path: &Path, copied: Copied, piece: u64) -> Result<()> {
-        let upload = self.target.objects.put_multipart(path).await;
-        let mut upload = upload.map_err(failure)?;
+        let place = &self.target.location;
+        let beginning = async {
+            self.target
+                .objects
+                .put_multipart(path)
+                .await
+                .map_err(failure)
+        };
+        let mut upload = answered(place, beginning).await?;
         let written = self.put_pieces(&mut *upload, copied, piece).await;
         if written.is_err() {
-            let _it_stays_unfinished = upload.abort().await;
+            let aborting = async { upload.abort().await.map_err(failure) };
+            let _it_stays_unfinished = answered(place, aborting).await;
             return written;
         }
-        upload.complete().await.map(drop).map_err(failure)
+        let completing = async { upload.complete().await.map(drop).map_err(failure) };
+        answered(place, completing).await
     }
 
     async fn put_pieces(
@@ -163,7 +191,9 @@ impl Copy<'_> {
         for range in pieces(copied.size, piece) {
             let bytes = read(self.source, self.object, range).await?;
             sums = sums.with(bytes.clone()).await?;
-            upload.put_part(bytes.into()).await.map_err(failure)?;
+            let putting = upload.put_part(bytes.into());
+            let putting = async { putting.await.map_err(failure) };
+            answered(&self.target.location, putting).await?;
         }
         if sums.finish().0 == copied.sha256 {
             return Ok(());
@@ -186,7 +216,7 @@ fn pieces(size: u64, piece: u64) -> impl Iterator<Item = Range<u64>> {
 
 async fn read(source: &CheckpointStorage, object: &str, range: Range<u64>) -> Result<Bytes> {
     let end = range.end;
-    let bytes = source.read(object, range).await?;
+    let bytes = answered(object, source.read(object, range)).await?;
     bytes.ok_or_else(|| source.corrupt(object, format!("it ends before byte {end}")))
 }
 

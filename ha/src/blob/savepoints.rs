@@ -17,7 +17,7 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
 
-use super::savepoint_copy::{Sizes, checksum_of, copy_all};
+use super::savepoint_copy::{Copied, Sizes, answered, checksum_of, copy_all};
 use super::savepoint_metadata::{self as metadata, Unread};
 use super::{BlobOptions, BlobStore, CheckpointStorage, Checksum, ObjectRange, STORE, failure};
 use crate::error::Error;
@@ -110,24 +110,41 @@ impl SavepointStorage {
     }
 
     /// Copies all objects of which `source` has a range, and writes `_metadata` last. `manifest` returns its content,
-    /// given the name in the savepoint of each object. Does nothing if the same savepoint is there.
+    /// given the name in the savepoint of each object. Does nothing if the same savepoint is there. Each step has a
+    /// timeout.
+    ///
+    /// A later leader may have given the same copy up, and discard it at the same time. Then no savepoint is left: who
+    /// writes `_metadata` looks for the objects afterwards, and who removes objects looks for `_metadata` afterwards.
     pub async fn write(
         &self,
         source: &CheckpointStorage,
         ranges: &[ObjectRange],
         manifest: impl FnOnce(&BTreeMap<String, String>) -> Bytes + Send,
     ) -> Result<()> {
-        self.make_directory().await?;
+        let place = self.location();
+        answered(&place, self.make_directory()).await?;
         let copied = copy_all(source, ranges, &self.blobs, self.sizes).await?;
         let sizes = copied.values().map(|copy| (copy.sha256, copy.size));
         let names = copied.iter();
         let names = names.map(|(object, copy)| (object.clone(), copy.sha256.to_string()));
         let bytes = metadata::encode(&sizes.collect(), &manifest(&names.collect()));
-        match self.get(METADATA).await? {
-            Some(found) if found == bytes => Ok(()),
-            Some(_) => Err(self.not_savepoint("another savepoint is there")),
-            None => Ok(self.blobs.put_at(&Path::from(METADATA), bytes).await?),
+        let found = answered(&place, async { Ok(self.get(METADATA).await) }).await??;
+        match found {
+            Some(found) if found == bytes => return Ok(()),
+            Some(_) => return Err(self.not_savepoint("another savepoint is there")),
+            None => {
+                let path = Path::from(METADATA);
+                answered(&place, self.blobs.put_at(&path, bytes)).await?;
+            }
         }
+        let listed = answered(&place, async { Ok(self.list().await) }).await??;
+        let is_there = |copy: &Copied| listed.contains_key(&copy.sha256.to_string());
+        if copied.values().all(is_there) {
+            return Ok(());
+        }
+        self.remove([METADATA]).await?;
+        self.discard_half_copy().await?;
+        Err(SavepointError::HalfCopied(place))
     }
 
     /// Reads and checks `_metadata`, and that its objects are there. Does not read them.
@@ -198,9 +215,16 @@ impl SavepointStorage {
         if self.get(METADATA).await?.is_some() || self.get(REMOVED).await?.is_some() {
             return Ok(());
         }
-        let names = self.list().await?.into_keys();
-        let objects: BTreeSet<String> = names.filter(|name| is_object(name)).collect();
-        self.remove(objects.iter().map(String::as_str)).await?;
+        loop {
+            let names = self.list().await?.into_keys();
+            let objects: BTreeSet<String> = names.filter(|name| is_object(name)).collect();
+            self.remove(objects.iter().map(String::as_str)).await?;
+            // A process that did not know of the failure may have written it meanwhile, and more objects before.
+            if self.get(METADATA).await?.is_none() {
+                break;
+            }
+            self.remove([METADATA]).await?;
+        }
         self.remove_directory().await
     }
 
@@ -286,12 +310,12 @@ impl SavepointStorage {
         Ok(removals.try_collect::<()>().await?)
     }
 
-    async fn make_directory(&self) -> Result<()> {
+    async fn make_directory(&self) -> std::result::Result<(), Error> {
         let Some(directory) = self.blobs.directory.clone() else {
             return Ok(());
         };
         let making = blocking(move || make_durably(&directory)).await;
-        making.map_err(|error| self.blobs.unusable(&error).into())
+        making.map_err(|error| self.blobs.unusable(&error))
     }
 
     async fn remove_directory(&self) -> Result<()> {

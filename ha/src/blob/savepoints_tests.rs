@@ -2,7 +2,16 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult,
+};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::*;
@@ -356,4 +365,140 @@ proptest! {
             Ok(())
         })?;
     }
+}
+
+/// A storage that hangs, or in which another process does something between two steps.
+#[derive(Debug)]
+struct Steered {
+    objects: Arc<dyn ObjectStore>,
+    hangs: bool,
+    /// Removed before `_metadata` is written.
+    vanishes: Mutex<Option<Path>>,
+    /// `_metadata`, written before the next removal.
+    appears: Mutex<Option<Bytes>>,
+}
+
+impl std::fmt::Display for Steered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a steered storage")
+    }
+}
+
+type Answer<T> = object_store::Result<T>;
+
+#[async_trait]
+impl ObjectStore for Steered {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Answer<PutResult> {
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        let vanishes = self
+            .vanishes
+            .lock()
+            .take_if(|_| location.as_ref() == METADATA);
+        if let Some(object) = vanishes {
+            self.objects.delete(&object).await?;
+        }
+        self.objects.put_opts(location, payload, opts).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Answer<Box<dyn MultipartUpload>> {
+        self.objects.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Answer<GetResult> {
+        self.objects.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Answer<Path>>,
+    ) -> BoxStream<'static, Answer<Path>> {
+        let (appears, objects) = (self.appears.lock().take(), self.objects.clone());
+        let appearing = stream::once(async move {
+            if let Some(bytes) = appears {
+                let put = objects.put(&Path::from(METADATA), bytes.into()).await;
+                put.expect("written");
+            }
+        });
+        let none = appearing.filter_map(|()| async { None });
+        none.chain(self.objects.delete_stream(locations)).boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Answer<ObjectMeta>> {
+        self.objects.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Answer<ListResult> {
+        self.objects.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Answer<()> {
+        self.objects.copy_opts(from, to, options).await
+    }
+}
+
+impl World {
+    /// The savepoint of this name in a storage that is steered.
+    async fn steered(&self, name: &str, steer: impl FnOnce(&mut Steered)) -> SavepointStorage {
+        let savepoint = self.savepoint(name).await;
+        let mut steered = Steered {
+            objects: savepoint.blobs.objects.clone(),
+            hangs: false,
+            vanishes: Mutex::default(),
+            appears: Mutex::default(),
+        };
+        steer(&mut steered);
+        let blobs = BlobStore {
+            objects: Arc::new(steered),
+            ..savepoint.blobs.clone()
+        };
+        SavepointStorage {
+            objects: blobs.savepoint(),
+            blobs,
+            ..savepoint
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_into_a_storage_that_hangs_fails_and_may_be_tried_again() {
+    let world = World::new().await;
+    let savepoint = world.steered("one", |it| it.hangs = true).await;
+    let writing = tokio::time::timeout(Duration::from_secs(3_600), world.write(&savepoint));
+    let error = writing.await.expect("bounded").expect_err("it hangs");
+    assert!(error.may_pass(), "{error}");
+    assert!(error.to_string().contains("no answer"), "{error}");
+}
+
+#[tokio::test]
+async fn a_copy_that_is_discarded_by_a_later_leader_leaves_no_savepoint() {
+    let world = World::new().await;
+    let written = world.written("whole").await;
+    let object = written.read().await.expect("whole").objects;
+    let object = object.keys().next().expect("one").clone();
+    // The objects go before `_metadata` is written.
+    let steer = |it: &mut Steered| *it.vanishes.get_mut() = Some(Path::from(object));
+    let savepoint = world.steered("one", steer).await;
+    let error = world.write(&savepoint).await.expect_err("discarded");
+    assert!(matches!(error, SavepointError::HalfCopied(_)), "{error}");
+    assert!(!world.path("one").exists());
+
+    // `_metadata` is written while the objects are removed.
+    let half = world.written("two").await;
+    let metadata = std::fs::read(world.path("two/_metadata")).expect("written");
+    half.remove([METADATA]).await.expect("removed");
+    let steer = |it: &mut Steered| *it.appears.get_mut() = Some(metadata.into());
+    let savepoint = world.steered("two", steer).await;
+    savepoint.discard_half_copy().await.expect("discarded");
+    assert!(!world.path("two").exists());
 }

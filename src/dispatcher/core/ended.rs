@@ -72,6 +72,7 @@ impl<R: Replies> Ended<R> {
                 sink_directories: remove.sink_directories.clone(),
                 run: remove.run.clone(),
                 checkpoints: remove.checkpoints,
+                savepoints: remove.savepoints.clone(),
             }),
             ..(*self.result).clone()
         }

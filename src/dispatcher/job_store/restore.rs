@@ -129,12 +129,17 @@ impl JobStore {
             owned: directory.is_empty(),
             directory,
         };
+        let started_from = match &request.from {
+            Some(RestoreFrom::JobId(ended)) => format!("job:{ended}"),
+            Some(RestoreFrom::Path(_)) | None => origin.directory.clone(),
+        };
         let next = number.saturating_add(1);
         let record = pb::JobCheckpoints {
             job_id: graph.job_id.clone(),
             next,
             floor: next,
             origin: Some(origin),
+            started_from,
             ..pb::JobCheckpoints::default()
         };
         self.put_with_checkpoints(graph, state, Some(&record)).await

@@ -49,12 +49,12 @@ pub(crate) enum Retained {
 }
 
 impl JobStore {
-    /// What stays of the checkpoints of a job that ends without a JobMaster. A read that fails and may succeed later is
-    /// an error.
+    /// What stays of the checkpoints of a job that ends without a JobMaster. Adds to its result what is to be cleaned up
+    /// after savepoints. A read that fails and may succeed later is an error.
     pub(crate) async fn retained_without_job_master(
         &self,
         job: JobId,
-        status: pb::JobStatus,
+        result: &mut pb::JobResult,
     ) -> Result<Retained, JobStoreError> {
         let reading = self.checkpoints.read_once(job, &self.records, &self.ledger);
         let record = match reading.await {
@@ -66,8 +66,9 @@ impl JobStore {
             }
             Err(error) => return Err(error),
         };
-        let is_kept = manifests::is_retained(status, record.retention());
+        let is_kept = manifests::is_retained(result.status(), record.retention());
         let record = manifests::ended(record, is_kept);
+        result.remove.get_or_insert_default().savepoints = savepoints::failed_paths(&record);
         Ok(match record.retained.is_empty() {
             true => Retained::Nothing,
             false => Retained::Record(Arc::new(record)),

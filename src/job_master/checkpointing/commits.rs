@@ -1,8 +1,9 @@
 //! Commits what durable manifests list, and removes marks and pending files that nothing needs any more.
 //!
 //! Invariants: one commit runs at a time, as the core begins one; only files of generations below that of a durable
-//! snapshot are removed, and none that a retained manifest names. A removal that fails is not repeated at once: the
-//! cleanup after the job finds what is left.
+//! snapshot are removed, and none that a retained manifest names. A removal of marks that fails is repeated after the
+//! next write of the record, one of files after the next checkpoint of its regions, both once after a takeover. What
+//! is left is found by the cleanup after the job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -112,10 +113,31 @@ impl JobMasterActor {
         match progress {
             CommitProgress::Done => self.tell_checkpoints(Event::Committed { number }),
             CommitProgress::Failed(_) => self.tell_checkpoints(Event::CommitFailed { number }),
-            CommitProgress::Began | CommitProgress::Refused(_) => {}
+            CommitProgress::Began
+            | CommitProgress::Refused(_)
+            | CommitProgress::Unrecorded(_)
+            | CommitProgress::Recorded => {}
         }
         self.answer_commit(progress);
         self.settle_checkpoints();
+    }
+
+    /// Tells whether the record of the checkpoints could be written, if that has changed.
+    pub(crate) fn note_recorded(&mut self, event: &Event) {
+        let refusal = match event {
+            Event::Written { .. } => None,
+            Event::WriteRefused { reason, .. } => Some(reason.clone()),
+            _ => return,
+        };
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return;
+        };
+        if checkpoints.refusal != refusal {
+            checkpoints.refusal.clone_from(&refusal);
+            self.answer_commit(
+                refusal.map_or(CommitProgress::Recorded, CommitProgress::Unrecorded),
+            );
+        }
     }
 
     fn answer_commit(&mut self, progress: CommitProgress) {
@@ -135,10 +157,13 @@ impl JobMasterActor {
         let (sinks, committer) = (files.sinks.clone(), self.calls.committer.clone());
         let job = job_id(&self.calls.job.job_id);
         self.io.spawn(async move {
-            if let Err(reason) = committer.forget_marks(&sinks, job, up_to).await {
-                tracing::warn!(%job, up_to, reason, "marks of commits can't be removed; the next removal has them");
+            match committer.forget_marks(&sinks, job, up_to).await {
+                Ok(()) => Done::Nothing,
+                Err(reason) => {
+                    tracing::warn!(%job, up_to, reason, "marks of commits can't be removed; it is tried again");
+                    Done::MarksLeft
+                }
             }
-            Done::Nothing
         });
     }
 
@@ -155,13 +180,33 @@ impl JobMasterActor {
             self.calls.committer.clone(),
         );
         let job = job_id(&self.calls.job.job_id);
+        let regions = regions.to_vec();
         self.io.spawn(async move {
             let removed = committer.remove_superseded(&sinks, job, &superseded).await;
-            if let Err(reason) = removed {
-                tracing::warn!(%job, reason, "files of earlier attempts can't be removed; they stay meanwhile");
+            match removed {
+                Ok(()) => Done::Nothing,
+                Err(reason) => {
+                    tracing::warn!(%job, reason, "files of earlier attempts can't be removed; it is tried again");
+                    Done::FilesLeft { regions }
+                }
             }
-            Done::Nothing
         });
+    }
+
+    /// Marks are left: the next removal has them.
+    pub(crate) fn note_marks_left(&mut self) {
+        if let Some(checkpoints) = &mut self.checkpoints {
+            // If there are later ones, they are removed together.
+            checkpoints.files.marked.get_or_insert(0);
+        }
+    }
+
+    /// Files of earlier attempts of these regions are left: their next checkpoint removes them.
+    pub(crate) fn note_files_left(&mut self, regions: &[usize]) {
+        if let Some(checkpoints) = &mut self.checkpoints {
+            let below = &mut checkpoints.files.below;
+            below.retain(|region, _| !regions.contains(region));
+        }
     }
 }
 

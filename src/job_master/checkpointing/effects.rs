@@ -121,6 +121,10 @@ impl JobMasterActor {
                 number,
                 directory,
             } => self.copy_savepoint(trigger_id, number, &directory),
+            Effect::DiscardCopy {
+                trigger_id,
+                directory,
+            } => self.discard_copy(&trigger_id, &directory),
             Effect::Remove { removal, objects } => match self.checkpoint_storage() {
                 Some(storage) => {
                     self.io.spawn(remove(storage, removal, objects));

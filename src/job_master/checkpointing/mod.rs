@@ -25,6 +25,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tanist_gateway::manifests;
+use tanist_gateway::savepoints::failed_paths;
 use tanist_ha::blob::CheckpointStorage;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -55,9 +56,13 @@ pub(super) struct Checkpoints {
     points: Arc<RestorePoints>,
     files: SinkFiles,
     savepoints: Savepoints,
+    /// Why the store has refused the last write of the record.
+    refusal: Option<String>,
+    /// The job has ended, and what the core decides is not done any more.
+    is_over: bool,
     /// What tasks get of the origin, once it was needed.
     redistributed: Option<Redistributed>,
-    /// Where the objects of the origin are, also once it is not needed any more.
+    /// What the job was started from, also once its origin is not needed any more.
     started_from: String,
     /// Has the second trigger of a number wait for the first one; only if a test has set it.
     first_trigger: Option<FirstTrigger>,
@@ -69,6 +74,17 @@ impl Checkpoints {
         let effects = self.core.handle(now_ms, event);
         self.history.note_effects(&effects, &self.core, now_ms);
         effects
+    }
+
+    /// The write in flight has ended, and the job has before. What would follow does not.
+    fn end_write(&mut self, now_ms: u64, event: Event) {
+        drop(self.core.handle(now_ms, event));
+        self.is_over = true;
+    }
+
+    /// Whether a write of the record is under way.
+    pub(super) fn is_writing(&self) -> bool {
+        self.core.is_writing() && !self.is_over
     }
 
     /// What regions are restored from, if that has changed since the last call.
@@ -99,6 +115,11 @@ impl Checkpoints {
             started_from: self.started_from.clone(),
             ..self.history.details(&self.core)
         }
+    }
+
+    /// The paths of savepoints that failed, or fail with the job.
+    pub(super) fn failed_savepoints(&self) -> Vec<String> {
+        failed_paths(&self.core.record_with_result(false))
     }
 
     /// The job has ended with this status. Returns the record of what stays of its checkpoints. None: nothing does.
@@ -168,8 +189,23 @@ impl JobMasterActor {
         self.exchange.is_settling = false;
     }
 
+    /// The job has ended, and a write of the checkpoints may have. Nothing else of them begins.
+    pub(super) fn note_last_write(&mut self, event: Event) {
+        if !matches!(event, Event::Written { .. } | Event::WriteRefused { .. }) {
+            return;
+        }
+        let now_ms = self.now_ms();
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.end_write(now_ms, event);
+        }
+        self.publish_end();
+    }
+
     fn drive_checkpoints(&mut self, event: Event) {
         let now_ms = self.now_ms();
+        if self.ending.is_some() {
+            return;
+        }
         let Some(checkpoints) = &mut self.checkpoints else {
             return;
         };

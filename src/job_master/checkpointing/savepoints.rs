@@ -15,6 +15,7 @@ use tanist_ha::retry::Backoff;
 use tanist_model::{commits_at_the_end, restore};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::SavepointProgress;
+use tokio::sync::Semaphore;
 
 use super::Checkpoints;
 use crate::actor::JobMasterActor;
@@ -25,6 +26,8 @@ use crate::handle::Reply;
 
 /// Number of attempts to copy a savepoint if the storage can't be reached.
 const COPY_ATTEMPTS: u32 = 5;
+/// Timeout of one attempt to remove what was copied for a savepoint that failed.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The requests for savepoints of one job, as this JobMaster has told of them.
 #[derive(Debug, Default)]
@@ -33,6 +36,42 @@ pub(super) struct Savepoints {
     waiting: BTreeMap<String, Vec<Reply<()>>>,
     /// The progress that people were told of, by trigger id.
     told: BTreeMap<String, SavepointProgress>,
+    /// The copies of this JobMaster, by trigger id.
+    copies: BTreeMap<String, RunningCopy>,
+}
+
+/// A copy that runs, or has ended.
+#[derive(Debug, Clone)]
+struct RunningCopy {
+    /// Closed: it is given up.
+    given_up: Arc<Semaphore>,
+    /// Closed: it has ended, and writes nothing more.
+    ended: Arc<Semaphore>,
+}
+
+impl RunningCopy {
+    fn new() -> RunningCopy {
+        // They never have permits: `acquire` returns once they are closed.
+        let [given_up, ended] = [0, 0].map(|permits| Arc::new(Semaphore::new(permits)));
+        RunningCopy { given_up, ended }
+    }
+
+    /// Runs a copy until it has an outcome or is given up.
+    async fn run(self, copying: impl Future<Output = Done>) -> Done {
+        let done = tokio::select! {
+            biased;
+            _closed = self.given_up.acquire() => Done::Nothing,
+            done = copying => done,
+        };
+        self.ended.close();
+        done
+    }
+
+    /// Gives it up, and returns once it has ended.
+    async fn stop(self) {
+        self.given_up.close();
+        let _closed = self.ended.acquire().await;
+    }
 }
 
 impl Savepoints {
@@ -189,7 +228,7 @@ impl JobMasterActor {
     }
 
     pub(super) fn copy_savepoint(&mut self, trigger_id: String, number: u64, directory: &str) {
-        let Some(checkpoints) = &self.checkpoints else {
+        let Some(checkpoints) = &mut self.checkpoints else {
             return;
         };
         let Some(manifest) = checkpoints.core.manifest(number).cloned() else {
@@ -210,7 +249,47 @@ impl JobMasterActor {
         }
         let path = savepoints::path_of(directory, &self.calls.job.job_id, &trigger_id);
         let storage = checkpoints.storage.clone();
-        self.io.spawn(copy(trigger_id, path, manifest, storage));
+        let running = RunningCopy::new();
+        let copies = &mut checkpoints.savepoints.copies;
+        copies.insert(trigger_id.clone(), running.clone());
+        self.io
+            .spawn(running.run(copy(trigger_id, path, manifest, storage)));
+    }
+
+    /// Removes what was copied for a savepoint that has durably failed, after a copy of this JobMaster has ended.
+    pub(super) fn discard_copy(&mut self, trigger_id: &str, directory: &str) {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return;
+        };
+        let running = checkpoints.savepoints.copies.remove(trigger_id);
+        let path = savepoints::path_of(directory, &self.calls.job.job_id, trigger_id);
+        self.io.spawn(async move {
+            if let Some(running) = running {
+                running.stop().await;
+            }
+            discard(&path).await;
+            Done::Nothing
+        });
+    }
+}
+
+/// Removes what was copied for a savepoint that failed. What can't be reached is left to the next JobMaster, and to the
+/// cleanup after the job.
+async fn discard(path: &str) {
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+    for _ in 0..COPY_ATTEMPTS {
+        let discarding = savepoints::discard_half_copy(path);
+        let reason = match tokio::time::timeout(DISCARD_TIMEOUT, discarding).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => format!("no answer within {DISCARD_TIMEOUT:?}"),
+        };
+        tracing::warn!(
+            path,
+            reason,
+            "what was copied for a failed savepoint can't be removed"
+        );
+        tokio::time::sleep(backoff.next_delay()).await;
     }
 }
 

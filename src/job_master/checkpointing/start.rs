@@ -65,7 +65,9 @@ pub(crate) async fn find(
         CheckpointsUnread::Unreadable { .. } => Unread::Unfit(error.to_string()),
     })?;
     let settings = settings(&context.graph, defaults);
-    if record.is_none() && settings.interval_ms() == 0 {
+    // Tasks that an earlier JobMaster deployed may have output of checkpoints, also if there is no record yet.
+    let takes_none = settings.interval_ms() == 0 && !context.state.takes_checkpoints;
+    if record.is_none() && takes_none {
         return Ok(None);
     }
     let record = record.unwrap_or_else(|| pb::JobCheckpoints {
@@ -185,8 +187,7 @@ pub(crate) fn begin(
     let options = (found.options(), core.checkpoint_topology(graph));
     let start = core.checkpoint_start();
     let record = found.record;
-    let origin = record.origin.as_ref();
-    let started_from = origin.map_or_else(String::new, |origin| origin.directory.clone());
+    let started_from = record.started_from.clone();
     let savepoints = Savepoints::new(&record);
     let sinks = pb::SinkDirectories {
         paths: sink_directories(graph),
@@ -201,6 +202,8 @@ pub(crate) fn begin(
         history: History::default(),
         files: SinkFiles::new(sinks),
         savepoints,
+        refusal: None,
+        is_over: false,
         redistributed: None,
         started_from,
         first_trigger: None,

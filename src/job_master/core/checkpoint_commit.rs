@@ -20,6 +20,10 @@ pub enum CommitProgress {
     Failed(String),
     /// It failed, for this reason, and can never succeed.
     Refused(String),
+    /// What is to be committed can't be recorded, for this reason. A retry may succeed.
+    Unrecorded(String),
+    /// It is recorded.
+    Recorded,
 }
 
 /// The commit; see the module.
@@ -27,6 +31,8 @@ pub enum CommitProgress {
 pub(super) struct CheckpointCommit {
     since_ms: Option<u64>,
     failure: Option<Box<pb::FailureRecord>>,
+    /// Why a checkpoint, which lists output, can't be recorded.
+    unrecorded: Option<Box<pb::FailureRecord>>,
     is_refused: bool,
 }
 
@@ -38,7 +44,21 @@ impl CheckpointCommit {
 
     /// The commit is done.
     pub(super) fn finish(&mut self) {
-        *self = CheckpointCommit::default();
+        *self = CheckpointCommit {
+            unrecorded: self.unrecorded.take(),
+            ..CheckpointCommit::default()
+        };
+    }
+
+    /// The record of what is to be committed was refused, and is tried again.
+    pub(super) fn fail_record(&mut self, reason: &str, now_ms: u64) {
+        let cause = format!("a checkpoint can't be recorded and is tried again: {reason}");
+        self.unrecorded = Some(failure(cause, now_ms));
+    }
+
+    /// The record is written.
+    pub(super) fn note_recorded(&mut self) {
+        self.unrecorded = None;
     }
 
     /// The commit failed, and is tried again.
@@ -55,9 +75,9 @@ impl CheckpointCommit {
         self.set_failure(cause, now_ms);
     }
 
-    /// The last failure, if no commit has succeeded since.
+    /// The last failure, if no commit has succeeded since, or why there is nothing to commit yet.
     pub(super) fn failure(&self) -> Option<&pb::FailureRecord> {
-        self.failure.as_deref()
+        self.failure.as_deref().or(self.unrecorded.as_deref())
     }
 
     /// Whether the last commit can never succeed.
@@ -82,7 +102,7 @@ impl CheckpointCommit {
         let Some(since_ms) = self.since_ms else {
             return;
         };
-        let is_noted = self.failure().is_some_and(|it| it.at_ms >= since_ms);
+        let is_noted = self.failure.as_ref().is_some_and(|it| it.at_ms >= since_ms);
         if is_noted || self.is_running(now_ms) {
             return;
         }
@@ -110,10 +130,14 @@ impl CheckpointCommit {
     }
 
     fn set_failure(&mut self, cause: String, at_ms: u64) {
-        self.failure = Some(Box::new(pb::FailureRecord {
-            at_ms,
-            cause,
-            ..pb::FailureRecord::default()
-        }));
+        self.failure = Some(failure(cause, at_ms));
     }
+}
+
+fn failure(cause: String, at_ms: u64) -> Box<pb::FailureRecord> {
+    Box::new(pb::FailureRecord {
+        at_ms,
+        cause,
+        ..pb::FailureRecord::default()
+    })
 }

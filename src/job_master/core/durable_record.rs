@@ -197,9 +197,11 @@ impl DurableRecord {
     }
 
     /// Records that this JobMaster has the job. `wait_ms`: the least time that the next JobMaster of an isolated job
-    /// waits before it replaces an attempt of unknown end; the record keeps the longest.
-    pub(super) fn take_over(&mut self, wait_ms: Option<u64>, now_ms: u64) {
+    /// waits before it replaces an attempt of unknown end; the record keeps the longest. `takes_checkpoints`: that of
+    /// any JobMaster stays, since its tasks may still run.
+    pub(super) fn take_over(&mut self, wait_ms: Option<u64>, takes_checkpoints: bool, now_ms: u64) {
         let record = self.change();
+        record.takes_checkpoints |= takes_checkpoints;
         record.job_incarnation = record.job_incarnation.saturating_add(1);
         if let Some(wait_ms) = wait_ms {
             record.stop_first_wait_ms = record.stop_first_wait_ms.max(wait_ms);
@@ -449,10 +451,12 @@ impl DurableRecord {
             return false;
         }
         let job_incarnation = self.decided.job_incarnation;
+        let takes_checkpoints = self.decided.takes_checkpoints;
         self.decided = self.durable.clone();
         self.refusal = None;
         let record = self.change();
         record.job_incarnation = job_incarnation;
+        record.takes_checkpoints = takes_checkpoints;
         // The takeover event needs less room than the one dropped here.
         record.events.drain(..record.events.len().min(1));
         true

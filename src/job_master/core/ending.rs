@@ -54,7 +54,9 @@ impl Ending<'_> {
             return;
         } else if !stopped_with.is_empty() && failure.is_none() {
             CancelAnswer::TooLate(format!("the job stops with the savepoint {stopped_with}"))
-        } else if has_finished && (failure.is_none() || self.end.commit() == Commit::Done) {
+        } else if has_finished
+            && (failure.is_none() || self.end.commit() == Commit::Done && of_checkpoint.is_none())
+        {
             CancelAnswer::TooLate("all tasks of the job have finished".to_owned())
         } else if (has_finished || !stopped_with.is_empty()) && is_committing {
             // The outcome of the commit is not known yet.
@@ -94,6 +96,10 @@ impl Ending<'_> {
             CommitProgress::Began => self.checkpoint_commit.begin(now_ms),
             CommitProgress::Done => self.checkpoint_commit.finish(),
             CommitProgress::Failed(reason) => self.checkpoint_commit.fail(&reason, now_ms),
+            CommitProgress::Unrecorded(reason) => {
+                self.checkpoint_commit.fail_record(&reason, now_ms);
+            }
+            CommitProgress::Recorded => self.checkpoint_commit.note_recorded(),
             CommitProgress::Refused(reason) => {
                 let cause = format!("the sinks can't be committed: {reason}");
                 self.checkpoint_commit.refuse(cause.clone(), now_ms);

@@ -77,7 +77,8 @@ impl JobMasterCore {
         // TaskManagers stop the attempts of an isolated job by themselves within this time.
         let wait_ms = self.options.reconcile_timeout_ms;
         let wait_ms = self.failover.is_stop_first().then_some(wait_ms);
-        self.record.take_over(wait_ms, now_ms);
+        let takes_checkpoints = self.checkpointing.is_on();
+        self.record.take_over(wait_ms, takes_checkpoints, now_ms);
         self.announce_reconciliation();
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
+use tanist_gateway::persistence::PersistError;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
@@ -152,18 +153,7 @@ async fn a_cancelled_job_commits_what_is_durable() {
 async fn files_of_an_earlier_generation_are_removed_except_what_a_retained_manifest_names() {
     let (fixture, task_executor) = to_run().await;
     complete(&fixture, &task_executor, 1, "a").await;
-    task_executor.restored.lock().clear();
-    let mut failed = task_executor.reports();
-    for report in &mut failed {
-        report.set_state(S::Failed);
-    }
-    task_executor.running.lock().clear();
-    fixture.report("tm1", 1, failed).await;
-    wait_until("deployed again", || {
-        task_executor.restored.lock().len() == 3
-    })
-    .await;
-    fixture.report("tm1", 1, task_executor.reports()).await;
+    fail_all(&fixture, &task_executor).await;
     complete(&fixture, &task_executor, 2, "b").await;
     let removed = || fixture.environment.superseded.lock().clone();
     wait_until("removed", || removed().len() == 1).await;
@@ -194,4 +184,128 @@ async fn a_task_takes_checkpoints_if_its_region_does() {
     assert!(!task_executor.restored.lock().iter().any(takes));
     let (_fixture, task_executor) = to_run().await;
     assert!(task_executor.restored.lock().iter().all(takes));
+}
+
+/// Has all tasks fail, and waits until their next attempt runs.
+async fn fail_all(fixture: &Fixture, task_executor: &TaskExecutor) {
+    task_executor.restored.lock().clear();
+    let mut failed = task_executor.reports();
+    for report in &mut failed {
+        report.set_state(S::Failed);
+    }
+    task_executor.running.lock().clear();
+    fixture.report("tm1", 1, failed).await;
+    wait_until("deployed again", || {
+        task_executor.restored.lock().len() == 3
+    })
+    .await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_of_files_or_marks_that_fails_is_repeated_with_the_next_checkpoint() {
+    let (fixture, task_executor) = to_run().await;
+    let failing = || *fixture.environment.failing_removals.lock();
+    let number = complete(&fixture, &task_executor, 1, "a").await;
+    wait_until("committed", || committed(&fixture) == [number]).await;
+    *fixture.environment.failing_removals.lock() = 1;
+    complete(&fixture, &task_executor, 1, "b").await;
+    wait_until("a removal of marks has failed", || failing() == 0).await;
+    assert!(fixture.environment.forgotten_marks.lock().is_empty());
+    complete(&fixture, &task_executor, 1, "c").await;
+    wait_until("forgotten", || {
+        let forgotten = fixture.environment.forgotten_marks.lock();
+        forgotten.last().is_some_and(|up_to| *up_to >= number)
+    })
+    .await;
+
+    fail_all(&fixture, &task_executor).await;
+    // The marks and the files.
+    *fixture.environment.failing_removals.lock() = 2;
+    complete(&fixture, &task_executor, 2, "d").await;
+    wait_until("removals have failed", || failing() == 0).await;
+    assert!(fixture.environment.superseded.lock().is_empty());
+    complete(&fixture, &task_executor, 2, "e").await;
+    wait_until("removed", || {
+        fixture.environment.superseded.lock().len() == 1
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_of_ended_tasks_is_committed_although_no_checkpoints_are_taken_any_more() {
+    let (former, task_executor) = to_run().await;
+    former.job_master.stop().await;
+    assert!(former.store.checkpoints_history().is_empty());
+    let mut state = former.stored();
+    state.regions[0].epoch = 2;
+    let mut options = with_checkpoints();
+    options.checkpoints.interval_ms = 0;
+    let (graph, store) = (former.graph.clone(), former.store.clone());
+    let fixture = Fixture::start_with(options, graph, state, store);
+    let successor = fixture.task_executor("tm1");
+    *successor.running.lock() = task_executor.running.lock().clone();
+    fixture.register("tm1", 2).await.expect("admitted");
+    fixture.job_master.reconciled().await.expect("alive");
+    let mut finished = successor.all_become(S::Finished);
+    let id = execution(2, 0, 1);
+    for report in &mut finished {
+        report.committables.clear();
+        if (&report.vertex_id, report.subtask) == (&id.vertex_id, id.subtask) {
+            report.checkpoint_committables = vec![file("last")];
+        }
+    }
+    fixture.report("tm1", 2, finished).await;
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
+    let committed = fixture.environment.committed_checkpoints.lock().clone();
+    let committed: Vec<_> = committed.into_iter().flat_map(|it| it.1).collect();
+    assert_eq!(committed, [file("last")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_job_whose_last_checkpoint_the_store_refuses_can_be_cancelled() {
+    let (fixture, task_executor) = to_run().await;
+    fixture.job_master.describe().await.expect("alive");
+    let refusal = PersistError::Refused("too large".to_owned());
+    fixture.store.refuse_checkpoints(Some(refusal));
+    let mut finished = task_executor.all_become(S::Finished);
+    finished[1].checkpoint_committables = vec![file("last")];
+    fixture.report("tm1", 1, finished).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let details = fixture.job_master.describe().await.expect("alive");
+    let failure = details.failures.last().expect("noted");
+    assert!(failure.cause.contains("too large"), "{}", failure.cause);
+    fixture.job_master.cancel().await.expect("canceled");
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Canceled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_result_waits_for_a_write_of_the_checkpoints_that_is_under_way() {
+    let (fixture, task_executor) = to_run().await;
+    *fixture.environment.failing_commits.lock() = u32::MAX;
+    complete(&fixture, &task_executor, 1, "a").await;
+    fixture
+        .store
+        .set_checkpoints_delay(Duration::from_secs(1_000));
+    let request = pb::TriggerSavepointRequest {
+        job_id: fixture.graph.job_id.clone(),
+        trigger_id: "0123456789abcdef".to_owned(),
+        directory: "/savepoints".to_owned(),
+        stop: false,
+    };
+    let ending = async {
+        // The request is being written.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        fixture.job_master.cancel().await.expect("canceled");
+        let canceled = task_executor.all_become(S::Canceled);
+        fixture.report("tm1", 1, canceled).await;
+        fixture.job_master.ended().await.expect("it ends")
+    };
+    let (_answer, result) = tokio::join!(fixture.job_master.trigger_savepoint(request), ending);
+    assert_eq!(result.status(), JobStatus::Canceled);
+    let written = fixture.store.checkpoints_history().len();
+    tokio::time::sleep(Duration::from_secs(5_000)).await;
+    assert_eq!(fixture.store.checkpoints_history().len(), written);
 }

@@ -412,3 +412,45 @@ async fn a_task_whose_state_is_damaged_quarantines_the_job_and_changes_no_record
     let after = (fixture.stored(), fixture.store.checkpoints_history());
     assert_eq!(after, before);
 }
+
+/// The messages with which three tasks are deployed that are restored from 500 bytes each, by the limit of a message.
+async fn deployments_with(max_message_size: usize) -> (usize, Vec<u64>) {
+    let graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+    let options = JobMasterOptions {
+        max_message_size,
+        ..with_checkpoints()
+    };
+    let (fixture, task_executor) = running_with(options, graph).await;
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    let number = triggered(&task_executor);
+    let mut saved = all_saved(number, 1);
+    for snapshot in saved.iter_mut().filter_map(|it| it.snapshot.as_mut()) {
+        snapshot.positions[0].position = vec![7; 500];
+    }
+    tell(&fixture, 1, saved).await;
+    wait_until("complete", || retained(&fixture.store) == [number]).await;
+    task_executor.calls.lock().clear();
+    let failed = task_executor.all_become(S::Failed);
+    fixture.report("tm1", 1, failed).await;
+    wait_until("deployed again", || {
+        let reports = task_executor.reports();
+        reports.iter().all(|it| it.generation == 2)
+    })
+    .await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let calls = task_executor.calls.lock().clone();
+    let generations = task_executor.reports();
+    let generations = generations.iter().map(|it| it.generation).collect();
+    (
+        calls.iter().filter(|it| *it == "submit").count(),
+        generations,
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn deployments_for_one_task_manager_are_divided_by_the_limit_of_a_message() {
+    assert_eq!(deployments_with(16 << 20).await, (1, vec![2; 3]));
+    assert_eq!(deployments_with(3_000).await, (2, vec![2; 3]));
+    assert_eq!(deployments_with(10).await, (3, vec![2; 3]));
+}

@@ -51,8 +51,22 @@ fn from_savepoint(graph: &pb::JobGraph) -> pb::JobCheckpoints {
             directory: "/savepoints/savepoint-9-1".to_owned(),
             owned: false,
         }),
+        started_from: "/savepoints/savepoint-9-1".to_owned(),
         ..pb::JobCheckpoints::default()
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_job_was_started_from_is_known_after_its_origin_is_dropped() {
+    let (graph, store) = (graph(), MemoryJobStateStore::default());
+    let mut record = from_savepoint(&graph);
+    record.origin = None;
+    store.put_checkpoints(&record).await.expect("written");
+    let state = submitted(&graph);
+    let fixture = Fixture::start_with(with_checkpoints(), graph, state, store);
+    let details = fixture.job_master.describe().await.expect("alive");
+    let checkpoints = details.checkpoints.expect("it has a record");
+    assert_eq!(checkpoints.started_from, "/savepoints/savepoint-9-1");
 }
 
 #[tokio::test(start_paused = true)]

@@ -227,6 +227,8 @@ pub(super) struct Environment {
     /// What was removed as superseded.
     pub(super) superseded: Mutex<Vec<Superseded>>,
     pub(super) failing_commits: Mutex<u32>,
+    /// Number of removals, of marks or files, that fail next.
+    pub(super) failing_removals: Mutex<u32>,
     pub(super) is_occupied: Mutex<bool>,
     /// Whether refused calls don't count, as this process is cut off.
     pub(super) is_cut_off: Mutex<bool>,
@@ -319,6 +321,7 @@ impl SinkCommitter for Environment {
         _: JobId,
         up_to: u64,
     ) -> Result<(), String> {
+        self.next_removal()?;
         self.forgotten_marks.lock().push(up_to);
         Ok(())
     }
@@ -329,12 +332,22 @@ impl SinkCommitter for Environment {
         _: JobId,
         superseded: &Superseded,
     ) -> Result<(), String> {
+        self.next_removal()?;
         self.superseded.lock().push(superseded.clone());
         Ok(())
     }
 }
 
 impl Environment {
+    fn next_removal(&self) -> Result<(), String> {
+        let mut failing = self.failing_removals.lock();
+        if *failing == 0 {
+            return Ok(());
+        }
+        *failing -= 1;
+        Err("no permission".to_owned())
+    }
+
     /// The answer to the next commit.
     fn next_commit(&self) -> Result<(), CommitError> {
         let mut failing = self.failing_commits.lock();

@@ -339,6 +339,8 @@ async fn what_a_failed_job_left_is_kept_and_copied_for_a_job_that_begins_from_it
         put(leader, job, &from_job(JOB), fitting)
             .await
             .expect("stored");
+        let started_from = record(leader, job).await.map(|it| it.started_from);
+        assert_eq!(started_from, Some(format!("job:{JOB}")));
         let (origin, found) = origin(leader, job).await;
         assert_eq!((origin.directory.as_str(), origin.owned), ("", true));
         let names = savepoints::objects_of(&found);

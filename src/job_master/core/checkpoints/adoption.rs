@@ -43,11 +43,12 @@ impl Attempts<'_> {
             .chain(highest.filter(|_| adopted.is_none()));
         let is_saved = |number: &u64| *number == self.record.newest_number(region);
         let given_up: Vec<u64> = given_up.filter(|number| !is_saved(number)).collect();
+        let highest_given_up = given_up.iter().max().copied().unwrap_or_default();
         for number in given_up {
             self.tell_abort(region, number);
         }
         // After the aborts, which have sources go on.
-        if let Some(number) = self.paused_behind(region, &reports) {
+        if let Some(number) = self.paused_behind(region, &reports, highest_given_up) {
             self.regions.pause(region, number);
         }
         let number = adopted?;
@@ -68,17 +69,19 @@ impl Attempts<'_> {
         Some(number)
     }
 
-    /// The number behind which the sources of a region pause. While the job stops, all of them have to whose input has
-    /// not ended; otherwise one is enough, so that it goes on.
-    fn paused_behind(&self, region: usize, reports: &[TaskReport]) -> Option<u64> {
+    /// The number behind which the sources of a region pause, once they are told that numbers up to `aborted` are
+    /// aborted. While the job stops, all of them have to whose input has not ended; otherwise one is enough, so that it
+    /// goes on, and one that has just been told so may be told again.
+    fn paused_behind(&self, region: usize, reports: &[TaskReport], aborted: u64) -> Option<u64> {
         let ended = reports.iter().filter(|it| it.has_input_ended);
         let ended: Vec<usize> = ended.map(|it| it.task).collect();
         let open = self.open_sources(region).into_values().flatten();
         let open: Vec<usize> = open.filter(|it| !ended.contains(it)).collect();
         let of_sources = reports.iter().filter(|it| open.contains(&it.task));
-        let paused = of_sources.filter(|it| it.is_paused);
-        let paused: Vec<u64> = paused.map(|it| it.highest).collect();
         let stops = stop_of(&self.record.durable().requests).is_some();
+        let stays = |it: &&TaskReport| it.is_paused && (!stops || it.highest > aborted);
+        let paused = of_sources.filter(stays);
+        let paused: Vec<u64> = paused.map(|it| it.highest).collect();
         let are_enough = !stops || paused.len() == open.len();
         paused.into_iter().max().filter(|_| are_enough)
     }

@@ -37,6 +37,8 @@ impl CheckpointCore {
         self.commit(now_ms);
         // After the commits: what is copied has no output that is not visible.
         self.copy_savepoints();
+        // By the durable outcome alone: until then the next leader may go on with the copy.
+        self.discard_copies();
         // Last, and never before a completion.
         self.remove(now_ms);
     }

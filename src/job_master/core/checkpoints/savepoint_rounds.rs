@@ -8,7 +8,7 @@ use super::options::RETRY_MS;
 use super::planted::{Fault, is_planted};
 use super::regions::Phase;
 use super::requests::{
-    is_any_open, is_last_complete, is_open, lacks_snapshot, regions_without, stop_of,
+    failed_copies, is_any_open, is_last_complete, is_open, lacks_snapshot, regions_without, stop_of,
 };
 use super::{CheckpointCore, Effect};
 
@@ -203,6 +203,18 @@ impl CheckpointCore {
                 attempts.abort(region, "the job does not stop", Counts::NoFailure);
             } else {
                 attempts.tell_abort(region, number);
+            }
+        }
+    }
+
+    /// Discards what was copied for requests that have durably failed.
+    pub(super) fn discard_copies(&mut self) {
+        for request in failed_copies(self.record.durable()) {
+            if self.savepoints.begin_discard(&request.trigger_id) {
+                self.out.push(Effect::DiscardCopy {
+                    trigger_id: request.trigger_id.clone(),
+                    directory: request.directory.clone(),
+                });
             }
         }
     }

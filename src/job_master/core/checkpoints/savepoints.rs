@@ -49,6 +49,8 @@ pub(super) struct Savepoints {
     asked: Vec<Asked>,
     outcomes: BTreeMap<String, Result<String, String>>,
     copying: BTreeSet<String>,
+    /// Failed requests whose copies this JobMaster has discarded.
+    discarded: BTreeSet<String>,
     /// Since when each open request has been in its present state.
     since: BTreeMap<String, (pb::SavepointProgress, u64)>,
     /// The store has refused a write that says that requests end with the job.
@@ -141,6 +143,11 @@ impl Savepoints {
         !self.outcomes.contains_key(trigger_id) && self.copying.insert(trigger_id.to_owned())
     }
 
+    /// Begins to discard the copy of a failed request, unless this JobMaster has begun it. Returns whether it does.
+    pub(super) fn begin_discard(&mut self, trigger_id: &str) -> bool {
+        self.discarded.insert(trigger_id.to_owned())
+    }
+
     /// The requests of a write: those of the durable record with what has changed since. `from` is the next number
     /// that is given out, `newest` the newest manifest of the write. It pins that for requests that wait for nothing
     /// else.
@@ -225,6 +232,8 @@ impl Savepoints {
             .collect();
         self.outcomes.retain(|id, _| self.since.contains_key(id));
         self.copying.retain(|id| self.since.contains_key(id));
+        let is_known = |id: &String| durable.iter().any(|it| it.trigger_id == *id);
+        self.discarded.retain(is_known);
     }
 
     /// Until when an open request may remain in its present state. None: its copy may take any time, or it has an

@@ -1,11 +1,13 @@
 //! Jobs whose tasks have all finished and whose output can't be made visible.
 
+use std::sync::Arc;
+
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
 use super::recovered::{Recovered, both, one_region, options};
 use super::testing::submitted;
 use crate::core::job_end::COMMIT_TIMEOUT_MS;
-use crate::core::{CancelAnswer, Effect, Event};
+use crate::core::{CancelAnswer, CommitProgress, Effect, Event, RestorePoints};
 
 /// All tasks have finished, and the first commit is in progress.
 fn committing() -> Recovered {
@@ -154,4 +156,53 @@ fn a_slow_commit_that_nobody_gives_up_ends_the_job_as_any_other() {
     assert_eq!(commits(&job), 1);
     job.hear(Event::SinksCommitted);
     assert_eq!(job.ended_as(), Some(JobStatus::Finished));
+}
+
+#[test]
+fn a_finished_job_whose_checkpoint_can_not_be_committed_is_cancelled() {
+    for is_unrecorded in [false, true] {
+        let graph = one_region();
+        let mut job = Recovered::with_options(&graph, submitted(&graph), 2, options());
+        job.hear(Event::CheckpointsChanged(Arc::new(RestorePoints {
+            numbers: vec![4],
+            has_uncommitted: true,
+            ..RestorePoints::default()
+        })));
+        job.register("tm0", "1", vec![]);
+        job.register("tm1", "1", vec![]);
+        job.reports("tm0", both(0, 1, S::Finished));
+        job.reports("tm1", both(1, 1, S::Finished));
+        job.hear(Event::CheckpointsChanged(Arc::new(RestorePoints {
+            numbers: vec![5],
+            has_uncommitted: true,
+            ..RestorePoints::default()
+        })));
+        // What becomes visible at the end is visible, and the checkpoint's output is not.
+        job.hear(Event::SinksCommitted);
+        assert_eq!(job.ended_as(), None);
+        let reason = "no space left".to_owned();
+        let progress = match is_unrecorded {
+            true => vec![CommitProgress::Unrecorded(reason)],
+            false => vec![CommitProgress::Began, CommitProgress::Failed(reason)],
+        };
+        for progress in progress {
+            job.hear(Event::CheckpointCommit(progress));
+        }
+        let told = job.core.blocked_reasons();
+        let told = told.iter().any(|it| it.text.contains("no space left"));
+        assert!(told, "{:?}", job.core.blocked_reasons());
+        job.hear(Event::CancelRequested);
+        assert_eq!(answers(&job), [CancelAnswer::Decided]);
+        assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+    }
+}
+
+#[test]
+fn a_record_that_is_written_after_all_is_no_reason_to_cancel_a_finished_job() {
+    let mut job = committing();
+    let progress = CommitProgress::Unrecorded("too large".to_owned());
+    job.hear(Event::CheckpointCommit(progress));
+    job.hear(Event::CheckpointCommit(CommitProgress::Recorded));
+    job.hear(Event::CancelRequested);
+    assert!(matches!(answers(&job)[..], [CancelAnswer::TooLate(_)]));
 }

@@ -43,7 +43,7 @@ fn a_decision_during_a_write_is_in_the_next_one() {
     let graph = graph();
     let mut record = record(&graph);
     assert_eq!(write(&mut record), None, "nothing is decided");
-    record.take_over(None, 1);
+    record.take_over(None, false, 1);
     let (first, _) = write(&mut record).expect("it is due");
     record.want(WantedStatus::Canceled);
     assert_eq!(write(&mut record), None, "one is in flight");

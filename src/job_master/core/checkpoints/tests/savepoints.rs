@@ -531,3 +531,61 @@ fn a_new_job_master_goes_on_with_a_stop() {
     assert_eq!(triggered.len(), 1);
     assert!(triggered[0].3, "{triggered:?}");
 }
+
+fn discards(effects: &[Effect]) -> Vec<&str> {
+    let discards = effects.iter().filter_map(|effect| match effect {
+        Effect::DiscardCopy { trigger_id, .. } => Some(trigger_id.as_str()),
+        _ => None,
+    });
+    discards.collect()
+}
+
+#[test]
+fn what_was_copied_is_discarded_once_the_failure_is_durable_and_by_each_leader() {
+    let mut first = bench(1, record());
+    hear(&mut first, asked("a", false));
+    complete(&mut first, 0, 10);
+    let effects = first.hear(copied("a", Err("no space left")));
+    assert_eq!(discards(&effects), Vec::<&str>::new(), "not durable");
+    // A leader that follows here goes on with the copy, and discards nothing.
+    let copying = first.core.durable().clone();
+    let mut second = with(options(), topology(1), copying, vec![]);
+    let of_second = second.pass(0);
+    let numbers = (copies(&of_second).len(), discards(&of_second).len());
+    assert_eq!(numbers, (1, 0));
+
+    let effects = durably(&mut first, effects);
+    assert_eq!(discards(&effects), ["a"]);
+    assert_eq!(discards(&first.pass(0)), Vec::<&str>::new(), "once");
+    let failed = first.core.durable().clone();
+    let mut third = with(options(), topology(1), failed, vec![]);
+    let effects = third.pass(0);
+    assert_eq!((copies(&effects).len(), discards(&effects)), (0, vec!["a"]));
+}
+
+/// An abort resumes the sources that pause behind its number, although they have reported the pause before.
+#[test]
+fn sources_that_a_takeover_resumes_are_paused_again_for_the_stop() {
+    let mut first = bench(1, record());
+    hear(&mut first, asked("a", true));
+    // It has the snapshot of the savepoint, and only a later number pauses its sources.
+    complete(&mut first, 0, 10);
+    let record = first.core.durable().clone();
+    let starts = vec![placed(0, vec![])];
+    let mut second = with(options(), topology(1), record, starts);
+    let mut of_source = report(SOURCE, 11, TaskProgress::Writing);
+    of_source.is_paused = true;
+    second.register(SOURCE, vec![of_source]);
+    second.register(SINK, vec![report(SINK, 11, TaskProgress::Declined)]);
+    let effects = second.hear(Event::RegionAdopted { region: 0 });
+    assert_eq!(aborts(&effects), [11]);
+    let running = Event::RegionRunning {
+        region: 0,
+        generation: GENERATION,
+    };
+    let triggered = triggers(&hear(&mut second, running));
+    assert!(
+        matches!(triggered[..], [(0, _, false, true)]),
+        "{triggered:?}"
+    );
+}

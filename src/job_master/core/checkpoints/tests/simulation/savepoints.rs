@@ -138,6 +138,16 @@ impl World {
         })
     }
 
+    /// A copy is discarded. No later leader goes on with it.
+    pub(super) fn check_discard(&self, id: &str) -> Checked {
+        let mut requests = self.record.requests.iter();
+        let request = requests.find(|it| it.trigger_id == *id);
+        let has_failed = |it: &pb::SavepointRequest| it.progress() == pb::SavepointProgress::Failed;
+        ensure(request.is_none_or(has_failed), || {
+            format!("K11: the copy of {id} is discarded, and it has not durably failed")
+        })
+    }
+
     /// The outcome of a copy, after it was made from what there is.
     pub(super) fn copy(&mut self, effect: &Effect, fails: bool) -> Result<Event, String> {
         let Effect::CopySavepoint {

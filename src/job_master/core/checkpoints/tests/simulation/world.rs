@@ -455,6 +455,7 @@ impl World {
                 self.check_copy(*number)?;
                 self.outside.push(Outside { leader, effect });
             }
+            Effect::DiscardCopy { trigger_id, .. } => self.check_discard(trigger_id)?,
             Effect::ForgetCommits { .. } => {}
         }
         Ok(())
