@@ -64,6 +64,12 @@ impl Attempts {
         Attempts(meant.map(|(task, at)| (task.clone(), at.clone())).collect())
     }
 
+    /// The highest number of an attempt; that of a task that never restarted is 1.
+    pub fn highest(&self) -> u64 {
+        let attempts = self.0.values().map(|(attempt, _)| *attempt);
+        attempts.max().unwrap_or(0)
+    }
+
     /// Number of tasks.
     pub fn count(&self) -> usize {
         self.0.len()

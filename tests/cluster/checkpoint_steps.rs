@@ -215,6 +215,14 @@ impl Step {
                 cluster.jobmanager(former.index).start()?;
             }
         }
+        if self.is_only_a_change_of_leaders() {
+            self.until_it_goes_on(cluster, &job).await?;
+            let attempts = cluster.attempts(job.job).await?;
+            ensure!(
+                attempts.highest() <= 1,
+                "tasks were restarted: {attempts:?}"
+            );
+        }
         let path = match stopping {
             Some(stopping) => Some(path_in(&stopping.await??)?),
             None => {
@@ -232,6 +240,11 @@ impl Step {
         }
         job.check_output()?;
         Ok(job)
+    }
+
+    /// Whether no task may be restarted (K9).
+    fn is_only_a_change_of_leaders(&self) -> bool {
+        self.cause == Checkpoint && (self.act, self.role) != (Kill, TaskManager)
     }
 
     /// Starts the process whose step it is, so that it dies or is held there.

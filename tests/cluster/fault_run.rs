@@ -25,9 +25,11 @@ const PROGRESS_BOUND: Duration = Duration::from_secs(120);
 const CLEANUP_BOUND: Duration = Duration::from_secs(60);
 /// How long results are kept. A TaskManager that was frozen or cut off when the cleanup ran may have written a file
 /// since, before it learned that the job has ended: it goes with the result.
-const RESULTS_KEPT: &str = "30 s";
-/// Timeout until the last result is removed.
-const REMOVAL_BOUND: Duration = Duration::from_secs(90);
+const RESULTS_KEPT: &str = "2 min";
+/// As short as that requires.
+const CLIENT_TIMEOUT: &str = "12 s";
+/// Timeout until the last result is removed. Only a run with such a file waits.
+const REMOVAL_BOUND: Duration = Duration::from_secs(300);
 /// Shorter than the longest faults, so that tasks are lost by them.
 const HEARTBEAT_TIMEOUT: &str = "2500 ms";
 
@@ -88,6 +90,7 @@ impl Run {
             .slots(1)
             .on_hosts_of_their_own()
             .set("heartbeat.timeout", HEARTBEAT_TIMEOUT)
+            .set("client.timeout", CLIENT_TIMEOUT)
             .set("jobstore.expiration-time", RESULTS_KEPT);
         if kind != StoreKind::Embedded {
             builder = builder
