@@ -20,11 +20,11 @@ use crate::verified::{TwoRegions, Verified};
 /// Timeout until a step is reached, including restarts.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// It lasts until it is stopped with a savepoint. With a thousand keys its state is large enough for objects.
+/// It lasts until it is stopped with a savepoint. With two thousand keys its state is large enough for objects.
 const SLOWLY: TwoRegions = TwoRegions {
     count: 60_000,
     rate: 3_000,
-    keys: 1_000,
+    keys: 2_000,
     interval: "100ms",
 };
 /// The rest of its numbers comes at once.
@@ -125,12 +125,16 @@ async fn whoever_dies_or_is_held_at_a_step_of_a_checkpoint_no_number_is_lost_or_
                 cause,
                 act,
                 file: directory.path().join(format!("held-at-{name}")),
+                taskmanager: ARMED,
                 before: 0,
             };
             let began = tokio::time::Instant::now();
             let what = || format!("{act:?} the {role:?} at {name}");
-            let step = step.counted(&mut cluster);
-            let job = step.survives(&mut cluster).await.with_context(what)?;
+            let job = step
+                .counted(&mut cluster)
+                .survives(&mut cluster)
+                .await
+                .with_context(what)?;
             println!("{}: {:?}", what(), began.elapsed());
             outputs.extend(job.directories());
         }
@@ -148,6 +152,8 @@ struct Step {
     act: Act,
     /// While it exists, the process is held.
     file: PathBuf,
+    /// The TaskManager that is armed.
+    taskmanager: usize,
     /// Number of times that the process was at this step before.
     before: usize,
 }
@@ -166,12 +172,12 @@ impl Step {
     fn process<'a>(&self, cluster: &'a mut Cluster) -> &'a mut Process {
         match self.role {
             JobManager => cluster.jobmanager(ARMED),
-            TaskManager => cluster.taskmanager(ARMED),
+            TaskManager => cluster.taskmanager(self.taskmanager),
         }
     }
 
     /// Runs a job to its end with this step.
-    async fn survives(&self, cluster: &mut Cluster) -> anyhow::Result<Verified> {
+    async fn survives(mut self, cluster: &mut Cluster) -> anyhow::Result<Verified> {
         let armed = match self.act {
             Kill => format!("{}=kill", self.name),
             Hold => {
@@ -192,8 +198,8 @@ impl Step {
                 cluster.jobmanager(ARMED).start()?;
             }
             (Kill, TaskManager) => {
-                cluster.taskmanager(ARMED).ended(BOUND).await?;
-                cluster.taskmanager(ARMED).start()?;
+                cluster.taskmanager(self.taskmanager).ended(BOUND).await?;
+                cluster.taskmanager(self.taskmanager).start()?;
             }
             (Hold, JobManager) => {
                 let former = cluster.leader().await?;
@@ -251,7 +257,7 @@ impl Step {
     async fn start_armed(&self, cluster: &mut Cluster, armed: &str) -> anyhow::Result<()> {
         let leader = cluster.leader().await?;
         if self.role == TaskManager {
-            let taskmanager = cluster.taskmanager(ARMED);
+            let taskmanager = cluster.taskmanager(self.taskmanager);
             taskmanager.arm(armed);
             taskmanager.start()?;
             return cluster.wait_until_complete().await;
@@ -273,7 +279,7 @@ impl Step {
 
     /// Makes happen what leads to the step. Returns the client that stops the job.
     async fn bring_about(
-        &self,
+        &mut self,
         cluster: &mut Cluster,
         job: &Verified,
         armed: &str,
@@ -282,7 +288,7 @@ impl Step {
             return Ok(None);
         }
         // Its state is large enough for objects by then.
-        job.until_completed_above(cluster, 8).await?;
+        job.until_completed_above(cluster, 12).await?;
         match self.cause {
             Checkpoint => Ok(None),
             Abort => {
@@ -293,10 +299,14 @@ impl Step {
                 reached.map(|()| None)
             }
             Restore => {
+                if self.role == TaskManager {
+                    // What restores tasks is the next process of one whose state is in objects.
+                    (self.taskmanager, _) = cluster.place_of(job.job, "counts").await?;
+                    self.before = self.process(cluster).times_reached(self.name);
+                }
                 let killed = match self.role {
                     JobManager => cluster.taskmanager(OTHER),
-                    // What restores tasks is the next process.
-                    TaskManager => cluster.taskmanager(ARMED),
+                    TaskManager => cluster.taskmanager(self.taskmanager),
                 };
                 killed.kill();
                 if self.role == TaskManager {

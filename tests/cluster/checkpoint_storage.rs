@@ -13,11 +13,11 @@ use tanist_chaos::{
 use crate::support::{BOUND, PROGRAM, cluster_on};
 use crate::verified::{TwoRegions, Verified};
 
-/// With a thousand keys its state is large enough for objects.
+/// With 1,500 keys its state is large enough for objects.
 const JOB: TwoRegions = TwoRegions {
     count: 24_000,
     rate: 3_000,
-    keys: 1_000,
+    keys: 1_500,
     interval: "100ms",
 };
 /// The size of a disk that is filled.
@@ -95,7 +95,7 @@ async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> any
     let other = Verified::submit(&mut cluster, JOB).await?;
     for job in [&job, &other] {
         cluster.wait_until_running(job.job).await?;
-        job.until_completed_above(&mut cluster, 8).await?;
+        job.until_completed_above(&mut cluster, 12).await?;
     }
     // Every TaskManager dies first, so that no checkpoint puts an object in place of the lost ones.
     for taskmanager in 0..2 {
@@ -137,13 +137,13 @@ async fn two_clusters_in_one_directory_keep_each_their_own(kind: StoreKind) -> a
     let of_one = Verified::submit(
         &mut one,
         TwoRegions {
-            count: 12_000,
+            count: 16_000,
             ..JOB
         },
     )
     .await?;
     let of_other = Verified::submit(&mut other, JOB).await?;
-    of_other.until_completed_above(&mut other, 8).await?;
+    of_other.until_completed_above(&mut other, 12).await?;
     ensure!(
         !objects_of(directory.path(), &of_other)?.is_empty(),
         "it has no object"
