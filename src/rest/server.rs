@@ -7,7 +7,7 @@ use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post, put};
-use tanist_config::AllowedHosts;
+use tanist_config::{AllowedHosts, StateRecoveryOptions};
 use tanist_net::http::{self, Protocol};
 use tanist_net::{BodyShare, Listener};
 use tanist_rest_model::paths;
@@ -52,6 +52,8 @@ pub struct RestServerOptions {
     pub allowed_hosts: AllowedHosts,
     /// Directory of savepoints whose request names none, an absolute path or a URL.
     pub savepoint_dir: Option<String>,
+    /// What jobs of job files begin from whose submission names nothing.
+    pub state_recovery: StateRecoveryOptions,
     /// Why no jobs are accepted here; `None` if they are.
     pub refuses_submissions: Option<String>,
 }
@@ -71,6 +73,7 @@ impl Default for RestServerOptions {
             own_hosts: AllowedHosts::default(),
             allowed_hosts: AllowedHosts::default(),
             savepoint_dir: None,
+            state_recovery: StateRecoveryOptions::default(),
             refuses_submissions: None,
         }
     }
