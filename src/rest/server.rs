@@ -165,11 +165,18 @@ fn routes() -> Router<Context> {
         .route("/jobs/{job}/plan", get(jobs::plan))
         .route(&paths::job_exceptions(JOB), get(jobs::exceptions))
         .route(&paths::job_events(JOB), get(jobs::events))
-        .route(&paths::job_checkpoints(JOB), get(checkpoints::statistics))
+        .route(
+            &paths::job_checkpoints(JOB),
+            get(checkpoints::statistics).post(checkpoints::trigger),
+        )
         .route("/jobs/{job}/checkpoints/config", get(checkpoints::config))
         .route(
             "/jobs/{job}/checkpoints/details/{number}",
             get(checkpoints::checkpoint),
+        )
+        .route(
+            "/jobs/{job}/checkpoints/details/{number}/subtasks/{vertex}",
+            get(checkpoints::vertex),
         )
         .route("/jobs/{job}/execution-result", get(jobs::execution_result))
         .route(&paths::artifact(JOB, "{sha256}"), put(upload::upload))

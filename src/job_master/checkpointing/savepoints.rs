@@ -184,7 +184,9 @@ impl JobMasterActor {
             return;
         };
         let news = checkpoints.savepoints.take_news(checkpoints.core.durable());
-        let news = news.into_iter().map(core::Event::CheckpointNoted);
+        let kind = pb::JobEventKind::Savepoint;
+        let news = news.into_iter();
+        let news = news.map(|text| core::Event::CheckpointNoted(kind, text));
         self.exchange.answers.extend(news);
     }
 

@@ -24,6 +24,7 @@ use tanist_proto::pieces::{Piece, pieces, pieces_mut};
 use tanist_proto::v1 as pb;
 use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::{Actor, Called};
 use crate::CheckpointPlace;
@@ -102,6 +103,7 @@ impl Actor {
         let location = &self.services.description.location;
         let host = format!("{} at {}", location.resource_id, location.rpc_address);
         let writing = self.calls.spawn(async move {
+            let began = Instant::now();
             let written = write(&storages, task, number, &cluster, snapshot).await;
             let written = written.map_err(|error| {
                 let job = task.job;
@@ -112,6 +114,7 @@ impl Actor {
                 task,
                 number,
                 written,
+                took: began.elapsed(),
             })
         });
         if let Some(earlier) = self.work.writing.insert(task, writing) {
