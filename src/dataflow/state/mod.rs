@@ -10,6 +10,8 @@
 
 mod error;
 mod key_groups;
+#[cfg(test)]
+mod samples;
 mod sealed;
 mod segment;
 
