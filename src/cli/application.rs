@@ -1,8 +1,10 @@
 //! The command line of an application: its binary is JobManager, TaskManager and client, chosen by subcommand.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use tanist_client::Restore;
 use tanist_compile::{ChainingOptions, CompileOptions};
 use tanist_config::{Configuration, LoadOptions};
 use tanist_leadership::application::left_by;
@@ -21,7 +23,8 @@ use super::host::Host;
 use super::output::{fail, inform};
 use super::processes::{jobmanager_for, taskmanager};
 use super::{
-    about_jobs, ha, jobs, load_options, savepoints, show_config, task_managers, with_runtime,
+    about_jobs, checkpoints, ha, jobs, load_options, savepoints, show_config, task_managers,
+    with_runtime,
 };
 
 const EXIT_STATUS: &str = "\
@@ -66,6 +69,11 @@ enum ApplicationCommand {
     },
     /// Stops a job: its sources end, and it finishes with what they have read
     Stop(StopArgs),
+    /// Shows the last checkpoints and savepoints of a job, and the regions without checkpoints
+    Checkpoints {
+        /// The job's id
+        job: JobId,
+    },
     /// Takes a savepoint of a job and prints its path, or shows or removes a savepoint
     Savepoint(SavepointArgs),
     /// Manage jobs
@@ -138,7 +146,7 @@ async fn dispatch(
     let global = &cli.global;
     match cli.command {
         ApplicationCommand::Jobmanager(args) => {
-            let setup = complete(setup, args, compile_options(&configuration));
+            let setup = complete(setup, args, &configuration, None);
             jobmanager_for(configuration, Some(setup)).await
         }
         ApplicationCommand::Taskmanager { command: None } => {
@@ -152,6 +160,9 @@ async fn dispatch(
         ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,
         ApplicationCommand::Cancel { job } => jobs::cancel(&configuration, global, job).await,
         ApplicationCommand::Stop(ref args) => savepoints::stop(&configuration, global, args).await,
+        ApplicationCommand::Checkpoints { job } => {
+            checkpoints::checkpoints(&configuration, global, job).await
+        }
         ApplicationCommand::Savepoint(ref args) => {
             savepoints::savepoint(&configuration, global, args).await
         }
@@ -165,11 +176,18 @@ async fn dispatch(
 fn complete(
     setup: ApplicationSetup,
     args: ParameterArgs,
-    options: CompileOptions,
+    configuration: &Configuration,
+    working_dir: Option<PathBuf>,
 ) -> ApplicationSetup {
+    let options = CompileOptions {
+        working_dir,
+        ..compile_options(configuration)
+    };
+    let restore = Restore::configured(configuration);
     setup
         .with_parameters(args.parameters.into_iter().collect())
         .compiled_with(options)
+        .beginning_from(restore.map(|restore| restore.request()))
 }
 
 /// Options for compiling the application's graphs. Relative paths stay relative because the next leader has
@@ -217,11 +235,8 @@ async fn local(
             return ExitCode::Configuration;
         }
     };
-    let options = CompileOptions {
-        working_dir: std::env::current_dir().ok(),
-        ..compile_options(&configuration)
-    };
-    let setup = complete(setup, args.parameters, options);
+    let working_dir = std::env::current_dir().ok();
+    let setup = complete(setup, args.parameters, &configuration, working_dir);
     let (count, own) = (args.taskmanagers, directory.path());
     let ha = configuration.ha().clone();
     match HostedCluster::bind(configuration, setup, count, own).await {
@@ -317,7 +332,7 @@ mod tests {
             panic!("{:?}", cli.command);
         };
         let setup = ApplicationSetup::new("app", |_| async { Ok(()) });
-        let setup = complete(setup, args, compile_options(&Configuration::defaults()));
+        let setup = complete(setup, args, &Configuration::defaults(), None);
         assert_eq!(setup.name(), "app");
         for wrong in [&["run", "job.yaml"][..], &["local", "--param", "x"], &[]] {
             assert!(parse(wrong).is_err(), "{wrong:?}");

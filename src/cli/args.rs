@@ -5,7 +5,7 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tanist_config::{ExecutionTarget, RestoreFrom, StorageLocation, parse_duration};
+use tanist_config::{ClaimMode, ExecutionTarget, RestoreFrom, StorageLocation, parse_duration};
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1::JobStatus;
 use tanist_telemetry::VERSION_AND_REVISION;
@@ -204,6 +204,10 @@ pub(super) struct RestoreArgs {
     /// Leaves out state that no step of the job has; without this the job is refused
     #[arg(long)]
     pub(super) allow_non_restored_state: bool,
+    /// NO_CLAIM: what the job begins from stays as it is; CLAIM: a retained checkpoint is moved to the job; default:
+    /// execution.state-recovery.claim-mode, or else NO_CLAIM
+    #[arg(long, value_name = "MODE", value_parser = ClaimMode::from_str)]
+    pub(super) claim_mode: Option<ClaimMode>,
 }
 
 /// Commands about quarantined jobs.

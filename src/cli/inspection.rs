@@ -229,6 +229,7 @@ mod tests {
             vertex_id: "0".repeat(32),
             parallelism: 2,
             max_parallelism: 128,
+            keyed: String::new(),
         };
         let segment = |object: &str, range: (u32, u32)| StateSegment {
             uid: "counts".to_owned(),

@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
-use tanist_client::{ClientError, JobCheckpoints, JobClient, JobInfo, JobSummary};
+use tanist_client::{
+    CheckpointInProgress, ClientError, JobCheckpoints, JobClient, JobInfo, JobSummary,
+};
 use tanist_config::Configuration;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
@@ -240,10 +242,25 @@ fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)>
             "number {number}, at {}",
             time_if_known(checkpoints.completed_at)
         ),
-        None if checkpoints.interval == 0 => "none are taken".to_owned(),
+        None if checkpoints.interval == 0 => "none are taken: no interval is set".to_owned(),
         None => "none is complete".to_owned(),
     };
     lines.push(("Checkpoint", last));
+    if let Some(slowest) = &checkpoints.slowest {
+        let [alignment, sync, beside] =
+            [slowest.alignment, slowest.sync, slowest.beside].map(|it| duration(it.cast_signed()));
+        lines.push((
+            "Slowest",
+            format!(
+                "{}, {}: waited {alignment} for barriers, {sync} for its state, {beside} for writing it",
+                slowest.subtask,
+                duration(slowest.duration)
+            ),
+        ));
+    }
+    if let Some(open) = &checkpoints.in_progress {
+        lines.push(("In progress", in_progress(open)));
+    }
     if let Some(number) = checkpoints.restored {
         let at = time_if_known(checkpoints.restored_at);
         lines.push(("Restored", format!("from checkpoint {number}, at {at}")));
@@ -267,6 +284,27 @@ fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)>
         lines.push(("Not saved", skipped(region)));
     }
     lines
+}
+
+fn in_progress(open: &CheckpointInProgress) -> String {
+    let begun = format!(
+        "number {}, since {}",
+        open.id,
+        time_if_known(open.triggered_at)
+    );
+    let unnamed = open.missing as usize - open.missing_subtasks.len().min(open.missing as usize);
+    let others = match unnamed {
+        0 => String::new(),
+        1 => " and another one".to_owned(),
+        unnamed => format!(" and {unnamed} others"),
+    };
+    match open.missing_subtasks.is_empty() {
+        true => begun,
+        false => format!(
+            "{begun}: waits for {}{others}",
+            open.missing_subtasks.join(", ")
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -371,11 +409,16 @@ c       sums -> out  RUNNING  2/2    1000        0
             "restored-at": 1_700_000_000_000_i64, "failure": "timeout", "started-from": "/savepoints/a",
             "savepoint": {"trigger-id": "b", "status": "COMPLETED", "requested-at": 1_700_000_000_000_i64,
                 "stops": false, "location": "/savepoints/b"},
+            "slowest": {"subtask": "sums -> out (2/2)", "duration": 41, "alignment": 30, "sync": 1, "async": 9},
+            "in-progress": {"id": 19, "triggered-at": 1_700_000_001_000_i64, "missing": 3,
+                "missing-subtasks": ["lines (1/2)", "sums -> out (1/2)"]},
             "skipped": [{"vertices": ["program", "out"], "reason": "no checkpoint can save what is inside a program"}]
         }))?);
         let text = job_text(&info, None);
         let lines = "\
 Checkpoint   number 18, at 2023-11-14 22:13:20 UTC
+Slowest      sums -> out (2/2), 41 ms: waited 30 ms for barriers, 1 ms for its state, 9 ms for writing it
+In progress  number 19, since 2023-11-14 22:13:21 UTC: waits for lines (1/2), sums -> out (1/2) and another one
 Restored     from checkpoint 16, at 2023-11-14 22:13:20 UTC
 Started from /savepoints/a
 Failed       the last checkpoint: timeout

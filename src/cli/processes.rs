@@ -103,6 +103,7 @@ fn rest_options(configuration: &Configuration) -> RestServerOptions {
             .savepoint_dir
             .as_ref()
             .map(ToString::to_string),
+        state_recovery: configuration.client().state_recovery.clone(),
         ..RestServerOptions::default()
     }
 }

@@ -169,9 +169,16 @@ pub(super) fn restore_of(
     args: &RestoreArgs,
 ) -> Result<Option<Restore>, &'static str> {
     let restore = match &args.from_savepoint {
-        Some(from) => Some(Restore::new(from.clone())),
+        Some(from) => {
+            let claim_mode = configuration.client().state_recovery.claim_mode;
+            Some(Restore::new(from.clone()).with_claim_mode(claim_mode))
+        }
         None => Restore::configured(configuration),
     };
+    let restore = restore.map(|restore| match args.claim_mode {
+        Some(claim_mode) => restore.with_claim_mode(claim_mode),
+        None => restore,
+    });
     match restore {
         Some(restore) => {
             let is_allowed = args.allow_non_restored_state || restore.allows_non_restored_state();
@@ -312,7 +319,8 @@ mod tests {
     use clap::Parser as _;
     use parking_lot::Mutex;
     use serde_json::json;
-    use tanist_proto::v1::JobStatus;
+    use tanist_config::ClaimMode;
+    use tanist_proto::v1::{JobStatus, RecoveryClaimMode};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -421,10 +429,11 @@ mod tests {
         let named = |path: &str, is_allowed| RestoreArgs {
             from_savepoint: Some(path.parse().expect("a path")),
             allow_non_restored_state: is_allowed,
+            ..RestoreArgs::default()
         };
         let allowed = RestoreArgs {
-            from_savepoint: None,
             allow_non_restored_state: true,
+            ..RestoreArgs::default()
         };
         let some = |path: &str, is_allowed| Ok(Some((path.to_owned(), is_allowed)));
         let configured = [("execution.state-recovery.path", "/b")];
@@ -433,6 +442,28 @@ mod tests {
         assert_eq!(of(&configured, &named("/a", true)), some("/a", true));
         assert_eq!(of(&configured, &allowed), some("/b", true));
         assert_eq!(of(&configured, &RestoreArgs::default()), some("/b", false));
+        let claim_mode = |settings: &[(&str, &str)], claim_mode| {
+            let mut load = tanist_config::LoadOptions::default();
+            for (key, value) in settings {
+                load = load.with(key, value);
+            }
+            let configuration = Configuration::load(load).expect("it is valid");
+            let args = RestoreArgs {
+                claim_mode,
+                ..named("/a", false)
+            };
+            let restore = restore_of(&configuration, &args).expect("a restore");
+            restore.map(|it| it.request().claim_mode())
+        };
+        let claim = [("execution.state-recovery.claim-mode", "CLAIM")];
+        let [kept, claimed] = [
+            Some(RecoveryClaimMode::NoClaim),
+            Some(RecoveryClaimMode::Claim),
+        ];
+        assert_eq!(claim_mode(&[], None), kept);
+        assert_eq!(claim_mode(&[], Some(ClaimMode::Claim)), claimed);
+        assert_eq!(claim_mode(&claim, None), claimed);
+        assert_eq!(claim_mode(&claim, Some(ClaimMode::NoClaim)), kept);
         let error = of(&[], &allowed).expect_err("there is nothing to leave out");
         assert!(error.contains("--from-savepoint"), "{error}");
     }

@@ -93,7 +93,7 @@ impl Job {
         self
     }
 
-    /// Sets what the job begins from, instead of from the start.
+    /// Sets what the job begins from. Otherwise it begins as `execution.state-recovery.path` says.
     #[must_use]
     pub fn beginning_from(mut self, restore: Restore) -> Job {
         self.restore = Some(restore);
@@ -146,6 +146,7 @@ struct Defaults {
     parallelism: u32,
     max_parallelism: u32,
     chaining: ChainingOptions,
+    restore: Option<Restore>,
 }
 
 impl Defaults {
@@ -157,6 +158,7 @@ impl Defaults {
             chaining: ChainingOptions {
                 enabled: jobs.operator_chaining,
             },
+            restore: Restore::configured(configuration),
         }
     }
 }
@@ -278,8 +280,8 @@ impl ClusterClient {
     pub async fn execute_async(&self, job: impl Into<Job>) -> Result<JobExecution, ExecuteError> {
         let job = job.into();
         let is_chosen = job.id.is_some();
-        let restore = job.restore.clone();
         let defaults = self.defaults.clone();
+        let restore = job.restore.clone().or_else(|| defaults.restore.clone());
         // Compiling may read files and plan expressions.
         let compiling = tokio::task::spawn_blocking(move || job.compile_with(&defaults));
         let compiled = compiling.await.map_err(|error| ClientError::Unsendable {

@@ -55,10 +55,10 @@ pub use tanist_config::RestoreFrom;
 pub use tanist_proto::{id::JobId, v1::JobStatus};
 /// Bodies of the REST API.
 pub use tanist_rest_model::{
-    BlockedReason, CacheInfo, CheckpointInfo, CheckpointStatistics, ClaimInfo, DrainOptions,
-    DrainSummary, DurationText, Evidence, HaStatusInfo, IoMetrics, JobCheckpoints, JobEventInfo,
-    JobExceptionInfo, JobInfo, JobSummary, LeaderInfo, MemberInfo, Quarantine, QuarantinedJob,
-    SavepointInfo, SkippedRegion, StateCounts, StoreInfo, StoreServerInfo, Submitted, SubtaskInfo,
-    TaskCounts, TaskManagerList, TaskManagerSummary, TermHistory, TermInfo, VertexInfo,
-    VertexSubtasks,
+    BlockedReason, CacheInfo, CheckpointInProgress, CheckpointInfo, CheckpointStatistics,
+    ClaimInfo, DrainOptions, DrainSummary, DurationText, Evidence, HaStatusInfo, IoMetrics,
+    JobCheckpoints, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, LeaderInfo, MemberInfo,
+    Quarantine, QuarantinedJob, SavepointInfo, SkippedRegion, StateCounts, StoreInfo,
+    StoreServerInfo, Submitted, SubtaskInfo, TaskCounts, TaskManagerList, TaskManagerSummary,
+    TermHistory, TermInfo, VertexInfo, VertexSubtasks,
 };

@@ -2,17 +2,18 @@
 
 use std::fmt::Write as _;
 
-use tanist_config::{Configuration, RestoreFrom};
+use tanist_config::{ClaimMode, Configuration, RestoreFrom};
 use tanist_proto::v1 as pb;
 
 /// A savepoint, or the retained checkpoint of an ended job, from which a job takes over the state of its steps.
 ///
-/// State finds its step by the step's `uid`, or by its name. The job may have another parallelism and other steps. The
-/// savepoint stays as it is.
+/// State finds its step by the step's `uid`, or by its name. The job may have another parallelism and other steps. What
+/// it begins from stays as it is, unless it is claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restore {
     from: RestoreFrom,
     allow_non_restored_state: bool,
+    claim_mode: ClaimMode,
 }
 
 impl Restore {
@@ -21,6 +22,7 @@ impl Restore {
         Restore {
             from,
             allow_non_restored_state: false,
+            claim_mode: ClaimMode::NoClaim,
         }
     }
 
@@ -33,10 +35,17 @@ impl Restore {
         }
     }
 
+    /// Sets whether a retained checkpoint is moved to the job. A savepoint can't be claimed.
+    #[must_use]
+    pub fn with_claim_mode(self, claim_mode: ClaimMode) -> Restore {
+        Restore { claim_mode, ..self }
+    }
+
     /// Returns what `execution.state-recovery.path` says.
     pub fn configured(configuration: &Configuration) -> Option<Restore> {
         let options = &configuration.client().state_recovery;
         let restore = Restore::new(options.path.clone()?);
+        let restore = restore.with_claim_mode(options.claim_mode);
         Some(restore.allowing_non_restored_state(options.ignore_unclaimed_state))
     }
 
@@ -59,7 +68,11 @@ impl Restore {
         pb::RestoreRequest {
             from: Some(from),
             allow_non_restored_state: self.allow_non_restored_state,
-            ..pb::RestoreRequest::default()
+            claim_mode: match self.claim_mode {
+                ClaimMode::NoClaim => pb::RecoveryClaimMode::NoClaim,
+                ClaimMode::Claim => pb::RecoveryClaimMode::Claim,
+            }
+            .into(),
         }
     }
 
@@ -67,7 +80,11 @@ impl Restore {
     pub(super) fn query(&self) -> String {
         let from = encoded(&self.from.to_string());
         let allow = self.allow_non_restored_state;
-        format!("savepoint-path={from}&allow-non-restored-state={allow}")
+        let claim_mode = match self.claim_mode {
+            ClaimMode::NoClaim => String::new(),
+            ClaimMode::Claim => format!("&claim-mode={}", ClaimMode::Claim),
+        };
+        format!("savepoint-path={from}&allow-non-restored-state={allow}{claim_mode}")
     }
 }
 
@@ -97,5 +114,9 @@ mod tests {
             restore.query(),
             "savepoint-path=/save%20points/a%26b%3Dc%25&allow-non-restored-state=true"
         );
+        let claimed = restore.with_claim_mode(ClaimMode::Claim);
+        assert!(claimed.query().ends_with("=true&claim-mode=CLAIM"));
+        let expected = pb::RecoveryClaimMode::Claim;
+        assert_eq!(claimed.request().claim_mode(), expected);
     }
 }

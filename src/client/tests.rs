@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tanist_config::Configuration;
 use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
@@ -586,4 +587,38 @@ async fn what_a_job_begins_from_is_part_of_its_submission() {
     let request = server.requests().remove(0);
     let line = "POST /v1/jobs?savepoint-path=/savepoints/a&allow-non-restored-state=true ";
     assert!(request.starts_with(line), "{request}");
+}
+
+#[tokio::test]
+async fn a_job_that_names_nothing_begins_as_the_configuration_says() {
+    let accepted = format!(r#"{{"jobid":"{}","jobUrl":"x","repeated":false}}"#, job());
+    let script = [
+        Step::Answer(202, accepted.clone()),
+        Step::Answer(202, accepted),
+    ];
+    let server = Scripted::server(script).await;
+    let load = tanist_config::LoadOptions::default()
+        .with("execution.state-recovery.path", "/configured")
+        .with("execution.state-recovery.ignore-unclaimed-state", "true");
+    let configuration = Configuration::load(load).expect("valid");
+    let addresses = [server.address.clone()];
+    let cluster = ClusterClient::connect_to(&configuration, &addresses).await;
+    let cluster = cluster.expect("no store is needed");
+    let numbers = || {
+        let steps = tanist_compile::JobBuilder::new("numbers");
+        let steps = steps.datagen("numbers", None, Some(1), 1, 1);
+        Job::from(steps.discard("out").build())
+    };
+    let named = Restore::new("/named".parse().expect("a path"));
+    for job in [numbers(), numbers().beginning_from(named)] {
+        cluster.execute_async(job).await.expect("accepted");
+    }
+    let requests = server.requests();
+    for (request, query) in requests.iter().zip([
+        "savepoint-path=/configured&allow-non-restored-state=true",
+        "savepoint-path=/named&allow-non-restored-state=false",
+    ]) {
+        let line = format!("POST /v1/jobs?{query} ");
+        assert!(request.starts_with(&line), "{request}");
+    }
 }

@@ -103,23 +103,47 @@ impl OptionValue for CheckpointRetention {
     }
 }
 
-/// How a job takes over what it begins from: it reads it, and leaves it as it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NoClaim;
+/// To which job the checkpoint belongs that a job begins from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClaimMode {
+    /// It stays as it is, and can be used again.
+    #[default]
+    NoClaim,
+    /// It is moved to the job, which removes it once it has a checkpoint of its own.
+    Claim,
+}
 
-impl OptionValue for NoClaim {
-    const KIND: &'static str = "`NO_CLAIM`";
+impl OptionValue for ClaimMode {
+    const KIND: &'static str = "`NO_CLAIM` or `CLAIM`";
 
-    fn parse(text: &str) -> Result<NoClaim, String> {
+    fn parse(text: &str) -> Result<ClaimMode, String> {
         match text.to_ascii_lowercase().replace('-', "_").as_str() {
-            "no_claim" => Ok(NoClaim),
-            "claim" | "legacy" => Err(
-                "is not supported: a job leaves the savepoint that it begins from as it is, and needs it until it has a \
-                 checkpoint of its own; write `NO_CLAIM` or remove it"
+            "no_claim" => Ok(ClaimMode::NoClaim),
+            "claim" => Ok(ClaimMode::Claim),
+            "legacy" => Err(
+                "is not supported: nothing but the job that it belongs to removes a checkpoint; write `NO_CLAIM`, and it \
+                 stays as it is, or `CLAIM`"
                     .to_owned(),
             ),
-            _ => Err("is no claim mode: write `NO_CLAIM` or remove it".to_owned()),
+            _ => Err("is no claim mode: write `NO_CLAIM` or `CLAIM`".to_owned()),
         }
+    }
+}
+
+impl FromStr for ClaimMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ClaimMode, String> {
+        ClaimMode::parse(text.trim())
+    }
+}
+
+impl fmt::Display for ClaimMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ClaimMode::NoClaim => "NO_CLAIM",
+            ClaimMode::Claim => "CLAIM",
+        })
     }
 }
 

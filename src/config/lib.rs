@@ -30,7 +30,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 pub use address::{AllowedHosts, Host, HostPort, PortRange, StorageLocation};
-pub use checkpointing::{CheckpointRetention, RestoreFrom};
+pub use checkpointing::{CheckpointRetention, ClaimMode, RestoreFrom};
 pub use control_groups::ControlGroupsOption;
 pub use error::{ConfigError, Problem, Source};
 pub use external::ExternalResource;

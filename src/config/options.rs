@@ -14,7 +14,7 @@ use tanist_ha::keys::Name;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 
 use super::address::{AllowedHosts, Host, HostPort, PortRange, StorageLocation};
-use super::checkpointing::{CheckpointRetention, RestoreFrom};
+use super::checkpointing::{CheckpointRetention, ClaimMode, RestoreFrom};
 use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::memory::{MemoryContradiction, MemoryOptions};
@@ -406,6 +406,8 @@ pub struct StateRecoveryOptions {
     pub path: Option<RestoreFrom>,
     /// Whether a job may leave state out that none of its steps has.
     pub ignore_unclaimed_state: bool,
+    /// To which job the retained checkpoint belongs then.
+    pub claim_mode: ClaimMode,
 }
 
 /// Cleanup after ended jobs.
@@ -430,7 +432,7 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// The pause between retries; shorter than `timeout`.
     pub retry_period: Duration,
-    /// What the jobs of the client begin from.
+    /// What jobs begin from that are compiled by this process and name nothing else.
     pub state_recovery: StateRecoveryOptions,
 }
 

@@ -15,7 +15,7 @@ use super::address::{
     AllowedHosts, EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation,
 };
 use super::checkpointing::{
-    CheckpointRetention, ExactlyOnce, NoClaim, OneAtATime, RestoreFrom, TolerableFailures,
+    CheckpointRetention, ClaimMode, ExactlyOnce, OneAtATime, RestoreFrom, TolerableFailures,
 };
 use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
@@ -379,11 +379,11 @@ options! {
         SAVEPOINT_DIR: StorageLocation = "execution.checkpointing.savepoint-dir", Unset,
             "Directory below which each savepoint whose request names none gets a directory of its own. All JobManagers and TaskManagers reach it.";
         STATE_RECOVERY_PATH: RestoreFrom = "execution.state-recovery.path", Unset,
-            "What the jobs of `tanist run` and `tanist local` begin from: the path of a savepoint, or `job:` and the id of a job whose checkpoint was retained. `--from-savepoint` overrides it.";
+            "What submitted jobs begin from that name nothing else: the path of a savepoint, or `job:` and the id of a job whose checkpoint was retained. Read by clients, by applications, and by JobManagers for job files that are sent to their REST server. `--from-savepoint` and `savepoint-path` override it.";
         STATE_RECOVERY_IGNORE_UNCLAIMED: bool = "execution.state-recovery.ignore-unclaimed-state", Value("false"),
             "Whether such a job may leave state out that none of its steps has. Otherwise it is refused.";
-        STATE_RECOVERY_CLAIM_MODE: NoClaim = "execution.state-recovery.claim-mode", Value("NO_CLAIM"),
-            "The only mode: the savepoint stays as it is, and can be used again. `CLAIM` and `LEGACY` are refused.";
+        STATE_RECOVERY_CLAIM_MODE: ClaimMode = "execution.state-recovery.claim-mode", Value("NO_CLAIM"),
+            "`NO_CLAIM`: what a job begins from stays as it is, and can be used again. `CLAIM`: a retained checkpoint is moved to the job; a savepoint belongs to the user and can't be claimed. `LEGACY` is refused. `--claim-mode` and `claim-mode` override it.";
     }
     "Cleanup" {
         CLEANUP_INITIAL: Duration = "cleanup-strategy.exponential-delay.initial-backoff", Value("1 s"),
@@ -450,7 +450,11 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "state.checkpoints.dir",
-        "state is kept in `high-availability.storageDir`: remove it",
+        "state is kept in `high-availability.storageDir`: set that, or remove it",
+    ),
+    (
+        "execution.checkpointing.dir",
+        "state is kept in `high-availability.storageDir`: set that, or remove it",
     ),
     (
         "state.checkpoints.num-retained",

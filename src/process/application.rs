@@ -26,6 +26,7 @@ pub struct ApplicationSetup {
     program: Arc<Program>,
     parameters: Arc<BTreeMap<String, String>>,
     compile: CompileOptions,
+    restore: Option<pb::RestoreRequest>,
 }
 
 impl ApplicationSetup {
@@ -41,6 +42,7 @@ impl ApplicationSetup {
             program: Arc::new(move |context| Box::pin(program(context))),
             parameters: Arc::default(),
             compile: CompileOptions::default(),
+            restore: None,
         }
     }
 
@@ -67,6 +69,13 @@ impl ApplicationSetup {
         self
     }
 
+    /// Sets what its jobs begin from that say nothing else; `None`: from the start.
+    #[must_use]
+    pub fn beginning_from(mut self, restore: Option<pb::RestoreRequest>) -> ApplicationSetup {
+        self.restore = restore;
+        self
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
@@ -80,6 +89,7 @@ impl ApplicationSetup {
                 run,
                 parameters: setup.parameters.clone(),
                 compile: setup.compile.clone(),
+                restore: setup.restore.clone(),
             })
         };
         Application::new(self.name.as_str(), program).identified_by(self.identity.as_str())
@@ -106,6 +116,7 @@ pub struct ApplicationContext {
     run: ProgramRun,
     parameters: Arc<BTreeMap<String, String>>,
     compile: CompileOptions,
+    restore: Option<pb::RestoreRequest>,
 }
 
 impl ApplicationContext {
@@ -141,7 +152,7 @@ impl ApplicationContext {
     ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
         let compile = self.compile.clone();
         let compile = move |job_id| job.compile(&CompileOptions { job_id, ..compile });
-        self.run.submit_compiled(compile)
+        self.run.submit_compiled(compile, self.restore.clone())
     }
 
     /// Submits a compiled graph; its job id is replaced.
@@ -158,6 +169,7 @@ impl ApplicationContext {
         graph: pb::JobGraph,
         restore: Option<pb::RestoreRequest>,
     ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
-        self.run.submit_from(graph, restore)
+        self.run
+            .submit_from(graph, restore.or_else(|| self.restore.clone()))
     }
 }

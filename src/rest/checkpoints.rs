@@ -2,16 +2,18 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use tanist_ha::clock::wall_clock_ms;
+use tanist_proto::id::JobVertexId;
 use tanist_proto::v1 as pb;
-use tanist_rest_model::{CheckpointInfo, CheckpointStatistics};
+use tanist_rest_model::{CheckpointInfo, CheckpointStatistics, VertexCheckpoint};
 
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::{Parameters, PathParts, id};
 use super::jobs::{describe, of_job};
 use super::json::checkpoints::{CheckpointConfig, checkpoint_of, checkpoint_statistics};
+use super::json::vertex_checkpoints::vertex_checkpoint;
 
 pub(super) async fn statistics(
     State(context): State<Context>,
@@ -41,13 +43,47 @@ pub(super) async fn checkpoint(
     let number: u64 = id(&number)?;
     let details = describe(&context, &job, &parameters).await?;
     let body = checkpoint_of(checkpoints_of(&details)?, number, wall_clock_ms());
-    let body = body.ok_or_else(|| {
+    let body = body.ok_or_else(|| no_checkpoint(&details, number))?;
+    Ok(of_job(&details, body))
+}
+
+fn no_checkpoint(details: &pb::JobDetails, number: u64) -> RestError {
+    let job = &details.job_id;
+    let text = format!("job {job} has no checkpoint {number} among its last ones");
+    RestError::not_found(text)
+}
+
+/// The subtasks of a vertex in a checkpoint.
+pub(super) async fn vertex(
+    State(context): State<Context>,
+    PathParts((job, number, vertex)): PathParts<(String, String, String)>,
+    parameters: Parameters,
+) -> Result<(HeaderMap, Json<VertexCheckpoint>), RestError> {
+    let (number, vertex): (u64, JobVertexId) = (id(&number)?, id(&vertex)?);
+    let details = describe(&context, &job, &parameters).await?;
+    let mut history = checkpoints_of(&details)?.history.iter();
+    let checkpoint = history.find(|it| it.number == number);
+    let checkpoint = checkpoint.ok_or_else(|| no_checkpoint(&details, number))?;
+    let vertex = vertex.to_string();
+    let mut vertices = checkpoint.vertices.iter();
+    let known = vertices.find(|it| it.vertex_id == vertex).ok_or_else(|| {
         let job = &details.job_id;
         RestError::not_found(format!(
-            "job {job} has no checkpoint {number} among its last ones"
+            "checkpoint {number} of job {job} was not taken of a vertex {vertex}"
         ))
     })?;
+    let mut vertices = details.vertices.iter();
+    let parallelism = vertices.find(|it| it.id == vertex);
+    let parallelism = parallelism.map_or(known.subtasks, |it| it.parallelism);
+    let body = vertex_checkpoint(checkpoint, known, parallelism, wall_clock_ms());
     Ok(of_job(&details, body))
+}
+
+/// Flink's clients ask for a checkpoint beside those of the interval.
+pub(super) async fn trigger() -> RestError {
+    let text = "a checkpoint is taken each `interval` of the job's `checkpoints`, and not by request: take a savepoint \
+                (`flink savepoint`, `tanist savepoint`)";
+    RestError::new(StatusCode::METHOD_NOT_ALLOWED, text)
 }
 
 fn checkpoints_of(details: &pb::JobDetails) -> Result<&pb::CheckpointDetails, RestError> {

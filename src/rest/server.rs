@@ -7,7 +7,7 @@ use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post, put};
-use tanist_config::AllowedHosts;
+use tanist_config::{AllowedHosts, StateRecoveryOptions};
 use tanist_net::http::{self, Protocol};
 use tanist_net::{BodyShare, Listener};
 use tanist_rest_model::paths;
@@ -52,6 +52,8 @@ pub struct RestServerOptions {
     pub allowed_hosts: AllowedHosts,
     /// Directory of savepoints whose request names none, an absolute path or a URL.
     pub savepoint_dir: Option<String>,
+    /// What jobs of job files begin from whose submission names nothing.
+    pub state_recovery: StateRecoveryOptions,
     /// Why no jobs are accepted here; `None` if they are.
     pub refuses_submissions: Option<String>,
 }
@@ -71,6 +73,7 @@ impl Default for RestServerOptions {
             own_hosts: AllowedHosts::default(),
             allowed_hosts: AllowedHosts::default(),
             savepoint_dir: None,
+            state_recovery: StateRecoveryOptions::default(),
             refuses_submissions: None,
         }
     }
@@ -162,11 +165,18 @@ fn routes() -> Router<Context> {
         .route("/jobs/{job}/plan", get(jobs::plan))
         .route(&paths::job_exceptions(JOB), get(jobs::exceptions))
         .route(&paths::job_events(JOB), get(jobs::events))
-        .route(&paths::job_checkpoints(JOB), get(checkpoints::statistics))
+        .route(
+            &paths::job_checkpoints(JOB),
+            get(checkpoints::statistics).post(checkpoints::trigger),
+        )
         .route("/jobs/{job}/checkpoints/config", get(checkpoints::config))
         .route(
             "/jobs/{job}/checkpoints/details/{number}",
             get(checkpoints::checkpoint),
+        )
+        .route(
+            "/jobs/{job}/checkpoints/details/{number}/subtasks/{vertex}",
+            get(checkpoints::vertex),
         )
         .route("/jobs/{job}/execution-result", get(jobs::execution_result))
         .route(&paths::artifact(JOB, "{sha256}"), put(upload::upload))

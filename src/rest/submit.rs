@@ -6,8 +6,9 @@
 //! `Tanist-Deadline` and `Tanist-Deadline-Epoch` say after which time the submission has no effect any more
 //! ([`Deadline`]).
 //!
-//! Query: `savepoint-path`, the path of a savepoint or `job:` and the id of a job, and `allow-non-restored-state` say
-//! what the job begins from.
+//! Query: `savepoint-path`, the path of a savepoint or `job:` and the id of a job, `allow-non-restored-state` and
+//! `claim-mode` say what the job begins from. For a job file they default to `execution.state-recovery` of this process,
+//! as for Flink's `/jars/:id/run`; who sends a graph has compiled it, and has applied a configuration of its own.
 //!
 //! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters. Without `job-id` the
 //! id follows from the token, so that repeated attempts submit the same job.
@@ -23,7 +24,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 use tanist_compile::{ChainingOptions, CompileOptions, JobFile, JobFileError, compile};
-use tanist_config::RestoreFrom;
+use tanist_config::{ClaimMode, RestoreFrom, StateRecoveryOptions};
 use tanist_gateway::GatewayError;
 use tanist_gateway::remote_files::embed_remote;
 use tanist_proto::id::JobId;
@@ -51,18 +52,14 @@ pub(super) async fn submit(
         return Err(RestError::new(StatusCode::FORBIDDEN, reason.as_str()));
     }
     let token = token(&headers)?;
-    let restore = restore(&parameters)?;
+    let kind = Kind::of(&headers)?;
+    let restore = match kind {
+        Kind::Graph => restore(&parameters, &StateRecoveryOptions::default())?,
+        Kind::JobFile => restore(&parameters, &context.options.state_recovery)?,
+    };
     let deadline = Deadline::of(&headers, &context.options)?;
     let body = read_body(&headers, body, context.options.max_content_length).await?;
-    let graph = read_graph(
-        &headers,
-        &parameters,
-        &token,
-        body,
-        &context.options,
-        deadline,
-    )
-    .await?;
+    let graph = read_graph(kind, &parameters, &token, body, &context.options, deadline).await?;
     let request = pb::SubmitJobRequest {
         graph: Some(graph),
         submission_token: token,
@@ -100,24 +97,43 @@ fn token(headers: &HeaderMap) -> Result<String, RestError> {
 /// Names of query parameters.
 const SAVEPOINT_PATH: &str = "savepoint-path";
 const ALLOW_NON_RESTORED_STATE: &str = "allow-non-restored-state";
+const CLAIM_MODE: &str = "claim-mode";
 
-/// What the job begins from; `None`: from the start.
-fn restore(parameters: &Parameters) -> Result<Option<pb::RestoreRequest>, RestError> {
+/// What the job begins from; `None`: from the start. `recovery` has what the query leaves out.
+fn restore(
+    parameters: &Parameters,
+    recovery: &StateRecoveryOptions,
+) -> Result<Option<pb::RestoreRequest>, RestError> {
     use pb::restore_request::From;
+    let wrong = |name: &str, text: &str, wrong: String| {
+        RestError::bad_request(format!("the query parameter `{name}={text}` {wrong}"))
+    };
+    let claim_mode = match parameters.0.get(CLAIM_MODE) {
+        None => recovery.claim_mode,
+        Some(text) => text
+            .parse()
+            .map_err(|error| wrong(CLAIM_MODE, text, error))?,
+    };
+    let is_allowed_here = parameters.0.contains_key(ALLOW_NON_RESTORED_STATE);
     let allow_non_restored_state = match parameters.0.get(ALLOW_NON_RESTORED_STATE) {
-        None => false,
+        None => recovery.ignore_unclaimed_state,
         Some(text) => match text.as_str() {
             "false" => false,
             "true" | "" => true,
             other => {
-                return Err(RestError::bad_request(format!(
-                    "the query parameter `{ALLOW_NON_RESTORED_STATE}={other}`: write true or false"
-                )));
+                let text = "is neither true nor false".to_owned();
+                return Err(wrong(ALLOW_NON_RESTORED_STATE, other, text));
             }
         },
     };
-    let Some(text) = parameters.0.get(SAVEPOINT_PATH) else {
-        return if allow_non_restored_state {
+    let named = parameters.0.get(SAVEPOINT_PATH);
+    let named = named.map(|text| {
+        let from = text.parse::<RestoreFrom>();
+        from.map_err(|error| wrong(SAVEPOINT_PATH, text, error))
+    });
+    let from = named.transpose()?.or_else(|| recovery.path.clone());
+    let Some(from) = from else {
+        return if is_allowed_here && allow_non_restored_state {
             Err(RestError::bad_request(format!(
                 "the query parameter `{ALLOW_NON_RESTORED_STATE}` is for a job that begins from a savepoint: add \
                  `{SAVEPOINT_PATH}`"
@@ -126,11 +142,6 @@ fn restore(parameters: &Parameters) -> Result<Option<pb::RestoreRequest>, RestEr
             Ok(None)
         };
     };
-    let from = text.parse().map_err(|wrong| {
-        RestError::bad_request(format!(
-            "the query parameter `{SAVEPOINT_PATH}={text}` {wrong}"
-        ))
-    })?;
     let from = match from {
         RestoreFrom::Savepoint(path) => From::Path(path.to_string()),
         RestoreFrom::Job(job) => From::JobId(job.to_string()),
@@ -138,7 +149,11 @@ fn restore(parameters: &Parameters) -> Result<Option<pb::RestoreRequest>, RestEr
     Ok(Some(pb::RestoreRequest {
         from: Some(from),
         allow_non_restored_state,
-        ..pb::RestoreRequest::default()
+        claim_mode: match claim_mode {
+            ClaimMode::NoClaim => pb::RecoveryClaimMode::NoClaim,
+            ClaimMode::Claim => pb::RecoveryClaimMode::Claim,
+        }
+        .into(),
     }))
 }
 
@@ -153,20 +168,42 @@ fn job_of(token: &str) -> JobId {
     JobId::from_bits(u128::from_be_bytes(bits))
 }
 
+/// What a body is.
+enum Kind {
+    Graph,
+    JobFile,
+}
+
+impl Kind {
+    fn of(headers: &HeaderMap) -> Result<Kind, RestError> {
+        let content_type = header_text(headers, header::CONTENT_TYPE.as_str())?.unwrap_or_default();
+        let essence = content_type.split(';').next().unwrap_or_default();
+        match essence.trim().to_ascii_lowercase().as_str() {
+            "application/x-protobuf" | "application/protobuf" => Ok(Kind::Graph),
+            "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Kind::JobFile),
+            other => Err(RestError::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                format!(
+                    "a job can't be read from `{other}`: send a job file as application/yaml or a job \
+                     graph as application/x-protobuf"
+                ),
+            )),
+        }
+    }
+}
+
 async fn read_graph(
-    headers: &HeaderMap,
+    kind: Kind,
     parameters: &Parameters,
     token: &str,
     body: Bytes,
     options: &RestServerOptions,
     deadline: Deadline,
 ) -> Result<pb::JobGraph, RestError> {
-    let content_type = header_text(headers, header::CONTENT_TYPE.as_str())?.unwrap_or_default();
-    let essence = content_type.split(';').next().unwrap_or_default();
-    match essence.trim().to_ascii_lowercase().as_str() {
-        "application/x-protobuf" | "application/protobuf" => pb::JobGraph::decode(body)
+    match kind {
+        Kind::Graph => pb::JobGraph::decode(body)
             .map_err(|error| RestError::bad_request(format!("the body is no job graph: {error}"))),
-        "application/yaml" | "application/x-yaml" | "text/yaml" => {
+        Kind::JobFile => {
             let compile_options = compile_options(parameters, token, options)?;
             let compiling = tokio::task::spawn_blocking(move || {
                 let text = String::from_utf8(body.into())
@@ -184,13 +221,6 @@ async fn read_graph(
             });
             fetch_artifacts(compiled?, deadline.left(options)).await
         }
-        other => Err(RestError::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            format!(
-                "a job can't be read from `{other}`: send a job file as application/yaml or a job \
-                 graph as application/x-protobuf"
-            ),
-        )),
     }
 }
 
@@ -240,11 +270,11 @@ fn compile_options(
             values.insert(parameter.to_owned(), value.clone());
         } else if !matches!(
             name.as_str(),
-            "job-id" | "parallelism" | SAVEPOINT_PATH | ALLOW_NON_RESTORED_STATE
+            "job-id" | "parallelism" | SAVEPOINT_PATH | ALLOW_NON_RESTORED_STATE | CLAIM_MODE
         ) {
             return Err(RestError::bad_request(format!(
                 "there is no query parameter `{name}`: `job-id`, `parallelism`, `{SAVEPOINT_PATH}`, \
-                 `{ALLOW_NON_RESTORED_STATE}` and `param.NAME` are known"
+                 `{ALLOW_NON_RESTORED_STATE}`, `{CLAIM_MODE}` and `param.NAME` are known"
             )));
         }
     }

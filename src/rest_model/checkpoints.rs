@@ -46,7 +46,7 @@ pub struct CheckpointCounts {
 /// Statistics over checkpoints.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointSummaries {
-    /// The same as `state_size`.
+    /// Of their state, what was written for each, in bytes.
     pub checkpointed_size: CheckpointSummary,
     /// Size of their state, in bytes.
     pub state_size: CheckpointSummary,
@@ -126,7 +126,7 @@ pub struct CheckpointInfo {
     pub trigger_timestamp: i64,
     /// When its last acknowledgement came.
     pub latest_ack_timestamp: i64,
-    /// The same as `state_size`.
+    /// Of `state_size`, what was written for it.
     pub checkpointed_size: u64,
     /// Size of the state that it names, in bytes.
     pub state_size: u64,
@@ -144,9 +144,9 @@ pub struct CheckpointInfo {
     pub num_acknowledged_subtasks: u32,
     /// `CHECKPOINT`, or `SAVEPOINT`.
     pub checkpoint_type: Word,
-    /// Always empty: there are no statistics by vertex.
+    /// By vertex; empty in lists of checkpoints.
     #[serde(default)]
-    pub tasks: BTreeMap<String, ()>,
+    pub tasks: BTreeMap<String, VertexCheckpointInfo>,
     /// A savepoint: its path.
     pub external_path: Option<String>,
     /// COMPLETED: whether later ones have replaced it.
@@ -160,6 +160,123 @@ pub struct CheckpointInfo {
     pub failure_message: Option<String>,
 }
 
+/// The part of a vertex in a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VertexCheckpointInfo {
+    /// Number of the checkpoint.
+    pub id: u64,
+    /// That of the checkpoint.
+    pub status: Word,
+    /// When its last acknowledgement came.
+    pub latest_ack_timestamp: i64,
+    /// Of `state_size`, what was written for this checkpoint.
+    pub checkpointed_size: u64,
+    /// Size of its state, in bytes.
+    pub state_size: u64,
+    /// From the trigger until its last acknowledgement, or until the answer, in milliseconds.
+    pub end_to_end_duration: i64,
+    /// Always 0.
+    pub alignment_buffered: u64,
+    /// Always 0.
+    pub processed_data: u64,
+    /// Always 0.
+    pub persisted_data: u64,
+    /// Number of its subtasks that take part.
+    pub num_subtasks: u32,
+    /// Number of these that have acknowledged it, or had ended before.
+    pub num_acknowledged_subtasks: u32,
+}
+
+/// `/jobs/{job}/checkpoints/details/{number}/subtasks/{vertex}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VertexCheckpoint {
+    /// The vertex.
+    #[serde(flatten)]
+    pub vertex: VertexCheckpointInfo,
+    /// Statistics over the subtasks that have acknowledged it.
+    pub summary: SubtaskSummaries,
+    /// Its subtasks, in their order.
+    pub subtasks: Vec<SubtaskCheckpoint>,
+}
+
+/// Statistics over subtasks. Times in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct SubtaskSummaries {
+    /// What was written for the checkpoint, in bytes.
+    pub checkpointed_size: CheckpointSummary,
+    /// Size of the state, in bytes.
+    pub state_size: CheckpointSummary,
+    /// From the trigger until the acknowledgement.
+    pub end_to_end_duration: CheckpointSummary,
+    /// Taking the state, and writing it.
+    pub checkpoint_duration: CheckpointDurations<CheckpointSummary>,
+    /// Waiting for barriers.
+    pub alignment: CheckpointAlignment<CheckpointSummary>,
+    /// From the trigger until the first barrier came.
+    pub start_delay: CheckpointSummary,
+}
+
+/// Time for the state of a subtask, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointDurations<T> {
+    /// The task did nothing else meanwhile.
+    pub sync: T,
+    /// Beside the task.
+    #[serde(rename = "async")]
+    pub beside: T,
+}
+
+/// The alignment of a subtask.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointAlignment<T> {
+    /// Always 0.
+    pub buffered: T,
+    /// Always 0.
+    pub processed: T,
+    /// Always 0.
+    pub persisted: T,
+    /// From the first barrier that blocked a channel until the last one came, in milliseconds.
+    pub duration: T,
+}
+
+/// The part of a subtask in a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubtaskCheckpoint {
+    /// `completed` or `pending`: Flink's clients choose a class by it.
+    #[serde(rename = "className")]
+    pub class_name: Word,
+    /// Its number.
+    pub index: u32,
+    /// `completed`, or `pending_or_failed`. A subtask that had ended before the checkpoint stays so.
+    pub status: Word,
+    /// `completed`: what it has acknowledged.
+    #[serde(flatten)]
+    pub acknowledgement: Option<SubtaskAcknowledgement>,
+}
+
+/// What a subtask has acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubtaskAcknowledgement {
+    /// When.
+    pub ack_timestamp: i64,
+    /// From the trigger until then, in milliseconds.
+    pub end_to_end_duration: i64,
+    /// Of `state_size`, what was written for this checkpoint.
+    pub checkpointed_size: u64,
+    /// Size of its state, in bytes.
+    pub state_size: u64,
+    /// Taking the state, and writing it.
+    pub checkpoint: CheckpointDurations<u64>,
+    /// Waiting for barriers.
+    pub alignment: CheckpointAlignment<u64>,
+    /// From the trigger until the first barrier came, in milliseconds.
+    pub start_delay: i64,
+    /// Always `false`.
+    pub unaligned_checkpoint: bool,
+    /// Always `false`.
+    pub aborted: bool,
+}
+
 /// A region of which no checkpoint is taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedRegion {
@@ -167,6 +284,36 @@ pub struct SkippedRegion {
     pub vertices: Vec<String>,
     /// Why.
     pub reason: String,
+}
+
+/// The subtask that was the last to acknowledge a checkpoint. Times in milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowestSubtask {
+    /// Its name: `count (2/4)`.
+    pub subtask: String,
+    /// From the trigger until its acknowledgement.
+    pub duration: i64,
+    /// Of that, waiting for barriers.
+    pub alignment: u64,
+    /// Of that, taking the state: it did nothing else.
+    pub sync: u64,
+    /// Of that, writing the state, beside the task.
+    #[serde(rename = "async")]
+    pub beside: u64,
+}
+
+/// A checkpoint in progress.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CheckpointInProgress {
+    /// Its number.
+    pub id: u64,
+    /// When it was triggered.
+    pub triggered_at: i64,
+    /// Number of the subtasks that have not acknowledged it.
+    pub missing: u32,
+    /// The first ones of these.
+    pub missing_subtasks: Vec<String>,
 }
 
 /// The checkpoints of a job in its description.
@@ -180,6 +327,12 @@ pub struct JobCheckpoints {
     pub completed: Option<u64>,
     /// When it became durable.
     pub completed_at: i64,
+    /// The subtask that was the last to acknowledge that one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowest: Option<SlowestSubtask>,
+    /// The one that is in progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_progress: Option<CheckpointInProgress>,
     /// Number of the checkpoint from which a region was restored last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restored: Option<u64>,

@@ -31,8 +31,10 @@ use serde::{Deserialize, Serialize};
 
 pub use blocked_reason::{BlockedReason, Evidence, Quarantine, QuarantineList, QuarantinedJob};
 pub use checkpoints::{
-    CheckpointCounts, CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary,
-    JobCheckpoints, LatestCheckpoints, RestoredCheckpoint, SkippedRegion,
+    CheckpointAlignment, CheckpointCounts, CheckpointDurations, CheckpointInProgress,
+    CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary, JobCheckpoints,
+    LatestCheckpoints, RestoredCheckpoint, SkippedRegion, SlowestSubtask, SubtaskAcknowledgement,
+    SubtaskCheckpoint, SubtaskSummaries, VertexCheckpoint, VertexCheckpointInfo,
 };
 pub use counts::{StateCounts, TaskCounts};
 pub use drain::{DrainOptions, DrainSummary, DurationText};

@@ -138,6 +138,22 @@ fn settings_that_are_wrong() {
         "job.yaml: line 3, column 36: `checkpoints.mode` is `AT_LEAST_ONCE`, which is not supported: barriers are always aligned, so that no record counts twice; write `EXACTLY_ONCE` or leave it out",
     );
     says(
+        "{interval: 1 s, max-concurrent-checkpoints: 2}",
+        STEPS,
+        "job.yaml: line 3, column 58: `checkpoints.max-concurrent-checkpoints` is `2`, which is not supported: a region has one checkpoint in progress at most; write 1 or leave it out",
+    );
+    graph_of(
+        &job("{interval: 1 s, max-concurrent-checkpoints: 1}", STEPS),
+        &options(),
+    );
+    says(
+        "{interval: 1 s, num-retained: 3, unaligned: true}",
+        STEPS,
+        "job.yaml has 2 problems:
+  line 3, column 44: `checkpoints.num-retained`: write `retained`
+  line 3, column 58: `checkpoints.unaligned`: barriers are always aligned: leave it out",
+    );
+    says(
         "{interval: 1 s, retention: NO_EXTERNALIZED_CHECKPOINTS}",
         STEPS,
         "job.yaml: line 3, column 41: `checkpoints.retention` is `NO_EXTERNALIZED_CHECKPOINTS`, which is not supported: the newest checkpoint of a job that FAILED is always kept; write `DELETE_ON_CANCELLATION` to have that of a cancelled job removed",

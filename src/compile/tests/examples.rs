@@ -9,6 +9,7 @@ use crate::{CompileOptions, JobBuilder, Partition, Plan, validate_job_graph};
 
 const WORDCOUNT: &str = include_str!("../../../examples/wordcount.yaml");
 const STREAM: &str = include_str!("../../../examples/stream.yaml");
+const CHECKPOINTS: &str = include_str!("../../../examples/checkpoints.yaml");
 
 fn wordcount_options() -> CompileOptions {
     CompileOptions {
@@ -37,6 +38,17 @@ counts -> out  (parallelism 2 of 128, slot sharing group default)
     );
     assert_eq!(slots_needed(&graph), 2);
     assert_eq!(regions(&graph).len(), 1);
+}
+
+#[test]
+fn the_job_with_checkpoints_has_one_region_that_takes_part_and_no_warning() {
+    let options = options_with([("output", "/tmp/counts")]);
+    let graph = graph_of(CHECKPOINTS, &options);
+    assert_eq!(validate_job_graph(&graph), Ok(()));
+    assert_eq!(crate::warnings(&graph), Vec::<String>::new());
+    assert_eq!(regions(&graph).len(), 1);
+    let settings = graph.options.as_ref().and_then(|it| it.checkpoints);
+    assert_eq!(settings.and_then(|it| it.interval_ms), Some(1_000));
 }
 
 #[test]

@@ -30,8 +30,64 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> v1::CheckpointSettings {
             .map(Into::into),
     };
     let _ = fields.optional_value("mode", reader, mode);
+    for (name, instead) in OF_FLINK {
+        if has(node, name) {
+            let _: Option<()> = fields.optional_value(name, reader, |reader, field, node| {
+                let message = format!("`checkpoints.{field}`: {instead}");
+                reader.problem(Some(node.position), message);
+                None
+            });
+        }
+    }
+    if has(node, MAX_CONCURRENT) {
+        let _ = fields.optional_value(MAX_CONCURRENT, reader, one_at_a_time);
+    }
     fields.finish("checkpoints", reader);
     settings
+}
+
+/// Flink's names of settings that are called otherwise here, or that there are not, with what to do.
+const OF_FLINK: [(&str, &str); 7] = [
+    ("tolerable-failed-checkpoints", "write `tolerable-failed`"),
+    ("num-retained", "write `retained`"),
+    ("externalized-checkpoint-retention", "write `retention`"),
+    ("unaligned", "barriers are always aligned: leave it out"),
+    (
+        "unaligned.enabled",
+        "barriers are always aligned: leave it out",
+    ),
+    (
+        "dir",
+        "state is kept in `high-availability.storageDir` of the cluster's configuration: leave it out",
+    ),
+    (
+        "savepoint-dir",
+        "name the directory with the request, or set `execution.checkpointing.savepoint-dir` in the configuration of the \
+         JobManagers",
+    ),
+];
+
+const MAX_CONCURRENT: &str = "max-concurrent-checkpoints";
+
+fn has(node: &Node, name: &str) -> bool {
+    match &node.value {
+        Value::Map(fields) => fields.iter().any(|(key, _)| key.text == name),
+        Value::Scalar { .. } | Value::Null | Value::List(_) | Value::Unreadable => false,
+    }
+}
+
+/// There is one at a time; another number is reported.
+fn one_at_a_time(reader: &mut Reader, field: &str, node: &Node) -> Option<()> {
+    if reader.u32(&format!("checkpoints.{field}"), node)? == 1 {
+        return Some(());
+    }
+    let message = format!(
+        "`checkpoints.{field}` is {}, which is not supported: a region has one checkpoint in progress at most; write 1 or \
+         leave it out",
+        node.describe()
+    );
+    reader.problem(Some(node.position), message);
+    None
 }
 
 /// A duration, or a 0, which needs no unit.

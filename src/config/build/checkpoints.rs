@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::checkpointing::{ExactlyOnce, NoClaim, OneAtATime, SHORTEST_INTERVAL_MS};
+use super::super::checkpointing::{ExactlyOnce, OneAtATime, SHORTEST_INTERVAL_MS};
 use super::super::options::*;
 use super::super::table::*;
 use super::Builder;
@@ -34,10 +34,10 @@ impl Builder<'_> {
     }
 
     pub(super) fn state_recovery(&mut self) -> StateRecoveryOptions {
-        let NoClaim = self.values.get(&STATE_RECOVERY_CLAIM_MODE);
         StateRecoveryOptions {
             path: self.values.find(&STATE_RECOVERY_PATH),
             ignore_unclaimed_state: self.values.get(&STATE_RECOVERY_IGNORE_UNCLAIMED),
+            claim_mode: self.values.get(&STATE_RECOVERY_CLAIM_MODE),
         }
     }
 }

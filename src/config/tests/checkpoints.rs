@@ -137,6 +137,15 @@ fn jobs_begin_from_the_start_unless_a_savepoint_or_a_job_is_named() {
         ]);
         assert_eq!(set.path.map(|it| it.to_string()).as_deref(), Some(shown));
         assert!(set.ignore_unclaimed_state);
+        assert_eq!(set.claim_mode, ClaimMode::NoClaim);
+    }
+    for (text, mode) in [
+        ("claim", ClaimMode::Claim),
+        ("no-claim", ClaimMode::NoClaim),
+    ] {
+        let set = state_recovery(&[("execution.state-recovery.claim-mode", text)]);
+        assert_eq!(set.claim_mode, mode);
+        assert_eq!(mode.to_string().parse(), Ok(mode));
     }
 }
 
@@ -145,18 +154,13 @@ fn what_a_job_can_not_begin_from_is_refused_in_words() {
     let cases = [
         (
             "claim-mode",
-            "CLAIM",
-            "is not supported: a job leaves the savepoint that it begins from as it is",
-        ),
-        (
-            "claim-mode",
             "legacy",
-            "is not supported: a job leaves the savepoint that it begins from as it is",
+            "is not supported: nothing but the job that it belongs to removes a checkpoint",
         ),
         (
             "claim-mode",
             "some",
-            "is no claim mode: write `NO_CLAIM` or remove it",
+            "is no claim mode: write `NO_CLAIM` or `CLAIM`",
         ),
         (
             "path",

@@ -11,6 +11,8 @@
 mod error;
 mod frozen;
 mod key_groups;
+#[cfg(test)]
+mod samples;
 mod sealed;
 mod segment;
 mod table;

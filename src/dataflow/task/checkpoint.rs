@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tanist_proto::v1::SubtaskSnapshot;
+use tanist_proto::v1::{CheckpointTimes, SubtaskSnapshot};
 
 /// What a task has done for the highest checkpoint that it knows.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -15,6 +15,8 @@ pub struct CheckpointStatus {
     pub input_ended: bool,
     /// Whether its source is paused behind a barrier.
     pub paused: bool,
+    /// Saved: how long that took; nothing is written yet.
+    pub times: CheckpointTimes,
 }
 
 /// Progress of a task at one checkpoint.

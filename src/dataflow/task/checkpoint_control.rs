@@ -9,11 +9,13 @@
 //! absence of a JobMaster.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tanist_proto::v1::trigger_answer::Answer;
-use tanist_proto::v1::{Ack, CheckpointBarrier, SubtaskSnapshot};
+use tanist_proto::v1::{Ack, CheckpointBarrier, CheckpointTimes, SubtaskSnapshot};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use super::alignment::{Arrival, BarrierAlignment};
 use super::checkpoint::{CheckpointProgress, CheckpointStatus};
@@ -37,6 +39,10 @@ struct State {
     saving: Option<CheckpointBarrier>,
     /// The number behind whose barrier the task is paused.
     paused: Option<u64>,
+    /// The number for which a channel was blocked last, and when the first one was.
+    blocked_since: Option<(u64, Instant)>,
+    /// When what is being saved was taken up, and the time that its alignment took before.
+    taken_up: Option<(Instant, Duration)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +71,8 @@ impl CheckpointControl {
                 triggered: None,
                 saving: None,
                 paused: None,
+                blocked_since: None,
+                taken_up: None,
             }),
             status: watch::channel(status).0,
             changed: Notify::new(),
@@ -233,6 +241,11 @@ impl CheckpointControl {
 
     /// The task takes a number up. It goes on behind it, unless the barrier has it pause.
     fn begin_saving(&self, state: &mut State, barrier: CheckpointBarrier) {
+        let now = Instant::now();
+        let blocked = state.blocked_since.take();
+        let blocked = blocked.filter(|(number, _)| *number == barrier.number);
+        let alignment = blocked.map_or(Duration::ZERO, |(_, since)| now - since);
+        state.taken_up = Some((now, alignment));
         state.saving = Some(barrier);
         if !barrier.pause {
             self.resume(state);
@@ -249,6 +262,9 @@ impl CheckpointControl {
         match state.alignment.arrive(channel, barrier) {
             Arrival::Ignored => None,
             Arrival::Blocked => {
+                let number = barrier.number;
+                let blocked = state.blocked_since.take().filter(|it| it.0 == number);
+                state.blocked_since = blocked.or_else(|| Some((number, Instant::now())));
                 self.publish(barrier.number, CheckpointProgress::Blocked);
                 None
             }
@@ -302,10 +318,12 @@ impl CheckpointControl {
             state.paused = Some(barrier.number);
         }
         let has_source = state.phase == Phase::Running { has_source: true };
+        let times = state.times();
         self.status.send_modify(|status| {
             status.highest = barrier.number;
             status.progress = progress;
             status.paused = barrier.pause && has_source;
+            status.times = times;
         });
     }
 
@@ -346,6 +364,19 @@ impl CheckpointControl {
 }
 
 impl State {
+    /// How long it took to take up what is saved or frozen by now.
+    fn times(&mut self) -> CheckpointTimes {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let taken_up = self.taken_up.take();
+        taken_up.map_or_else(CheckpointTimes::default, |(at, alignment)| {
+            CheckpointTimes {
+                alignment_us: micros(alignment),
+                saving_us: micros(at.elapsed()),
+                writing_us: 0,
+            }
+        })
+    }
+
     /// Whether the source has to take a number up, or does so.
     fn is_under_way(&self, number: u64) -> bool {
         let triggered = self.triggered.map(|barrier| barrier.number);

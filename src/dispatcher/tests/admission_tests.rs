@@ -372,6 +372,20 @@ async fn a_job_that_ended_is_cleaned_up_after_and_its_end_can_not_be_changed() {
         matches!(answer, Err(GatewayError::Conflict(_))),
         "{answer:?}"
     );
+    for stop in [false, true] {
+        let request = pb::TriggerSavepointRequest {
+            job_id: JOB.to_string(),
+            trigger_id: "a".repeat(32),
+            directory: "/savepoints".to_owned(),
+            stop,
+        };
+        let answer = dispatcher.trigger_savepoint(request).await;
+        let Err(GatewayError::Conflict(text)) = answer else {
+            panic!("{answer:?}");
+        };
+        let expected = format!("job {JOB} has already ended: FINISHED");
+        assert_eq!(text, expected, "stop: {stop}");
+    }
     let unknown = pb::CancelJobRequest {
         job_id: JobId::from_bits(0xB).to_string(),
     };

@@ -3,29 +3,89 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::CheckpointOutcome;
 
-use crate::core::checkpoints::{CheckpointCore, Effect, Event};
+use super::acknowledgements::Acknowledgements;
+use crate::core::JobMasterCore;
+use crate::core::checkpoints::{CheckpointCore, Effect, Event, TaskProgress};
 
 /// Number of checkpoints that are shown.
 const SHOWN: usize = 10;
+/// Number of subtasks that are shown of all of these, so that a description stays small. The newest checkpoint has all
+/// of its subtasks.
+const MOST_SUBTASKS: usize = 20_000;
 
 /// The last checkpoints; see the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct History {
-    last: VecDeque<pb::CheckpointSummary>,
+    last: VecDeque<Shown>,
     completed: u64,
     failed: u64,
+    /// Number of checkpoints that have failed since the last complete one.
+    failed_in_a_row: u64,
     restored_from: u64,
     restored_at_ms: u64,
+    began_ms: u64,
+    /// When the last snapshot of each region became durable.
+    saved_ms: BTreeMap<usize, u64>,
+    /// Events of the job.
+    news: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Shown {
+    summary: pb::CheckpointSummary,
+    acknowledgements: Acknowledgements,
+}
+
+impl Shown {
+    fn is_open(&self) -> bool {
+        self.summary.outcome() == CheckpointOutcome::InProgress
+    }
 }
 
 impl History {
-    /// Notes when a number was acknowledged last.
+    /// The JobMaster begins.
+    pub(super) fn new(now_ms: u64) -> History {
+        History {
+            last: VecDeque::new(),
+            completed: 0,
+            failed: 0,
+            failed_in_a_row: 0,
+            restored_from: 0,
+            restored_at_ms: 0,
+            began_ms: now_ms,
+            saved_ms: BTreeMap::new(),
+            news: Vec::new(),
+        }
+    }
+
+    /// Notes when a number was acknowledged.
     pub(super) fn note_event(&mut self, event: &Event, now_ms: u64) {
-        if let Event::Acknowledged { number, .. } = event
+        if let Event::Acknowledged {
+            number,
+            task,
+            snapshot,
+            ..
+        } = event
             && let Some(open) = self.open(*number)
         {
-            open.acknowledged_at_ms = now_ms;
+            open.summary.acknowledged_at_ms = now_ms;
+            open.acknowledgements.add(*task, *number, snapshot, now_ms);
+        }
+    }
+
+    /// Notes how long a subtask took for a number, as it reports with its acknowledgement.
+    pub(super) fn note_times(
+        &mut self,
+        task: usize,
+        (number, progress): (u64, &TaskProgress),
+        times: Option<pb::CheckpointTimes>,
+    ) {
+        if let (TaskProgress::Acknowledged(_), Some(times)) = (progress, times)
+            && let Some(open) = self.open(number)
+        {
+            open.acknowledgements.note_times(task, times);
         }
     }
 
@@ -47,36 +107,60 @@ impl History {
         now_ms: u64,
     ) {
         match effect {
-            Effect::Trigger { number, .. } => {
+            Effect::Trigger { number, region, .. } => {
                 let (subtasks, acknowledged) = progress(*number);
                 let entry = self.entry(*number, now_ms);
-                if entry.outcome() == pb::CheckpointOutcome::InProgress {
-                    entry.subtasks = subtasks.max(entry.subtasks);
-                    entry.acknowledged_subtasks = acknowledged;
+                if entry.is_open() {
+                    let summary = &mut entry.summary;
+                    summary.subtasks = subtasks.max(summary.subtasks);
+                    summary.acknowledged_subtasks = acknowledged;
+                    let acknowledgements = &mut entry.acknowledgements;
+                    acknowledgements.add_region(*region, *number, core, now_ms);
                 }
             }
-            Effect::Completed { number, .. } => {
+            Effect::Completed { number, regions } => {
                 let completed = core.durable().retained.last();
                 let size = completed.map_or(0, |completed| completed.size);
                 self.completed += 1;
+                let failed = std::mem::take(&mut self.failed_in_a_row);
+                if failed > 0 {
+                    let text =
+                        format!("checkpoint {number} is complete, after {failed} that failed");
+                    self.news.push(text);
+                }
+                self.saved_ms
+                    .extend(regions.iter().map(|region| (*region, now_ms)));
                 let entry = self.entry(*number, now_ms);
-                entry.set_outcome(pb::CheckpointOutcome::Completed);
-                entry.ended_at_ms = now_ms;
-                entry.size = size;
-                entry.acknowledged_subtasks = entry.subtasks;
+                let summary = &mut entry.summary;
+                summary.set_outcome(CheckpointOutcome::Completed);
+                summary.ended_at_ms = now_ms;
+                summary.size = size;
+                summary.written = entry.acknowledgements.written();
+                summary.acknowledged_subtasks = summary.subtasks;
             }
             Effect::Aborted { number, reason, .. } => {
                 // Other regions may still work on it.
                 let is_in_flight = progress(*number).0 > 0;
                 if let Some(open) = self.open(*number).filter(|_| !is_in_flight) {
-                    open.set_outcome(pb::CheckpointOutcome::Failed);
-                    open.ended_at_ms = now_ms;
-                    open.reason.clone_from(reason);
+                    let summary = &mut open.summary;
+                    summary.set_outcome(CheckpointOutcome::Failed);
+                    summary.ended_at_ms = now_ms;
+                    summary.reason.clone_from(reason);
                     self.failed += 1;
+                    self.failed_in_a_row += 1;
+                    if self.failed_in_a_row == 1 {
+                        self.news
+                            .push(format!("checkpoint {number} failed: {reason}"));
+                    }
                 }
             }
             _ => {}
         }
+    }
+
+    /// Takes the texts of events: of the first failure in a row, and of the first completion behind failures.
+    pub(super) fn take_news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
     }
 
     /// A region is restored from its snapshot of this number.
@@ -86,44 +170,87 @@ impl History {
     }
 
     /// The entry of a number in progress.
-    fn open(&mut self, number: u64) -> Option<&mut pb::CheckpointSummary> {
+    fn open(&mut self, number: u64) -> Option<&mut Shown> {
         let mut last = self.last.iter_mut().rev();
-        last.find(|it| it.number == number && it.outcome() == pb::CheckpointOutcome::InProgress)
+        last.find(|it| it.summary.number == number && it.is_open())
     }
 
     /// The entry of a number, which may be new.
-    fn entry(&mut self, number: u64, now_ms: u64) -> &mut pb::CheckpointSummary {
-        let at = self.last.iter().position(|it| it.number == number);
+    fn entry(&mut self, number: u64, now_ms: u64) -> &mut Shown {
+        let at = self.last.iter().position(|it| it.summary.number == number);
         let at = at.unwrap_or_else(|| {
             if self.last.len() == SHOWN {
                 self.last.pop_front();
             }
-            self.last.push_back(pb::CheckpointSummary {
+            self.forget_subtasks();
+            let summary = pb::CheckpointSummary {
                 number,
                 triggered_at_ms: now_ms,
                 ..pb::CheckpointSummary::default()
+            };
+            self.last.push_back(Shown {
+                summary,
+                ..Shown::default()
             });
             self.last.len() - 1
         });
         &mut self.last[at]
     }
 
-    /// The part of the description that is kept here.
-    pub(super) fn details(&self, core: &CheckpointCore) -> pb::CheckpointDetails {
-        let mut history: Vec<pb::CheckpointSummary> = self.last.iter().cloned().collect();
-        for summary in &mut history {
-            let (subtasks, acknowledged) = core.progress(summary.number);
-            if summary.outcome() == pb::CheckpointOutcome::InProgress && subtasks > 0 {
-                summary.acknowledged_subtasks = acknowledged;
+    /// Forgets subtasks of the oldest checkpoints, if there are too many.
+    fn forget_subtasks(&mut self) {
+        let mut kept = 0;
+        for shown in self.last.iter_mut().rev() {
+            kept += shown.acknowledgements.len();
+            if kept > MOST_SUBTASKS {
+                shown.acknowledgements.forget_subtasks();
             }
         }
+    }
+
+    /// The part of the description that is kept here.
+    pub(super) fn details(
+        &self,
+        core: &CheckpointCore,
+        job: &JobMasterCore,
+    ) -> pb::CheckpointDetails {
+        let shown = self.last.iter().map(|shown| {
+            let mut summary = shown.summary.clone();
+            let (subtasks, acknowledged) = core.progress(summary.number);
+            if shown.is_open() && subtasks > 0 {
+                summary.acknowledged_subtasks = acknowledged;
+            }
+            let is_complete = summary.outcome() == CheckpointOutcome::Completed;
+            summary.vertices = shown.acknowledgements.vertices(core, is_complete);
+            summary
+        });
         pb::CheckpointDetails {
             completed: self.completed,
             failed: self.failed,
-            history,
+            history: shown.collect(),
             restored_from: self.restored_from,
             restored_at_ms: self.restored_at_ms,
+            saved: self.saved(core, job),
             ..pb::CheckpointDetails::default()
         }
+    }
+
+    fn saved(&self, core: &CheckpointCore, job: &JobMasterCore) -> Vec<pb::RegionsSaved> {
+        let mut by_vertices: BTreeMap<Vec<String>, (u32, u64)> = BTreeMap::new();
+        for region in core.unfinished() {
+            let since_ms = self.saved_ms.get(&region).copied();
+            let since_ms = since_ms.unwrap_or(self.began_ms);
+            let of_vertices = by_vertices.entry(job.vertices_of(region));
+            let (regions, oldest_ms) = of_vertices.or_insert((0, since_ms));
+            *regions += 1;
+            *oldest_ms = since_ms.min(*oldest_ms);
+        }
+        let saved = by_vertices.into_iter();
+        let saved = saved.map(|(vertices, (regions, since_ms))| pb::RegionsSaved {
+            vertices,
+            regions,
+            since_ms,
+        });
+        saved.collect()
     }
 }

@@ -10,9 +10,10 @@
 //! on before the actor handles another event; after the job's result nothing is written any more.
 //!
 //! `start.rs` reads record and manifests, `effects.rs` runs effects, `commits.rs` and `savepoints.rs` those of their
-//! kind, `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs` is
-//! for people.
+//! kind, `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs` and
+//! `acknowledgements.rs` are for people.
 
+mod acknowledgements;
 mod commits;
 mod effects;
 mod history;
@@ -21,7 +22,7 @@ mod restoring;
 mod savepoints;
 mod start;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use tanist_gateway::manifests;
@@ -71,8 +72,13 @@ pub(super) struct Checkpoints {
 impl Checkpoints {
     fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
         self.history.note_event(&event, now_ms);
+        // What the end of the job aborts is no news.
+        let is_end = matches!(event, Event::EndDecided);
         let effects = self.core.handle(now_ms, event);
         self.history.note_effects(&effects, &self.core, now_ms);
+        if is_end {
+            self.history.take_news();
+        }
         effects
     }
 
@@ -98,11 +104,11 @@ impl Checkpoints {
 
     /// The description for people.
     pub(super) fn details(&self, core: &JobMasterCore) -> pb::CheckpointDetails {
+        // There may be very many regions of the same vertices.
         let skipped = self.core.skipped().into_iter();
-        let skipped = skipped.map(|(region, reason)| pb::SkippedRegion {
-            vertices: core.vertices_of(region),
-            reason,
-        });
+        let skipped = skipped.map(|(region, reason)| (core.vertices_of(region), reason));
+        let skipped = skipped.collect::<BTreeSet<_>>().into_iter();
+        let skipped = skipped.map(|(vertices, reason)| pb::SkippedRegion { vertices, reason });
         pb::CheckpointDetails {
             interval_ms: self.settings.interval_ms(),
             min_pause_ms: self.settings.min_pause_ms(),
@@ -113,7 +119,7 @@ impl Checkpoints {
             skipped: skipped.collect(),
             savepoints: savepoints::summaries(self.core.durable()),
             started_from: self.started_from.clone(),
-            ..self.history.details(&self.core)
+            ..self.history.details(&self.core, core)
         }
     }
 
@@ -214,6 +220,10 @@ impl JobMasterActor {
         let effects = checkpoints.handle(now_ms, event);
         let changed = checkpoints.take_changed();
         let changed = changed.or_else(|| is_awaited.then(|| checkpoints.points.clone()));
+        let news = checkpoints.history.take_news().into_iter();
+        let kind = pb::JobEventKind::Checkpoint;
+        let news = news.map(|text| core::Event::CheckpointNoted(kind, text));
+        self.exchange.answers.extend(news);
         if checkpoints.core.origin().is_none() {
             checkpoints.redistributed = None;
         }

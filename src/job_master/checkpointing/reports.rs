@@ -71,8 +71,12 @@ impl JobMasterActor {
             }
         }
         for report in request.reports {
-            let reason = report.reason.clone();
+            let (reason, times) = (report.reason.clone(), report.times);
             if let Some(report) = task_report(&self.core, report) {
+                if let Some(checkpoints) = &mut self.checkpoints {
+                    let (task, progress) = (report.task, (report.highest, &report.progress));
+                    checkpoints.history.note_times(task, progress, times);
+                }
                 self.tell_report(&connection, report, reason);
             }
         }
@@ -109,7 +113,7 @@ impl JobMasterActor {
                 task,
                 generation,
                 number: highest,
-                reason,
+                reason: format!("{} declined it: {reason}", self.core.task_name(task)),
             },
             TaskProgress::Unheard
             | TaskProgress::Blocked

@@ -170,35 +170,45 @@ impl JobMasterActor {
         request: pb::TriggerSavepointRequest,
         reply: Reply<()>,
     ) {
-        let Some(checkpoints) = &mut self.checkpoints else {
+        if self.checkpoints.is_none() {
             let why = match self.seen.0.look(|seen| seen.outcome.is_some()) {
-                true => "the job has ended",
+                true => "it has ended",
                 false => {
-                    "the job takes no checkpoints, so it has no savepoints: set execution.checkpointing.interval"
+                    "it takes no checkpoints: set `checkpoints` in its job file, or `execution.checkpointing.interval`"
                 }
             };
-            let _ = reply.send(Err(GatewayError::Conflict(why.to_owned())));
+            let _ = reply.send(Err(self.no_savepoint(why)));
             return;
-        };
+        }
         if let Some(step) = commits_at_the_end(&self.core.graph().get()) {
             let why = format!(
                 "step {step} makes its output visible at the end of the job, so a savepoint would lack it: write \
                  `commit: checkpoint` there"
             );
-            let _ = reply.send(Err(GatewayError::Conflict(why)));
+            let _ = reply.send(Err(self.no_savepoint(&why)));
             return;
         }
         if request.stop && self.core.tells_to_stop() {
-            let why = "the job is being stopped: its sources end".to_owned();
-            let _ = reply.send(Err(GatewayError::Conflict(why)));
+            let _ = reply.send(Err(
+                self.no_savepoint("it is being stopped: its sources end")
+            ));
             return;
         }
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return;
+        };
         let waiting = &mut checkpoints.savepoints.waiting;
         let waiting = waiting.entry(request.trigger_id.clone()).or_default();
         waiting.retain(|before| !before.is_closed());
         waiting.push(reply);
         let at_ms = self.now_ms();
         self.note_checkpoints(Event::SavepointRequested { request, at_ms });
+    }
+
+    /// The answer to a request that is refused.
+    fn no_savepoint(&self, why: &str) -> GatewayError {
+        let job = &self.calls.job.job_id;
+        GatewayError::Conflict(format!("no savepoint of job {job} can be taken: {why}"))
     }
 
     /// Whether the job is being stopped with a savepoint.
@@ -212,8 +222,9 @@ impl JobMasterActor {
             return;
         };
         let waiting = checkpoints.savepoints.waiting.remove(trigger_id);
+        let answer = answer.map_err(|reason| self.no_savepoint(&reason));
         for reply in waiting.into_iter().flatten() {
-            let _ = reply.send(answer.clone().map_err(GatewayError::Conflict));
+            let _ = reply.send(answer.clone());
         }
     }
 
@@ -223,7 +234,9 @@ impl JobMasterActor {
             return;
         };
         let news = checkpoints.savepoints.take_news(checkpoints.core.durable());
-        let news = news.into_iter().map(core::Event::CheckpointNoted);
+        let kind = pb::JobEventKind::Savepoint;
+        let news = news.into_iter();
+        let news = news.map(|text| core::Event::CheckpointNoted(kind, text));
         self.exchange.answers.extend(news);
     }
 
@@ -374,6 +387,22 @@ mod tests {
         assert_eq!(news, ended);
         assert!(savepoints.take_news(&record(&[])).is_empty());
         assert!(savepoints.told.is_empty(), "forgotten with the record");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_savepoint_that_can_t_be_written_fails_and_names_its_directory() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("file");
+        std::fs::write(&file, "no directory").expect("written");
+        let path = file.join("savepoint-1").to_string_lossy().into_owned();
+        let manifest = Arc::new(pb::CheckpointManifest::default());
+        let copied = copy("a".to_owned(), path.clone(), manifest, None).await;
+        let Done::Checkpoint(Event::SavepointCopied { outcome, .. }) = copied else {
+            panic!("{copied:?}");
+        };
+        let reason = outcome.expect_err("no directory");
+        let expected = format!("it can't be copied to {path}: ");
+        assert!(reason.starts_with(&expected), "{reason}");
     }
 
     #[test]

@@ -199,7 +199,7 @@ pub(crate) fn begin(
         core: checkpoints,
         settings: found.settings,
         storage: found.storage,
-        history: History::default(),
+        history: History::new(now_ms),
         files: SinkFiles::new(sinks),
         savepoints,
         refusal: None,

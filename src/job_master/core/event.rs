@@ -178,8 +178,8 @@ pub enum Event {
     },
     /// The commit of output that a checkpoint names went on.
     CheckpointCommit(CommitProgress),
-    /// A savepoint was requested, is complete or failed, as the text says.
-    CheckpointNoted(String),
+    /// An event of the job: about a savepoint, or about checkpoints that fail.
+    CheckpointNoted(pb::JobEventKind, String),
     /// All sinks are committed.
     SinksCommitted,
     /// The commit of the sinks failed; a retry may succeed.
@@ -217,7 +217,7 @@ impl Event {
             | Event::CheckpointsChanged(_)
             | Event::CheckpointsFailed { .. }
             | Event::CheckpointCommit(_)
-            | Event::CheckpointNoted(_)
+            | Event::CheckpointNoted(..)
             | Event::SinksCommitted
             | Event::SinksFailed(_)
             | Event::SinksRefused(_)

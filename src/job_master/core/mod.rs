@@ -331,10 +331,7 @@ impl JobMasterCore {
             Event::CheckpointsChanged(points) => self.checkpointing.set(points),
             Event::CheckpointsFailed { region, cause } => reports.fail_region(region, cause),
             Event::CheckpointCommit(progress) => self.ending(now_ms).commit_checkpoint(progress),
-            Event::CheckpointNoted(text) => {
-                let kind = pb::JobEventKind::Savepoint;
-                self.job_events.add(kind, text, now_ms);
-            }
+            Event::CheckpointNoted(kind, text) => self.job_events.add(kind, text, now_ms),
             Event::SinksCommitted => self.end.commit_done(),
             Event::SinksFailed(reason) => self.end.commit_failed(&reason, now_ms),
             Event::SinksRefused(reason) => self.ending(now_ms).refuse_commit(&reason),
@@ -350,6 +347,11 @@ impl JobMasterCore {
     /// The id of an execution of a task.
     pub fn execution_id(&self, task: usize, generation: u64) -> pb::ExecutionId {
         self::execution_graph::deployment::execution_id(&self.graph, task, generation)
+    }
+
+    /// A task's name for people: `count (2/4)`.
+    pub fn task_name(&self, task: usize) -> String {
+        self.graph.task_name(task)
     }
 
     /// The names of the vertices of a region.

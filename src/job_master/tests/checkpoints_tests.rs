@@ -66,8 +66,15 @@ pub(super) fn report(
         reason: String::new(),
         paused: false,
         input_ended: false,
+        times: is_saved.then_some(TIMES),
     }
 }
+
+const TIMES: pb::CheckpointTimes = pb::CheckpointTimes {
+    alignment_us: 7,
+    saving_us: 11,
+    writing_us: 13,
+};
 
 /// The reports of all three tasks that they have saved a number.
 pub(super) fn all_saved(number: u64, generation: u64) -> Vec<pb::CheckpointReport> {
@@ -151,6 +158,15 @@ async fn a_round_triggers_the_source_and_its_acknowledgements_complete_it_in_one
     let open = checkpoints.history.last().expect("in progress");
     assert_eq!(open.outcome(), pb::CheckpointOutcome::InProgress);
     assert_eq!((open.subtasks, open.acknowledged_subtasks), (3, 2));
+    let vertices = open.vertices.iter();
+    let counts = vertices.map(|it| (it.subtasks, it.acknowledged_subtasks));
+    assert!(counts.eq([(1, 1), (2, 1)]), "{open:?}");
+    let [saved] = &checkpoints.saved[..] else {
+        panic!("one region: {checkpoints:?}");
+    };
+    assert_eq!((&*saved.vertices.concat(), saved.regions), ("ab", 1));
+    let began_ms = saved.since_ms;
+    assert!(began_ms < open.triggered_at_ms, "{saved:?}");
 
     tell(&fixture, 1, vec![last]).await;
     wait_until("complete", || retained(&fixture.store) == [number]).await;
@@ -170,6 +186,18 @@ async fn a_round_triggers_the_source_and_its_acknowledgements_complete_it_in_one
     let done = checkpoints.history.last().expect("complete");
     assert_eq!(done.outcome(), pb::CheckpointOutcome::Completed);
     assert_eq!((done.number, done.acknowledged_subtasks), (number, 3));
+    assert_eq!(checkpoints.saved[0].since_ms, done.ended_at_ms);
+    let b = &done.vertices[1];
+    assert_eq!(b.vertex_id, execution(2, 0, 1).vertex_id);
+    let subtasks = b.acknowledgements.iter().map(|it| it.subtask);
+    assert!(subtasks.eq([0, 1]), "{b:?}");
+    let [of_first, of_last] = [&b.acknowledgements[0], &b.acknowledgements[1]];
+    assert!(of_first.at_ms < of_last.at_ms, "{b:?}");
+    assert_eq!(of_last.times, Some(TIMES));
+    let saved = snapshot(&execution(2, 1, 1), number);
+    let size = saved.positions[0].position.len() as u64;
+    assert_eq!((of_last.size, of_last.written), (size, size));
+    assert_eq!(done.written, 3 * size);
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,8 +291,28 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     let checkpoints = details.checkpoints.expect("taken");
     assert_eq!((checkpoints.completed, checkpoints.failed), (0, 1));
     let failed = checkpoints.history.last().expect("failed");
-    assert_eq!(failed.reason, "its disk is full");
+    assert_eq!(failed.reason, "b (2/2) declined it: its disk is full");
     wait_until("the next one", || triggered(&task_executor) > number).await;
+    // The first failure in a row is an event, and so is the first completion after it.
+    let (failed, number) = (number, triggered(&task_executor));
+    let declined = pb::CheckpointReport {
+        reason: "it still is".to_owned(),
+        ..report(execution(2, 1, 1), number, pb::CheckpointProgress::Declined)
+    };
+    tell(&fixture, 1, vec![declined]).await;
+    wait_until("the next one", || triggered(&task_executor) > number).await;
+    let number = triggered(&task_executor);
+    tell(&fixture, 1, all_saved(number, 1)).await;
+    wait_until("complete", || retained(&fixture.store) == [number]).await;
+    let details = fixture.job_master.describe().await.expect("alive");
+    let events = details.events.iter();
+    let events = events.filter(|it| it.kind() == pb::JobEventKind::Checkpoint);
+    let texts: Vec<&str> = events.map(|it| &*it.text).collect();
+    let expected = [
+        format!("checkpoint {failed} failed: b (2/2) declined it: its disk is full"),
+        format!("checkpoint {number} is complete, after 2 that failed"),
+    ];
+    assert_eq!(texts, expected);
 }
 
 #[tokio::test(start_paused = true)]

@@ -31,6 +31,7 @@ async fn a_job_without_checkpoints_has_no_savepoint_and_says_what_to_set() {
         panic!("{answer:?}");
     };
     assert!(why.contains("execution.checkpointing.interval"), "{why}");
+    assert!(why.contains(&fixture.graph.job_id), "{why}");
 }
 
 /// The record of a job that begins from a savepoint of another one.

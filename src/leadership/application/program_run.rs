@@ -179,6 +179,7 @@ impl ProgramRun {
     pub fn submit_compiled(
         &self,
         compile: impl FnOnce(JobId) -> Result<pb::JobGraph, InvalidJob> + Send + 'static,
+        restore: Option<pb::RestoreRequest>,
     ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
         let (position, id) = self.next();
         async move {
@@ -187,7 +188,7 @@ impl ProgramRun {
                 job: id,
                 reason: format!("compiling it failed: {error}"),
             })?;
-            self.submit_as(position, id, compiled?, None).await
+            self.submit_as(position, id, compiled?, restore).await
         }
     }
 

@@ -119,6 +119,24 @@ impl Declaration for Aggregate {
         Some(&self.keys)
     }
 
+    fn keyed_results(&self) -> Option<String> {
+        let results = self.aggregations.iter().map(|aggregation| {
+            let name = aggregation.function.name();
+            match &aggregation.column {
+                Some(column) => format!("{name}({column})"),
+                None => name.to_owned(),
+            }
+        });
+        let results = results.collect::<Vec<_>>().join(", ");
+        Some(match self.windows() {
+            Some(windows) => {
+                let (size, slide) = (windows.size_ms, windows.slide_ms);
+                format!("{results} in windows of {size} ms each {slide} ms")
+            }
+            None => results,
+        })
+    }
+
     fn waits_for_the_end(&self) -> bool {
         self.trigger == Some(Trigger::Final)
     }

@@ -45,6 +45,10 @@ impl Declaration for Count {
         Some(&self.keys)
     }
 
+    fn keyed_results(&self) -> Option<String> {
+        Some("count".to_owned())
+    }
+
     fn waits_for_the_end(&self) -> bool {
         self.emit == Some(Emit::Final)
     }

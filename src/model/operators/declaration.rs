@@ -125,6 +125,12 @@ pub trait Declaration: fmt::Debug {
         None
     }
 
+    /// The functions whose results its state has for each key: with the key columns they are what the state is of.
+    /// `None`: it has no keyed state, or only the operator knows.
+    fn keyed_results(&self) -> Option<String> {
+        None
+    }
+
     /// Whether it can only have one subtask.
     fn is_single(&self) -> bool {
         false

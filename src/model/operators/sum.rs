@@ -59,6 +59,10 @@ impl Declaration for Sum {
         Some(&self.keys)
     }
 
+    fn keyed_results(&self) -> Option<String> {
+        Some("sum".to_owned())
+    }
+
     fn waits_for_the_end(&self) -> bool {
         self.emit == Some(Emit::Final)
     }

@@ -12,14 +12,15 @@ mod splits;
 mod tasks;
 
 use tanist_proto::v1::{
-    CheckpointManifest, CoordinatorState, JobGraph, JobVertex, ManifestStep, SubtaskSnapshot,
+    CheckpointManifest, CoordinatorState, JobGraph, JobVertex, ManifestStep, Operator,
+    SubtaskSnapshot,
 };
 
 use self::saved::Saved;
-use crate::OperatorSpec;
 use crate::job_graph::shown;
 use crate::problem::{MAX_PROBLEMS, listing};
 use crate::topology::uid;
+use crate::{OperatorSpec, Schema};
 
 /// What happens to state whose step is not in the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +114,19 @@ pub fn coordinators(
     Ok(splits::coordinators(manifest, &saved, graph)?)
 }
 
+/// What the keyed state of an operator is of; empty: it has none, or only the operator knows.
+fn keyed_state(operator: &Operator) -> String {
+    let spec = OperatorSpec::from_json(&operator.spec);
+    let known = spec.ok().and_then(|spec| {
+        let columns = Schema::from_proto(&operator.output).ok()?;
+        let (keys, results) = (spec.keys()?, spec.keyed_results()?);
+        let key = |name: &String| Some(columns.column(name)?.to_string());
+        let keys: Option<Vec<String>> = keys.iter().map(key).collect();
+        Some(format!("{results} by {}", keys?.join(", ")))
+    });
+    known.unwrap_or_default()
+}
+
 /// The steps of a graph, as its manifests list them.
 pub fn steps(graph: &JobGraph) -> Vec<ManifestStep> {
     let of_vertex = |vertex: &JobVertex| {
@@ -125,6 +139,7 @@ pub fn steps(graph: &JobGraph) -> Vec<ManifestStep> {
                 vertex_id: vertex.id.clone(),
                 parallelism: vertex.parallelism,
                 max_parallelism: vertex.max_parallelism,
+                keyed: keyed_state(operator),
             }
         });
         steps.collect::<Vec<_>>()

@@ -21,6 +21,8 @@ use crate::topology::{self, key_groups};
 struct Claimed<'m, 's> {
     saved: &'s SavedStep<'m>,
     spec: OperatorSpec,
+    /// What its keyed state is of.
+    keyed: String,
     /// As messages name it.
     name: String,
     /// In the graph.
@@ -134,6 +136,7 @@ fn claim<'m, 's>(
     };
     let claimed = Claimed {
         saved,
+        keyed: super::keyed_state(operator),
         spec,
         name,
         parallelism: vertex.parallelism,
@@ -155,6 +158,13 @@ impl<'m> Claimed<'m, '_> {
             problems.push(format!(
                 "step {name} is `{kind}`, and its state is that of `{}`: give it another uid",
                 step.kind
+            ));
+        }
+        let (here, there) = (&self.keyed, &step.keyed);
+        let are_known = !here.is_empty() && !there.is_empty();
+        if step.kind == kind && saved.has_keyed() && are_known && here != there {
+            problems.push(format!(
+                "the state of step {name} is `{there}`, and here the step is `{here}`: give it another uid"
             ));
         }
         if saved.has_keyed() && step.max_parallelism != max_parallelism {

@@ -43,6 +43,7 @@ fn vertex(id: &str, steps: &[(&str, OperatorSpec)], parallelism: u32) -> JobVert
     let operators = steps.iter().map(|(name, spec)| Operator {
         name: (*name).to_owned(),
         spec: spec.to_json(),
+        output: Schema::of([("key", ColumnType::Int64), ("value", ColumnType::Int64)]).to_proto(),
         ..Operator::default()
     });
     JobVertex {
@@ -374,6 +375,23 @@ fn what_does_not_fit_is_refused_with_both_sides_named() {
         &other,
         &["step `counts` is `print`, and its state is that of `count`"],
     );
+    for (keys, of) in [("value", "value: int64"), ("key", "key: string")] {
+        let mut other = counting(2, 4);
+        let counts = &mut other.vertices[1].operators[0];
+        let spec = operators::Count {
+            keys: vec![keys.to_owned()],
+            emit: Some(Emit::Final),
+        };
+        counts.spec = OperatorSpec::from(spec).to_json();
+        if keys == "key" {
+            counts.output = Schema::of([("key", ColumnType::String)]).to_proto();
+        }
+        let here = format!("here the step is `count by {of}`");
+        case(
+            &other,
+            &["the state of step `counts` is `count by key: int64`", &here],
+        );
+    }
     let mut other = counting(2, 4);
     other.vertices[1].operators[0].name = "counted".to_owned();
     case(&other, &["no step of the job has the state of `counts`"]);

@@ -97,6 +97,42 @@ async fn an_application_of_more_jobs_than_are_listed_goes_on_with_all_of_them_an
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_jobs_of_an_application_begin_as_its_setup_says_unless_they_say_it() {
+    use pb::restore_request::From;
+    let from = |path: &str| {
+        Some(pb::RestoreRequest {
+            from: Some(From::Path(path.to_owned())),
+            ..pb::RestoreRequest::default()
+        })
+    };
+    let application = ApplicationSetup::new("restored", move |context| async move {
+        let steps = JobBuilder::new("numbers").datagen("numbers", None, Some(1), 1, 1);
+        let numbers = steps.discard("out").build();
+        for (refused, path) in [
+            (context.execute(numbers).await.map(drop), "/configured"),
+            (
+                context.execute_graph(graph(job(0), 1)).await.map(drop),
+                "/configured",
+            ),
+            (
+                context
+                    .execute_graph_from(graph(job(0), 1), from("/named"))
+                    .await
+                    .map(drop),
+                "/named",
+            ),
+        ] {
+            let refused = refused.expect_err("nothing is there").to_string();
+            assert!(refused.contains(path), "{refused}");
+        }
+        Ok(())
+    });
+    let application = application.beginning_from(from("/configured"));
+    let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
+    assert_eq!(cluster.end_of_job_manager("jm1").await, ExitCode::Ended);
+}
+
+#[tokio::test(start_paused = true)]
 async fn submissions_are_numbered_by_the_calls_in_whatever_order_their_futures_are_polled() {
     let application = ApplicationSetup::new("swapped", |context| async move {
         let first = context.execute_graph(graph(job(0), 1));

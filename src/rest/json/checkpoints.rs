@@ -1,5 +1,4 @@
-//! Bodies about the checkpoints of a job. What Flink has and Tanist lacks (unaligned barriers, numbers by vertex) is
-//! absent, 0 or false. A savepoint is a copy of a checkpoint, so the history has the checkpoint alone; Flink's
+//! Bodies about the checkpoints of a job. What Flink has and Tanist lacks (unaligned barriers) is absent, 0 or false. A savepoint is a copy of a checkpoint, so the history has the checkpoint alone; Flink's
 //! `latest.savepoint` shows it once more, with the path of the copy.
 
 use std::collections::BTreeMap;
@@ -7,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tanist_proto::v1::{
     CheckpointDetails, CheckpointOutcome, CheckpointRetention, CheckpointSummary as Summary,
-    SavepointOutcome, SkippedRegion as SkippedDetails,
+    JobDetails, SavepointOutcome, SkippedRegion as SkippedDetails,
 };
 use tanist_rest_model::{
     CheckpointCounts, CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary,
@@ -15,6 +14,7 @@ use tanist_rest_model::{
 };
 
 use super::savepoint::savepoint_info;
+use super::vertex_checkpoints::{in_progress, slowest, vertices};
 use super::{duration, time};
 
 /// `/jobs/:id/checkpoints`, at `now`.
@@ -89,11 +89,14 @@ pub(crate) fn checkpoint_of(
 ) -> Option<CheckpointInfo> {
     let mut history = details.history.iter();
     let wanted = history.find(|summary| summary.number == number)?;
-    Some(checkpoint_info(details, wanted, now))
+    Some(CheckpointInfo {
+        tasks: vertices(wanted, now),
+        ..checkpoint_info(details, wanted, now)
+    })
 }
 
 /// The checkpoints in `/jobs/:id`.
-pub(crate) fn job_checkpoints(details: &CheckpointDetails) -> JobCheckpoints {
+pub(crate) fn job_checkpoints(job: &JobDetails, details: &CheckpointDetails) -> JobCheckpoints {
     let completed = of_outcome(details, CheckpointOutcome::Completed).last();
     let failed = of_outcome(details, CheckpointOutcome::Failed).last();
     let number = completed.map(|it| it.number);
@@ -102,6 +105,8 @@ pub(crate) fn job_checkpoints(details: &CheckpointDetails) -> JobCheckpoints {
         interval: details.interval_ms,
         completed: number,
         completed_at: completed.map_or(-1, |it| time(it.ended_at_ms)),
+        slowest: completed.and_then(|it| slowest(job, it)),
+        in_progress: in_progress(job, &details.history),
         restored: Some(details.restored_from).filter(|number| *number != 0),
         restored_at: time(details.restored_at_ms),
         failure: failure.map(|it| it.reason.clone()),
@@ -119,7 +124,7 @@ fn of_outcome(
     history.filter(move |summary| summary.outcome() == outcome)
 }
 
-fn status_name(outcome: CheckpointOutcome) -> &'static str {
+pub(super) fn status_name(outcome: CheckpointOutcome) -> &'static str {
     match outcome {
         CheckpointOutcome::InProgress => "IN_PROGRESS",
         CheckpointOutcome::Completed => "COMPLETED",
@@ -151,7 +156,7 @@ fn checkpoint_info(details: &CheckpointDetails, summary: &Summary, now: u64) -> 
         savepoint_format: None,
         trigger_timestamp: time(summary.triggered_at_ms),
         latest_ack_timestamp: time(summary.acknowledged_at_ms),
-        checkpointed_size: summary.size,
+        checkpointed_size: summary.written,
         state_size: summary.size,
         end_to_end_duration: duration(summary.triggered_at_ms, summary.ended_at_ms, now),
         alignment_buffered: 0,
@@ -170,10 +175,9 @@ fn checkpoint_info(details: &CheckpointDetails, summary: &Summary, now: u64) -> 
 
 fn summaries(details: &CheckpointDetails) -> CheckpointSummaries {
     let completed = || of_outcome(details, CheckpointOutcome::Completed);
-    let size = statistics(completed().map(|it| it.size));
     CheckpointSummaries {
-        checkpointed_size: size,
-        state_size: size,
+        checkpointed_size: statistics(completed().map(|it| it.written)),
+        state_size: statistics(completed().map(|it| it.size)),
         end_to_end_duration: statistics(
             completed().map(|it| it.ended_at_ms.saturating_sub(it.triggered_at_ms)),
         ),
@@ -181,7 +185,7 @@ fn summaries(details: &CheckpointDetails) -> CheckpointSummaries {
     }
 }
 
-fn statistics(values: impl Iterator<Item = u64>) -> CheckpointSummary {
+pub(super) fn statistics(values: impl Iterator<Item = u64>) -> CheckpointSummary {
     let mut values: Vec<u64> = values.collect();
     values.sort_unstable();
     let (Some(min), Some(max)) = (values.first(), values.last()) else {

@@ -139,7 +139,7 @@ pub(crate) fn job_info(job: &JobDetails, now: u64) -> JobInfo {
         quarantine: known(&job.quarantine),
         quarantined: job.quarantined.as_ref().map(quarantine),
         blocked_by: job.blocked_reasons.iter().map(blocked_reason).collect(),
-        checkpoints: job.checkpoints.as_ref().map(job_checkpoints),
+        checkpoints: job.checkpoints.as_ref().map(|it| job_checkpoints(job, it)),
         undescribed: known(&job.undescribed),
         cause: known(&job.cause),
     }

@@ -22,6 +22,7 @@ mod states;
 mod store;
 pub(super) mod task_managers;
 pub(super) mod vertex;
+pub(super) mod vertex_checkpoints;
 mod warnings;
 
 #[cfg(test)]

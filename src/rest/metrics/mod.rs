@@ -4,12 +4,14 @@
 //! only by the leader, so that sums over all processes count nothing twice. Values that are not known at
 //! present are left out.
 
+mod checkpoints;
 mod text;
 
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderName, header};
+use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::store::health::{ServerRole, StoreServer};
 use tanist_ha::store::pipeline::PipelineStats;
 use tanist_leadership::history::HistoryRecord;
@@ -47,7 +49,14 @@ pub(super) async fn metrics(
             None
         }
     };
-    let (status, history, cluster) = tokio::join!(status, history, cluster);
+    let jobs = async {
+        if leads {
+            own_jobs(&context).await
+        } else {
+            None
+        }
+    };
+    let (status, history, cluster, jobs) = tokio::join!(status, history, cluster, jobs);
     let mut out = Exposition::default();
     process(&mut out, &status);
     store(&mut out, &status);
@@ -60,6 +69,9 @@ pub(super) async fn metrics(
     if let Some(cluster) = cluster {
         leader(&mut out, &cluster);
     }
+    if let Some(jobs) = jobs {
+        checkpoints::checkpoints(&mut out, &jobs, wall_clock_ms());
+    }
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], out.into_text())
 }
 
@@ -71,6 +83,16 @@ async fn describe_own(context: &Context) -> Option<pb::ClusterOverview> {
         dispatcher.describe_cluster(request).await.ok()
     };
     tokio::time::timeout(TIMEOUT, describing).await.ok()?
+}
+
+/// The jobs in short, as this process's own Dispatcher lists them, if it answers in time.
+async fn own_jobs(context: &Context) -> Option<Vec<pb::JobDetails>> {
+    let listing = async {
+        let dispatcher = context.view.dispatcher(TIMEOUT).await.ok()?;
+        let request = pb::ListJobsRequest::default();
+        Some(dispatcher.list_jobs(request).await.ok()?.jobs)
+    };
+    tokio::time::timeout(TIMEOUT, listing).await.ok()?
 }
 
 /// Converts a number to the type of samples.

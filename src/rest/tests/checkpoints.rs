@@ -1,11 +1,41 @@
 //! Checkpoints of a job, as Flink's clients read them.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 
 use super::scripted::{ScriptedDispatcher, Served};
+
+/// The acknowledgements of two vertices with two subtasks each: the second one of the second vertex is slow.
+fn vertices(number: u64, is_complete: bool) -> Vec<pb::VertexCheckpoint> {
+    let acknowledged = |subtask, after_ms, alignment_us| pb::SubtaskAcknowledgement {
+        subtask,
+        at_ms: number * 1000 + after_ms,
+        size: 20,
+        written: 2,
+        times: Some(pb::CheckpointTimes {
+            alignment_us,
+            saving_us: 1_000,
+            writing_us: 2_000,
+        }),
+    };
+    let vertex = |vertex: u128, acknowledgements: Vec<pb::SubtaskAcknowledgement>| {
+        let acknowledged = u32::try_from(acknowledgements.len()).expect("few");
+        pb::VertexCheckpoint {
+            vertex_id: JobVertexId::from_bits(vertex).to_string(),
+            subtasks: 2,
+            acknowledged_subtasks: if is_complete { 2 } else { acknowledged },
+            acknowledgements,
+        }
+    };
+    let of_second = match is_complete {
+        true => vec![acknowledged(1, 9, 4_000)],
+        false => Vec::new(),
+    };
+    // The first subtask of the second vertex had ended before.
+    vec![vertex(1, vec![acknowledged(0, 5, 0)]), vertex(2, of_second)]
+}
 
 /// Two completed checkpoints, a failed one, and one in progress.
 pub(super) fn details() -> pb::CheckpointDetails {
@@ -24,6 +54,8 @@ pub(super) fn details() -> pb::CheckpointDetails {
         subtasks: 4,
         acknowledged_subtasks: if outcome == Completed { 4 } else { 1 },
         reason: String::new(),
+        written: size / 10,
+        vertices: vertices(number, outcome == Completed),
     };
     pb::CheckpointDetails {
         interval_ms: 1000,
@@ -68,13 +100,29 @@ pub(super) fn details() -> pb::CheckpointDetails {
         ],
         started_from: "/savepoints/of-another".to_owned(),
         retention: pb::CheckpointRetention::RetainOnCancellation.into(),
+        saved: vec![pb::RegionsSaved {
+            vertices: vec!["numbers".to_owned(), "sums".to_owned()],
+            regions: 1,
+            since_ms: 18_030,
+        }],
+    }
+}
+
+fn named(vertex: u128, name: &str) -> pb::VertexDetails {
+    pb::VertexDetails {
+        id: JobVertexId::from_bits(vertex).to_string(),
+        name: name.to_owned(),
+        parallelism: 2,
+        ..pb::VertexDetails::default()
     }
 }
 
 async fn served() -> Served {
     let job = |number, checkpoints| pb::JobDetails {
         job_id: JobId::from_bits(number).to_string(),
+        name: "counts".to_owned(),
         status: pb::JobStatus::Running.into(),
+        vertices: vec![named(1, "numbers"), named(2, "sums")],
         checkpoints,
         ..pb::JobDetails::default()
     };
@@ -100,6 +148,8 @@ async fn the_statistics_are_of_what_is_in_the_history() {
         body["counts"],
         json!({"restored": 1, "total": 14, "in_progress": 1, "completed": 12, "failed": 1})
     );
+    assert_eq!(body["summary"]["checkpointed_size"]["max"], 30);
+    assert_eq!(body["history"][2]["tasks"], json!({}), "only with details");
     let size = json!({"min": 100, "max": 300, "avg": 200, "p50": 100.0, "p90": 300.0, "p95": 300.0, "p99": 300.0, "p999": 300.0});
     assert_eq!(body["summary"]["state_size"], size);
     let duration = &body["summary"]["end_to_end_duration"];
@@ -153,6 +203,13 @@ async fn the_statistics_are_of_what_is_in_the_history() {
 #[tokio::test]
 async fn a_checkpoint_is_shown_with_what_its_class_has() {
     let served = served().await;
+    let of_vertex = |at: u64, took: u64| {
+        json!({
+            "id": 17, "status": "COMPLETED", "latest_ack_timestamp": at, "checkpointed_size": 2, "state_size": 20,
+            "end_to_end_duration": took, "alignment_buffered": 0, "processed_data": 0, "persisted_data": 0,
+            "num_subtasks": 2, "num_acknowledged_subtasks": 2
+        })
+    };
     let of = async |number: u64| {
         served
             .get(&path(1, &format!("/details/{number}")))
@@ -164,9 +221,13 @@ async fn a_checkpoint_is_shown_with_what_its_class_has() {
         json!({
             "className": "completed", "id": 17, "status": "COMPLETED", "is_savepoint": false,
             "savepointFormat": null, "trigger_timestamp": 17_000, "latest_ack_timestamp": 17_009,
-            "checkpointed_size": 100, "state_size": 100, "end_to_end_duration": 10,
+            "checkpointed_size": 10, "state_size": 100, "end_to_end_duration": 10,
             "alignment_buffered": 0, "processed_data": 0, "persisted_data": 0, "num_subtasks": 4,
-            "num_acknowledged_subtasks": 4, "checkpoint_type": "CHECKPOINT", "tasks": {},
+            "num_acknowledged_subtasks": 4, "checkpoint_type": "CHECKPOINT",
+            "tasks": {
+                JobVertexId::from_bits(1).to_string(): of_vertex(17_005, 5),
+                JobVertexId::from_bits(2).to_string(): of_vertex(17_009, 9),
+            },
             "external_path": null, "discarded": true
         })
     );
@@ -187,7 +248,11 @@ async fn a_checkpoint_is_shown_with_what_its_class_has() {
     assert_eq!(
         job["checkpoints"],
         json!({
-            "interval": 1000, "completed": 18, "completed-at": 18_030, "restored": 16,
+            "interval": 1000, "completed": 18, "completed-at": 18_030,
+            "slowest": {"subtask": "sums (2/2)", "duration": 9, "alignment": 4, "sync": 1, "async": 2},
+            "in-progress": {"id": 20, "triggered-at": 20_000, "missing": 3,
+                "missing-subtasks": ["numbers (2/2)", "sums (1/2)", "sums (2/2)"]},
+            "restored": 16,
             "restored-at": 16_500, "failure": "sums (1/2) declined it: no space",
             "skipped": [{"vertices": ["program"], "reason": "no checkpoint can save what is inside a program"}],
             "savepoint": {"trigger-id": "b".repeat(32), "status": "FAILED", "requested-at": 18_006, "stops": true,
@@ -195,6 +260,61 @@ async fn a_checkpoint_is_shown_with_what_its_class_has() {
             "started-from": "/savepoints/of-another"
         })
     );
+}
+
+#[tokio::test]
+async fn each_subtask_of_a_vertex_is_shown_with_what_it_has_acknowledged() {
+    let served = served().await;
+    let of = async |job: u128, number: u64, vertex: u128| {
+        let vertex = JobVertexId::from_bits(vertex);
+        let rest = format!("/details/{number}/subtasks/{vertex}");
+        served.get(&path(job, &rest)).await
+    };
+    let answer = of(1, 18, 2).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    let body = answer.body;
+    assert_eq!(
+        body["subtasks"],
+        json!([
+            {"className": "pending", "index": 0, "status": "pending_or_failed"},
+            {"className": "completed", "index": 1, "status": "completed", "ack_timestamp": 18_009,
+             "end_to_end_duration": 9, "checkpointed_size": 2, "state_size": 20,
+             "checkpoint": {"sync": 1, "async": 2},
+             "alignment": {"buffered": 0, "processed": 0, "persisted": 0, "duration": 4},
+             "start_delay": 2, "unaligned_checkpoint": false, "aborted": false}
+        ])
+    );
+    assert_eq!(
+        (&body["id"], &body["num_subtasks"]),
+        (&json!(18), &json!(2))
+    );
+    assert_eq!(body["summary"]["alignment"]["duration"]["max"], json!(4));
+    assert_eq!(
+        body["summary"]["checkpoint_duration"]["async"]["min"],
+        json!(2)
+    );
+    for (answer, text) in [
+        (
+            of(1, 16, 2).await,
+            "has no checkpoint 16 among its last ones",
+        ),
+        (of(1, 18, 3).await, "was not taken of a vertex"),
+        (of(2, 18, 2).await, "no checkpoints are taken of job"),
+    ] {
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{answer:?}");
+        assert!(answer.body.to_string().contains(text), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_is_asked_for_is_answered_with_what_there_is_instead() {
+    let answer = served()
+        .await
+        .ask(Method::POST, &path(1, ""), &[], "{}".to_owned())
+        .await;
+    assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
+    let text = answer.body.to_string();
+    assert!(text.contains("take a savepoint"), "{text}");
 }
 
 #[tokio::test]
@@ -234,4 +354,29 @@ async fn what_is_not_there_is_answered_with_404_in_words() {
     assert_eq!(unknown.body, json!({"errors": [expected]}));
     let no_number = served.get(&path(1, "/details/first")).await;
     assert_eq!(no_number.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn metrics_have_the_last_checkpoint_of_each_job_and_its_age_by_region() {
+    let served = served().await;
+    served.lead();
+    let answer = served.get("/metrics").await;
+    let text = answer.body.as_str().expect("text");
+    let job = format!("job_id=\"{}\",job_name=\"counts\"", JobId::from_bits(1));
+    for line in [
+        format!("tanist_checkpoints_completed_total{{{job}}} 12\n"),
+        format!("tanist_checkpoints_failed_total{{{job}}} 1\n"),
+        format!("tanist_checkpoint_duration_seconds{{{job}}} 0.03\n"),
+        format!("tanist_checkpoint_size_bytes{{{job}}} 300\n"),
+        format!("tanist_checkpoint_written_bytes{{{job}}} 30\n"),
+        format!("tanist_checkpoint_alignment_seconds{{{job}}} 0.004\n"),
+        format!("tanist_checkpoint_skipped{{{job}}} 1\n"),
+        format!("tanist_checkpoint_age_seconds{{{job},region=\"numbers, sums\"}} "),
+    ] {
+        assert!(text.contains(&line), "{line} is not in {text}");
+    }
+    assert!(
+        !text.contains(&JobId::from_bits(2).to_string()),
+        "it has none"
+    );
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use prost::Message as _;
 use serde_json::json;
+use tanist_config::{ClaimMode, StateRecoveryOptions};
 use tanist_gateway::GatewayError;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -343,8 +344,13 @@ async fn what_a_job_begins_from_is_handed_to_the_leader() {
         ("savepoint-path=job:7", "names no job"),
         (
             "savepoint-path=/a&allow-non-restored-state=perhaps",
-            "write true or false",
+            "is neither true nor false",
         ),
+        (
+            "savepoint-path=/a&claim-mode=LEGACY",
+            "`claim-mode=LEGACY` is not supported",
+        ),
+        ("claim-mode=some", "is no claim mode: write `NO_CLAIM`"),
         ("allow-non-restored-state=true", "add `savepoint-path`"),
     ];
     for (query, text) in wrong {
@@ -356,4 +362,42 @@ async fn what_a_job_begins_from_is_handed_to_the_leader() {
         assert!(error.contains(text), "{query}: {error}");
     }
     assert!(leader.submissions.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_job_file_that_names_nothing_begins_as_the_configuration_of_the_jobmanager_says() {
+    use pb::restore_request::From;
+    let leader = Arc::new(ScriptedDispatcher::default());
+    let options = RestServerOptions {
+        state_recovery: StateRecoveryOptions {
+            path: Some("/configured".parse().expect("a path")),
+            ignore_unclaimed_state: true,
+            claim_mode: ClaimMode::Claim,
+        },
+        ..RestServerOptions::default()
+    };
+    let served = Served::over(Some(leader.clone()), options).await;
+    let begins = async |query: &str, kind, body: Vec<u8>| {
+        let path = format!("/v1/jobs{query}");
+        let answer = served.ask(Method::POST, &path, &[kind], body).await;
+        assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
+        leader.submissions.lock().pop().expect("one").restore
+    };
+    let from = |path: &str, allow_non_restored_state, claim_mode: pb::RecoveryClaimMode| {
+        Some(pb::RestoreRequest {
+            from: Some(From::Path(path.to_owned())),
+            allow_non_restored_state,
+            claim_mode: claim_mode.into(),
+        })
+    };
+    let [kept, claimed] = [pb::RecoveryClaimMode::NoClaim, pb::RecoveryClaimMode::Claim];
+    let file = || JOB_FILE.as_bytes().to_vec();
+    let configured = begins("", YAML, file()).await;
+    assert_eq!(configured, from("/configured", true, claimed));
+    let named = begins("?savepoint-path=/a&claim-mode=NO_CLAIM", YAML, file()).await;
+    assert_eq!(named, from("/a", true, kept));
+    let strict = begins("?allow-non-restored-state=false", YAML, file()).await;
+    assert_eq!(strict, from("/configured", false, claimed));
+    // The client that compiled a graph has decided what it begins from.
+    assert_eq!(begins("", PROTOBUF, graph().encode_to_vec()).await, None);
 }

@@ -25,6 +25,7 @@ use tanist_proto::pieces::{Piece, pieces, pieces_mut};
 use tanist_proto::v1 as pb;
 use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::{Actor, Called};
 use crate::CheckpointPlace;
@@ -103,6 +104,7 @@ impl Actor {
         let location = &self.services.description.location;
         let host = format!("{} at {}", location.resource_id, location.rpc_address);
         let writing = self.calls.spawn(async move {
+            let began = Instant::now();
             let written = write(&storages, task, number, &cluster, snapshot).await;
             let written = written.map_err(|error| {
                 let job = task.job;
@@ -113,6 +115,7 @@ impl Actor {
                 task,
                 number,
                 written,
+                took: began.elapsed(),
             })
         });
         if let Some(earlier) = self.work.writing.insert(task, writing) {

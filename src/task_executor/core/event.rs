@@ -2,6 +2,7 @@
 //! [`super::requests`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tanist_dataflow::{CheckpointStatus, Requester};
 use tanist_gateway::registration::Registered;
@@ -93,6 +94,8 @@ pub enum Event {
         number: u64,
         /// It names the object.
         written: Result<pb::SubtaskSnapshot, String>,
+        /// Time that it took.
+        took: Duration,
     },
     /// Answer to a report of checkpoints.
     CheckpointsReported {

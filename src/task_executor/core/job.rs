@@ -421,6 +421,11 @@ impl Job {
         self.take_step(execution, step, output);
     }
 
+    /// Notes how long writing what a task has saved takes.
+    pub fn note_writing(&mut self, execution: ExecutionKey, number: u64, took: Duration) {
+        self.checkpoints.note_writing(&execution, number, took);
+    }
+
     /// Handles the end of writing what a task has saved.
     pub fn snapshot_written(
         &mut self,

@@ -221,8 +221,10 @@ impl TaskExecutorCore {
                 task,
                 number,
                 written,
+                took,
             } => {
                 if let Some(known) = self.jobs.get_mut(task.job) {
+                    known.note_writing(task.execution, number, took);
                     known.snapshot_written(task.execution, number, written, &mut self.output);
                 }
             }

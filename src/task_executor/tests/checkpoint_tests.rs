@@ -46,6 +46,11 @@ fn saved(number: u64) -> CheckpointStatus {
         progress: CheckpointProgress::Saved(Arc::new(snapshot())),
         input_ended: false,
         paused: false,
+        times: pb::CheckpointTimes {
+            alignment_us: 7,
+            saving_us: 11,
+            writing_us: 0,
+        },
     }
 }
 
@@ -111,6 +116,9 @@ async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task
     task.checkpoints.send_replace(saved(7));
     let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
     assert_eq!((report.highest, report.execution), (7, Some(execution())));
+    let times = report.times.expect("the task has said how long it took");
+    assert_eq!((times.alignment_us, times.saving_us), (7, 11));
+    assert!(times.writing_us > 0, "the object was written");
     let written = report.snapshot.expect("a snapshot");
     let [large, small] = &written.segments[..] else {
         panic!("{written:?}");
@@ -286,6 +294,7 @@ async fn a_task_that_blocks_goes_on_when_nobody_leads_for_a_second() {
         progress: CheckpointProgress::Blocked,
         input_ended: false,
         paused: false,
+        times: pb::CheckpointTimes::default(),
     });
     pass(Duration::from_secs(3)).await;
     assert_eq!(*task.told.lock(), Vec::<String>::new());

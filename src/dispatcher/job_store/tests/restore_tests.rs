@@ -194,10 +194,32 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
     };
     let half = place.savepoint("half", &manifest(0)).await;
     std::fs::remove_file(place.directory.path().join("half/_metadata")).expect("removed");
+    let empty = place.directory.path().join("empty");
+    std::fs::create_dir(&empty).expect("made");
+    let empty = empty.to_string_lossy().into_owned();
+    let damaged = place.savepoint("damaged", &manifest(0)).await;
+    let metadata = place.directory.path().join("damaged/_metadata");
+    let whole = std::fs::read(&metadata).expect("it is there");
+    let mut one_byte = whole.clone();
+    *one_byte.last_mut().expect("not empty") ^= 1;
+    std::fs::write(&metadata, one_byte).expect("written");
+    // Magic, format, checksum, content: the format of a later version.
+    let later = place.savepoint("later", &manifest(0)).await;
+    let mut prefix = whole[..6].to_vec();
+    prefix[4] += 1;
+    let checksum = range_checksum(&[&prefix, &whole[14..]].concat());
+    let whole = [&prefix, &checksum.to_le_bytes()[..], &whole[14..]].concat();
+    std::fs::write(place.directory.path().join("later/_metadata"), whole).expect("written");
     let nothing = pb::RestoreRequest::default();
     for (request, what) in [
         (from_path(&path), "state of `count` has no step"),
         (from_path(&half), "half copied"),
+        (from_path(&empty), "is not a savepoint: it is empty"),
+        (
+            from_path(&damaged),
+            "is damaged: the checksum of its _metadata",
+        ),
+        (from_path(&later), "a later version"),
         (from_path("/no/where"), "nothing is there"),
         (from_path("some/where"), "absolute path"),
         (nothing, "names neither"),

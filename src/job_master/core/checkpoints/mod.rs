@@ -250,6 +250,30 @@ impl CheckpointCore {
         (count(subtasks), count(saved))
     }
 
+    /// The subtasks of a region, and what each has saved for its number in flight.
+    pub fn subtasks_of(
+        &self,
+        region: usize,
+    ) -> impl Iterator<Item = (usize, &Task, Option<&pb::SubtaskSnapshot>)> {
+        let attempt = self.regions.get(region).attempt();
+        let tasks = self.regions.topology().tasks_of(region).iter();
+        tasks.filter_map(move |number| {
+            let task = self.regions.topology().task(*number)?;
+            let snapshot = attempt.and_then(|attempt| attempt.snapshot(*number));
+            Some((*number, task, snapshot.map(|it| &**it)))
+        })
+    }
+
+    /// Regions that have not finished and that take part in checkpoints.
+    pub fn unfinished(&self) -> impl Iterator<Item = usize> {
+        let regions = self.regions.iter();
+        let unfinished = regions.filter(|(number, region)| {
+            let takes_part = self.regions.topology().not_checkpointed(*number).is_none();
+            takes_part && region.phase() != Phase::Finished
+        });
+        unfinished.map(|(number, _)| number)
+    }
+
     /// Regions of which no checkpoint is taken at present, and why.
     pub fn skipped(&self) -> Vec<(usize, String)> {
         let regions = self.regions.iter();
@@ -258,11 +282,16 @@ impl CheckpointCore {
                 return Some((number, reason.to_owned()));
             }
             let mut places = region.by_task_manager().into_keys();
-            let without = places.find(|place| self.links.takes_none(place))?;
-            Some((
-                number,
-                format!("TaskManager {without} takes no checkpoints"),
-            ))
+            if let Some(without) = places.find(|place| self.links.takes_none(place)) {
+                let reason = format!("TaskManager {without} takes no checkpoints");
+                return Some((number, reason));
+            }
+            match region.phase() {
+                Phase::Running | Phase::Finished => None,
+                Phase::Down | Phase::Awaited | Phase::Starting => {
+                    Some((number, "not all of its tasks run".to_owned()))
+                }
+            }
         });
         skipped.collect()
     }

@@ -34,7 +34,11 @@ impl CheckpointCore {
         }
         let topology = self.regions.topology();
         let mut regions = 0..topology.region_count();
-        regions.find_map(|region| topology.not_checkpointed(region).map(str::to_owned))
+        regions.find_map(|region| {
+            let reason = topology.not_checkpointed(region)?;
+            let vertices = topology.vertices_of(region).join(", ");
+            Some(format!("no checkpoints are taken of {vertices}: {reason}"))
+        })
     }
 
     fn have_all_finished(&self) -> bool {

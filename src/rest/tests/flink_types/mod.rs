@@ -18,6 +18,7 @@ use tables::{
     AGGREGATED_METRICS, CHECKPOINT, CHECKPOINT_CONFIG, CHECKPOINTS, COMPLETED_CHECKPOINT, CONFIG,
     EXCEPTIONS, EXECUTION_RESULT, FAILED_CHECKPOINT, JOB, JOB_IN_OVERVIEW, JOB_STATUSES, OPERATION,
     OVERVIEW, PLAN, SUBTASK_TIMES, TASK_MANAGER, TASK_MANAGER_DETAILS, TRIGGERED, VERTEX,
+    VERTEX_CHECKPOINT,
 };
 use types::Type::{Id, List, Object, OneOf};
 use types::misfits;
@@ -170,6 +171,13 @@ async fn every_answer_has_the_fields_and_types_that_flinks_classes_read() {
             ),
             (format!("{job}/checkpoints/details/19"), FAILED_CHECKPOINT),
             (format!("{job}/checkpoints/details/20"), CHECKPOINT),
+            (
+                format!(
+                    "{job}/checkpoints/details/18/subtasks/{}",
+                    JobVertexId::from_bits(2)
+                ),
+                VERTEX_CHECKPOINT,
+            ),
             (format!("{job}/exceptions"), EXCEPTIONS),
             (format!("{job}/execution-result"), EXECUTION_RESULT),
             (format!("{job}/savepoints/{}", "7".repeat(32)), OPERATION),

@@ -355,6 +355,71 @@ const CHECKPOINT_STATISTICS: Type = Object(&[
     ("p99", Number),
     ("p999", Number),
 ]);
+/// The part of a vertex in a checkpoint: what each body has, and these further fields.
+macro_rules! vertex_in_checkpoint {
+    ($($field:expr),* $(,)?) => {
+        &[
+            ("id", Long),
+            ("status", OneOf(&["IN_PROGRESS", "COMPLETED", "FAILED"])),
+            ("latest_ack_timestamp", Long),
+            ("checkpointed_size", Long),
+            ("state_size", Long),
+            ("end_to_end_duration", Long),
+            ("alignment_buffered", Long),
+            ("processed_data", Long),
+            ("persisted_data", Long),
+            ("num_subtasks", Int),
+            ("num_acknowledged_subtasks", Int),
+            $($field),*
+        ]
+    };
+}
+const VERTEX_IN_CHECKPOINT: &[(&str, Type)] = vertex_in_checkpoint!();
+pub(super) const VERTEX_CHECKPOINT: Type = Object(vertex_in_checkpoint!(
+    (
+        "summary",
+        Object(&[
+            ("checkpointed_size", CHECKPOINT_STATISTICS),
+            ("state_size", CHECKPOINT_STATISTICS),
+            ("end_to_end_duration", CHECKPOINT_STATISTICS),
+            (
+                "checkpoint_duration",
+                MapOf(&["sync", "async"], &CHECKPOINT_STATISTICS),
+            ),
+            (
+                "alignment",
+                MapOf(
+                    &["buffered", "processed", "persisted", "duration"],
+                    &CHECKPOINT_STATISTICS,
+                ),
+            ),
+            ("start_delay", CHECKPOINT_STATISTICS),
+        ]),
+    ),
+    (
+        "subtasks",
+        List(&Object(&[
+            ("className", OneOf(&["completed", "pending"])),
+            ("index", Int),
+            ("status", OneOf(&["completed", "pending_or_failed"])),
+            ("ack_timestamp", Optional(&Long)),
+            ("end_to_end_duration", Optional(&Long)),
+            ("checkpointed_size", Optional(&Long)),
+            ("state_size", Optional(&Long)),
+            ("checkpoint", Optional(&MapOf(&["sync", "async"], &Long))),
+            (
+                "alignment",
+                Optional(&MapOf(
+                    &["buffered", "processed", "persisted", "duration"],
+                    &Long,
+                )),
+            ),
+            ("start_delay", Optional(&Long)),
+            ("unaligned_checkpoint", Optional(&Bool)),
+            ("aborted", Optional(&Bool)),
+        ])),
+    ),
+));
 /// The type of a checkpoint: what each has, and these further fields.
 macro_rules! checkpoint {
     ($($field:expr),* $(,)?) => {
@@ -383,7 +448,7 @@ macro_rules! checkpoint {
                     "SYNC_SAVEPOINT",
                 ]),
             ),
-            ("tasks", Map(&Raw)),
+            ("tasks", Map(&Object(VERTEX_IN_CHECKPOINT))),
             $($field),*
         ])
     };

@@ -20,6 +20,7 @@ mod reports;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prost::Message as _;
 use tanist_dataflow::{CheckpointProgress, CheckpointStatus};
@@ -118,6 +119,8 @@ struct Known {
     input_ended: bool,
     /// Whether its source is paused. It stays so without a JobMaster: the next one decides.
     paused: bool,
+    /// How long it took to save what is acknowledged.
+    times: pb::CheckpointTimes,
     life: Life,
 }
 
@@ -161,6 +164,7 @@ impl Known {
             reason,
             paused: self.paused,
             input_ended: self.input_ended,
+            times: matches!(self.progress, Progress::Acknowledged(_)).then_some(self.times),
         }
     }
 }
@@ -198,6 +202,7 @@ impl Checkpoints {
             progress: Progress::Unheard,
             input_ended: false,
             paused: false,
+            times: pb::CheckpointTimes::default(),
             life: Life::Runs,
         };
         self.known.insert(key, known);
@@ -275,10 +280,19 @@ impl Checkpoints {
         };
         known.highest = number;
         known.progress = progress;
+        known.times = status.times;
         if known.progress.is_awaited() {
             self.reports.add(*key);
         }
         step
+    }
+
+    /// Records how long writing the pieces of a snapshot takes. For people.
+    pub fn note_writing(&mut self, key: &ExecutionKey, number: u64, took: Duration) {
+        let known = self.known.get_mut(key);
+        if let Some(known) = known.filter(|known| known.highest == number) {
+            known.times.writing_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        }
     }
 
     /// Records that the pieces of a snapshot were written, or why not.

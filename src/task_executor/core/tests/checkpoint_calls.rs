@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use tanist_dataflow::{CheckpointProgress, CheckpointStatus};
@@ -226,6 +227,7 @@ impl World {
             progress: deed.progress(),
             input_ended: false,
             paused: false,
+            times: pb::CheckpointTimes::default(),
         };
         let changed = Event::CheckpointChanged { task, status };
         self.core.handle(self.now, changed);
@@ -252,6 +254,7 @@ impl World {
             task,
             number,
             written,
+            took: Duration::from_millis(3),
         };
         self.core.handle(self.now, written);
     }

@@ -42,6 +42,7 @@ fn with(number: u64, progress: CheckpointProgress) -> CheckpointStatus {
         progress,
         input_ended: false,
         paused: false,
+        times: pb::CheckpointTimes::default(),
     }
 }
 

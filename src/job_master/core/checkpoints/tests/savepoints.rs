@@ -217,7 +217,8 @@ fn a_request_is_refused_in_words() {
     let topology = Topology::new(tasks.collect(), reasons);
     let mut blocking = with(options(), topology, record(), vec![placed(0, vec![])]);
     let reason = refused(&mut blocking, asked("a", false));
-    assert_eq!(reason, "Sort is at a blocking edge");
+    let expected = "no checkpoints are taken of t0, t1: Sort is at a blocking edge";
+    assert_eq!(reason, expected);
 
     let mut stopping = bench(1, record());
     hear(&mut stopping, asked("a", true));

@@ -1,0 +1,118 @@
+//! Metrics of the checkpoints of jobs that have not ended, by job; the age of the last one by region.
+
+use tanist_proto::v1::{CheckpointDetails, CheckpointOutcome, CheckpointSummary, JobDetails};
+
+use super::number;
+use super::text::{Exposition, Kind, Labels};
+use crate::json::job::status_of;
+
+/// A job with checkpoints, and its labels.
+struct Job<'a> {
+    labels: [(&'static str, &'a str); 2],
+    checkpoints: &'a CheckpointDetails,
+}
+
+impl<'a> Job<'a> {
+    fn of(details: &'a JobDetails) -> Option<Job<'a>> {
+        let checkpoints = details.checkpoints.as_ref()?;
+        let has_ended = status_of(details).end().is_some();
+        (checkpoints.interval_ms > 0 && !has_ended).then_some(Job {
+            labels: [("job_id", &details.job_id), ("job_name", &details.name)],
+            checkpoints,
+        })
+    }
+
+    /// The last complete one.
+    fn last(&self) -> Option<&'a CheckpointSummary> {
+        let mut newest_first = self.checkpoints.history.iter().rev();
+        newest_first.find(|it| it.outcome() == CheckpointOutcome::Completed)
+    }
+}
+
+fn seconds(milliseconds: u64) -> f64 {
+    number(milliseconds) / 1000.0
+}
+
+/// The longest time that a subtask waited for barriers.
+fn alignment(summary: &CheckpointSummary) -> f64 {
+    let subtasks = summary.vertices.iter().flat_map(|it| &it.acknowledgements);
+    let times = subtasks.filter_map(|it| it.times);
+    let longest = times.map(|it| it.alignment_us).max().unwrap_or_default();
+    number(longest) / 1_000_000.0
+}
+
+/// Writes the metrics of all jobs, at `now_ms`.
+pub(super) fn checkpoints(out: &mut Exposition, jobs: &[JobDetails], now_ms: u64) {
+    let jobs: Vec<Job<'_>> = jobs.iter().filter_map(Job::of).collect();
+    let counters: [(&str, &str, fn(&CheckpointDetails) -> u64); 2] = [
+        (
+            "tanist_checkpoints_completed_total",
+            "Checkpoints that are complete, since this leader leads the job",
+            |it| it.completed,
+        ),
+        (
+            "tanist_checkpoints_failed_total",
+            "Checkpoints that failed, since this leader leads the job",
+            |it| it.failed,
+        ),
+    ];
+    for (name, help, value) in counters {
+        let samples = jobs.iter();
+        let samples = samples.map(|job| (&job.labels[..], number(value(job.checkpoints))));
+        out.family(name, Kind::Counter, help, samples);
+    }
+    let gauges: [(&str, &str, fn(&CheckpointSummary) -> f64); 4] = [
+        (
+            "tanist_checkpoint_duration_seconds",
+            "Of the last complete checkpoint: from its trigger until it was durable",
+            |it| seconds(it.ended_at_ms.saturating_sub(it.triggered_at_ms)),
+        ),
+        (
+            "tanist_checkpoint_size_bytes",
+            "Of the last complete checkpoint: size of its state",
+            |it| number(it.size),
+        ),
+        (
+            "tanist_checkpoint_written_bytes",
+            "Of the last complete checkpoint: what was written for it",
+            |it| number(it.written),
+        ),
+        (
+            "tanist_checkpoint_alignment_seconds",
+            "Of the last complete checkpoint: the longest time that a subtask waited for barriers",
+            alignment,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        let samples = jobs.iter();
+        let samples = samples.filter_map(|job| Some((&job.labels[..], value(job.last()?))));
+        out.family(name, Kind::Gauge, help, samples);
+    }
+    ages(out, &jobs, now_ms);
+    let help = "Groups of regions of which no checkpoint is taken at present";
+    let skipped = jobs.iter();
+    let skipped = skipped.map(|job| {
+        let groups = number(job.checkpoints.skipped.len() as u64);
+        (&job.labels[..], groups)
+    });
+    out.family("tanist_checkpoint_skipped", Kind::Gauge, help, skipped);
+}
+
+fn ages(out: &mut Exposition, jobs: &[Job<'_>], now_ms: u64) {
+    let saved = jobs.iter().flat_map(|job| {
+        let saved = job.checkpoints.saved.iter();
+        saved.map(move |saved| (job, saved.vertices.join(", "), saved.since_ms))
+    });
+    let saved: Vec<(&Job<'_>, String, u64)> = saved.collect();
+    let labels: Vec<_> = saved
+        .iter()
+        .map(|(job, region, _)| [job.labels[0], job.labels[1], ("region", region.as_str())])
+        .collect();
+    let samples = labels.iter().zip(&saved).map(|(labels, (.., since_ms))| {
+        let labels: Labels<'_> = labels;
+        (labels, seconds(now_ms.saturating_sub(*since_ms)))
+    });
+    let help =
+        "Time since a region was saved last; of the regions of the same vertices the longest";
+    out.family("tanist_checkpoint_age_seconds", Kind::Gauge, help, samples);
+}
