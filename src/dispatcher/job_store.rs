@@ -46,6 +46,7 @@ use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::store::{Change, CoordinationStore};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::sync::RwLock;
 use tracing::warn;
 
 use self::blob_ledger::BlobLedger;
@@ -72,6 +73,8 @@ pub struct JobStore {
     ledger: BlobLedger,
     checkpoints: CheckpointRecords,
     origins: Origins,
+    /// Held to read while a submission copies a retained checkpoint, to write while one claims it.
+    retained_starts: RwLock<()>,
     descriptions: DescriptionStore,
     storage: Storage,
     late_reads: LateReads,
@@ -102,6 +105,7 @@ impl JobStore {
             ledger: BlobLedger::default(),
             checkpoints: CheckpointRecords::default(),
             origins: Origins::default(),
+            retained_starts: RwLock::default(),
             descriptions: DescriptionStore::new(records.clone(), DEFAULT_CACHE),
             storage: Storage::new(records.clone()),
             late_reads: LateReads::new(),

@@ -5,7 +5,9 @@
 //! for a submission that fails is in the job's directory, which has no record then: the sweep of orphans removes it.
 //!
 //! A retained checkpoint of an ended job is copied into the directory of the new one, under new names. So the ended job
-//! can be forgotten at any time, and each object has one owner.
+//! can be forgotten at any time, and each object has one owner. One that is claimed leaves the ended job: the
+//! transaction of the submission deletes its record, so at each moment one record names the checkpoint. What is left in
+//! the directory of the ended job is garbage from then on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,6 +23,7 @@ use tanist_proto::manifest;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::restore_request::From as RestoreFrom;
 use tanist_proto::v1::stored_manifest::Place;
+use tracing::warn;
 
 use super::JobStore;
 use super::error::JobStoreError;
@@ -85,15 +88,17 @@ impl JobStore {
         let refused = |reason: String| {
             JobStoreError::NotRestored(format!("job {job} can't be started: {reason}"))
         };
-        if request.claim_mode() == pb::RecoveryClaimMode::Claim {
-            let reason = match &request.from {
-                Some(RestoreFrom::Path(_)) => {
-                    "a savepoint belongs to the user and can't be claimed: start without a claim"
-                }
-                Some(RestoreFrom::JobId(_)) | None => "checkpoints can't be claimed yet",
-            };
+        let is_claim = request.claim_mode() == pb::RecoveryClaimMode::Claim;
+        if is_claim && matches!(request.from, Some(RestoreFrom::Path(_))) {
+            let reason = "a savepoint belongs to the user, and only the retained checkpoint of an ended job can be \
+                          claimed: start without a claim";
             return Err(refused(reason.to_owned()));
         }
+        // A claim removes what another submission may be copying.
+        let _copying = match is_claim {
+            true => (Some(self.retained_starts.write().await), None),
+            false => (None, Some(self.retained_starts.read().await)),
+        };
         let unclaimed = match request.allow_non_restored_state {
             true => Unclaimed::Ignored,
             false => Unclaimed::Refused,
@@ -111,9 +116,10 @@ impl JobStore {
                 let manifest = manifest.map_err(|error| not_read(error, &refused))?;
                 (manifest, directory)
             }
-            Some(RestoreFrom::JobId(ended)) => {
-                (self.retained(ended, &refused).await?, String::new())
-            }
+            Some(RestoreFrom::JobId(ended)) => (
+                self.retained(ended, is_claim, &refused).await?,
+                String::new(),
+            ),
         };
         let number = manifest.number;
         state.coordinators = fits(&manifest, graph, unclaimed)
@@ -142,22 +148,58 @@ impl JobStore {
             started_from,
             ..pb::JobCheckpoints::default()
         };
-        self.put_with_checkpoints(graph, state, Some(&record)).await
+        let claimed = match &request.from {
+            Some(RestoreFrom::JobId(ended)) if is_claim => Some(job_id(ended)?),
+            Some(RestoreFrom::JobId(_) | RestoreFrom::Path(_)) | None => None,
+        };
+        self.put_with_checkpoints(graph, state, Some(&record), claimed)
+            .await?;
+        if let Some(ended) = claimed {
+            self.remove_claimed(ended).await;
+        }
+        Ok(())
+    }
+
+    /// Removes what a claimed checkpoint has left in the directory of its ended job. No record names it any more. What
+    /// can't be removed goes with the result of that job.
+    async fn remove_claimed(&self, ended: JobId) {
+        let Some(storage) = self.objects_of(ended) else {
+            return;
+        };
+        let removing = async {
+            for object in storage.list().await? {
+                storage.remove(&object).await?;
+            }
+            storage.remove_directory().await
+        };
+        let reason = match tokio::time::timeout(TIMEOUT, removing).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => no_answer(&storage.location()).to_string(),
+        };
+        warn!(job = %ended, reason, "objects of a claimed checkpoint are left until the result of their job is removed");
     }
 
     /// The manifest of the newest checkpoint that an ended job left.
     async fn retained(
         &self,
         ended: &str,
+        is_claim: bool,
         refused: &impl Fn(String) -> JobStoreError,
     ) -> Result<pb::CheckpointManifest, JobStoreError> {
         let job: JobId = ended
             .parse()
             .map_err(|_| refused(format!("{ended} is not the id of a job")))?;
         let result = self.records.get::<ResultRecord>(job).await;
-        if result.map_err(JobStoreError::Refused)?.is_none() {
+        let result = result.map_err(JobStoreError::Refused)?;
+        let Some(result) = result else {
             let reason = format!("no job {job} has ended here: stop it first, with a savepoint");
             return Err(refused(reason));
+        };
+        if is_claim && result.record.0.dirty {
+            return Err(refused(format!(
+                "the checkpoint of job {job} can't be claimed before that job is cleaned up: try again"
+            )));
         }
         let record = self
             .checkpoints

@@ -6,6 +6,7 @@
 //! (`orphan_gc.rs`). So the uploads of an acknowledged graph exist as long as the graph.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use tanist_gateway::kinds;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -27,20 +28,22 @@ impl JobStore {
         graph: &pb::JobGraph,
         state: &pb::JobState,
     ) -> Result<(), JobStoreError> {
-        self.put_with_checkpoints(graph, state, None).await
+        self.put_with_checkpoints(graph, state, None, None).await
     }
 
-    /// The same with the record of its checkpoints, if it begins from a savepoint.
+    /// The same with the record of its checkpoints, if it begins from a savepoint. The retained checkpoint of the ended
+    /// job `claimed` leaves the record of that job, which is deleted.
     pub(super) async fn put_with_checkpoints(
         &self,
         graph: &pb::JobGraph,
         state: &pb::JobState,
         checkpoints: Option<&pb::JobCheckpoints>,
+        claimed: Option<JobId>,
     ) -> Result<(), JobStoreError> {
         let job = job_id(&graph.job_id)?;
         let is_first = self.ledger.protect(job);
         let written = self
-            .try_put_submission(job, graph, state, checkpoints)
+            .try_put_submission(job, graph, state, (checkpoints, claimed))
             .await;
         // If it may be stored, by this term or another one, its uploads stay protected until it has ended.
         if is_first && written.as_ref().is_err_and(|error| !error.is_term_over()) {
@@ -54,7 +57,7 @@ impl JobStore {
         job: JobId,
         graph: &pb::JobGraph,
         state: &pb::JobState,
-        checkpoints: Option<&pb::JobCheckpoints>,
+        (checkpoints, claimed): (Option<&pb::JobCheckpoints>, Option<JobId>),
     ) -> Result<(), JobStoreError> {
         self.check_uploads(graph).await?;
         // The graph is prepared last: its blob would be orphaned if a step before the commit failed.
@@ -66,6 +69,9 @@ impl JobStore {
         if let Some(record) = checkpoints {
             let record = CheckpointsRecord(record.clone());
             transaction = transaction.put(job, self.records.prepare(job, record).await?);
+        }
+        if let Some(ended) = claimed {
+            transaction = transaction.delete(ended, kinds::CHECKPOINTS);
         }
         let record = GraphRecord(graph.clone());
         let prepared = self.records.prepare(job, record).await?;
@@ -83,6 +89,9 @@ impl JobStore {
         if let Some(record) = checkpoints {
             self.checkpoints.note_submitted(job, record);
             self.origins.note(job, record);
+        }
+        if let Some(ended) = claimed {
+            self.checkpoints.forget(ended);
         }
         Ok(())
     }

@@ -480,3 +480,63 @@ async fn a_cancellation_without_a_job_master_keeps_the_checkpoint_if_the_job_wan
         }
     }
 }
+
+fn claim(job: JobId) -> pb::RestoreRequest {
+    pb::RestoreRequest {
+        claim_mode: pb::RecoveryClaimMode::Claim.into(),
+        ..from_job(job)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claimed_checkpoint_is_moved_to_the_job_that_begins_from_it() {
+    let place = World::new().await;
+    let a = place.leader("a").await;
+    fail_with_checkpoint(&a).await;
+    let (first, second) = (JobId::from_bits(8), JobId::from_bits(9));
+    let claim = claim(JOB);
+    let (of_first, of_second) = tokio::join!(
+        put(&a, first, &claim, fitting),
+        put(&a, second, &claim, fitting)
+    );
+    of_first.expect("claimed");
+    let refusal = of_second.expect_err("once").to_string();
+    assert!(refusal.contains("was retained"), "{refusal}");
+    assert_eq!(record(&a, second).await, None);
+    assert_eq!(record(&a, JOB).await, None, "it has left the ended job");
+    let left = a.store.objects_of(JOB).expect("a blob store").list().await;
+    assert_eq!(left.expect("listed"), Vec::<String>::new());
+
+    let b = place.leader_after(&a, "b").await;
+    assert_eq!(record(&b, JOB).await, None);
+    let (origin, found) = origin(&b, first).await;
+    assert_eq!((origin.directory.as_str(), origin.owned), ("", true));
+    let names = savepoints::objects_of(&found);
+    let objects = b.store.objects_of(first).expect("a blob store");
+    for name in names {
+        let bytes = objects.get(&name).await.expect("it is there");
+        assert_eq!(bytes, "state");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_checkpoint_of_an_ended_job_that_is_cleaned_up_can_be_claimed() {
+    let place = World::new().await;
+    let a = place.leader("a").await;
+    fail_with_checkpoint(&a).await;
+    let result = a.store.records.get::<ResultRecord>(JOB).await;
+    let mut result = result.expect("readable").expect("there is one").record.0;
+    result.dirty = true;
+    a.store.put_clean_result(&result).await.expect("written");
+    let other = JobId::from_bits(9);
+    let refusal = put(&a, other, &claim(JOB), fitting).await;
+    let refusal = refusal.expect_err("dirty").to_string();
+    assert!(refusal.contains("cleaned up"), "{refusal}");
+    let of_path = pb::RestoreRequest {
+        claim_mode: pb::RecoveryClaimMode::Claim.into(),
+        ..from_path("/savepoints/one")
+    };
+    let refusal = put(&a, other, &of_path, fitting).await;
+    let refusal = refusal.expect_err("the user's").to_string();
+    assert!(refusal.contains("belongs to the user"), "{refusal}");
+}
