@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 
 use super::alignment::{Arrival, BarrierAlignment};
 use super::checkpoint::{CheckpointProgress, CheckpointStatus};
+use super::saved_snapshots::SavedSnapshots;
 
 /// What a task does for checkpoints; see the module.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ struct State {
     saving: Option<CheckpointBarrier>,
     /// The number behind whose barrier the task is paused.
     paused: Option<u64>,
+    /// What later snapshots may name.
+    saved: SavedSnapshots,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +68,7 @@ impl CheckpointControl {
                 triggered: None,
                 saving: None,
                 paused: None,
+                saved: SavedSnapshots::default(),
             }),
             status: watch::channel(status).0,
             changed: Notify::new(),
@@ -175,8 +179,10 @@ impl CheckpointControl {
         is_saved && status.highest == number
     }
 
-    /// What was saved for a number is written, or not needed: it is not kept here. No news for whom it comes from.
-    pub(super) fn release(&self, number: u64) {
+    /// What was saved for a number is written, or not needed: it is not kept here. `written` names the objects. No news
+    /// for whom it comes from.
+    pub(super) fn release(&self, number: u64, written: Option<Arc<SubtaskSnapshot>>) {
+        self.state.lock().saved.release(number, written);
         self.status.send_if_modified(|status| {
             let is_saved = matches!(status.progress, CheckpointProgress::Saved(_));
             if is_saved && status.highest == number {
@@ -267,6 +273,16 @@ impl CheckpointControl {
         Some(barrier)
     }
 
+    /// The task is restored from a snapshot of its own.
+    pub(super) fn restore(&self, number: u64, snapshot: &SubtaskSnapshot) {
+        self.state.lock().saved.restore(number, snapshot);
+    }
+
+    /// The newest snapshot of the task that is durable, as its barrier says, if its segments are known.
+    pub(super) fn base(&self, newest: u64) -> Option<Arc<SubtaskSnapshot>> {
+        self.state.lock().saved.take_base(newest)
+    }
+
     /// Whether a number that was taken up is not aborted.
     pub(super) fn is_wanted(&self, number: u64) -> bool {
         self.state.lock().is_saving(number)
@@ -284,7 +300,9 @@ impl CheckpointControl {
     pub(super) fn save(&self, number: u64, snapshot: SubtaskSnapshot) {
         let mut state = self.state.lock();
         if let Some(barrier) = state.saving.take_if(|saving| saving.number == number) {
-            let saved = CheckpointProgress::Saved(Arc::new(snapshot));
+            let snapshot = Arc::new(snapshot);
+            state.saved.add(number, Arc::clone(&snapshot));
+            let saved = CheckpointProgress::Saved(snapshot);
             let is_frozen = {
                 let status = self.status.borrow();
                 status.highest == number && status.progress == CheckpointProgress::Encoding
@@ -479,14 +497,14 @@ mod tests {
         control.save(5, SubtaskSnapshot::default());
         let mut status = control.status();
         status.mark_unchanged();
-        control.release(4);
+        control.release(4, None);
         assert!(matches!(progress(&control).1, CheckpointProgress::Saved(_)));
-        control.release(5);
+        control.release(5, None);
         assert_eq!(progress(&control), (5, CheckpointProgress::Written));
         assert!(!status.has_changed().expect("it lives"));
         assert_eq!(control.trigger(barrier(5)), Answer::Injected(Ack {}));
         control.trigger(barrier(6));
-        control.release(6);
+        control.release(6, None);
         control.abort(6);
         assert_eq!(progress(&control), (6, CheckpointProgress::Aborted));
     }
