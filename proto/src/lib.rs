@@ -8,6 +8,7 @@ mod job_status;
 pub mod manifest;
 pub mod pieces;
 pub mod resources;
+pub mod segments;
 
 pub use job_status::JobEnd;
 

@@ -113,6 +113,7 @@ mod tests {
             content: Vec::new(),
             first_key_group: 0,
             end_key_group: 64,
+            ..pb::StateSegment::default()
         };
         let working = pb::SubtaskSnapshot {
             vertex_id: "0000000000000000000000000000000a".to_owned(),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use tanist_proto::segments::counted;
 use tanist_proto::v1::{CheckpointManifest, ManifestStep, StateSegment, SubtaskSnapshot};
 
 use super::output::{Table, bytes, field};
@@ -80,8 +81,8 @@ impl Inspection {
                 let states = found.entry(&segment.uid).or_default();
                 let state = states.entry(segment.name.clone()).or_default();
                 state.add(length);
-                let groups = segment.first_key_group..segment.end_key_group;
-                state.key_groups.extend(groups);
+                let counted = counted(segment).into_iter().flatten();
+                state.key_groups.extend(counted);
             }
             for segment in &subtask.channels {
                 add_segment(segment);

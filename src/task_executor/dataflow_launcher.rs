@@ -1,5 +1,7 @@
 //! The launcher that runs tasks in this process's dataflow. No logic.
 
+use std::sync::Arc;
+
 use tanist_dataflow::{self as dataflow, CoordinatorRequest, TaskRuntime, TaskSpec, TaskStatus};
 use tanist_ha::clock::Moment;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
@@ -75,8 +77,8 @@ impl RunningTask for dataflow::RunningTask {
         dataflow::RunningTask::abort_checkpoint(self, number);
     }
 
-    fn release_snapshot(&self, number: u64) {
-        dataflow::RunningTask::release_snapshot(self, number);
+    fn release_snapshot(&self, number: u64, written: Option<Arc<pb::SubtaskSnapshot>>) {
+        dataflow::RunningTask::release_snapshot(self, number, written);
     }
 
     fn decline_blocked(&self, reason: &str) {

@@ -72,8 +72,9 @@ pub trait RunningTask: Send + fmt::Debug {
     }
     /// Tells it that a checkpoint is aborted. Idempotent.
     fn abort_checkpoint(&self, _number: u64) {}
-    /// What it has saved for a checkpoint is written: it need not keep it.
-    fn release_snapshot(&self, _number: u64) {}
+    /// What it has saved for a checkpoint is written, as the snapshot that names the objects says, or is not needed: it
+    /// need not keep it.
+    fn release_snapshot(&self, _number: u64, _written: Option<Arc<pb::SubtaskSnapshot>>) {}
     /// Makes it decline the checkpoint for which it blocks inputs, if there is one.
     fn decline_blocked(&self, _reason: &str) {}
     /// Watches what it has done for checkpoints. The last value before its end is published before the end.

@@ -60,20 +60,6 @@ impl KeyGroups {
         }
     }
 
-    /// Whether each of them is in exactly one of these ranges, which are within them.
-    pub(super) fn are_covered_by(&self, mut ranges: Vec<(u32, u32)>) -> bool {
-        ranges.retain(|(first, end)| first < end);
-        ranges.sort_unstable();
-        let mut covered = self.first;
-        for (first, end) in ranges {
-            if first != covered {
-                return false;
-            }
-            covered = end;
-        }
-        covered == self.end.max(self.first)
-    }
-
     /// The first one, and the first one that is not included.
     pub(super) fn range(&self) -> (u32, u32) {
         (self.first, self.end)

@@ -18,6 +18,7 @@ mod segment;
 mod table;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use prost::Message;
 use tanist_proto::v1::{
@@ -40,6 +41,8 @@ const POSITION: &str = "position";
 #[derive(Debug, Default)]
 pub struct Snapshot {
     barrier: CheckpointBarrier,
+    /// The newest durable snapshot of the task, and the uid of the operator.
+    base: Option<(Arc<SubtaskSnapshot>, String)>,
     position: Option<Vec<u8>>,
     request: u64,
     has_ended: bool,
@@ -56,6 +59,27 @@ impl Snapshot {
             barrier,
             ..Snapshot::default()
         }
+    }
+
+    /// Lets keyed state of the operator with this uid go on from the newest durable snapshot of the task. Each segment
+    /// of it names its object, or has few bytes.
+    pub(crate) fn going_on_from(
+        mut self,
+        base: Option<&Arc<SubtaskSnapshot>>,
+        uid: &str,
+    ) -> Snapshot {
+        self.base = base.map(|base| (Arc::clone(base), uid.to_owned()));
+        self
+    }
+
+    /// The segments of a keyed state in the newest durable snapshot. Empty if they are not known.
+    fn base(&self, name: &str) -> Vec<StateSegment> {
+        let Some((base, uid)) = &self.base else {
+            return Vec::new();
+        };
+        let segments = base.segments.iter();
+        let own = segments.filter(|segment| segment.uid == *uid && segment.name == name);
+        own.cloned().collect()
     }
 
     /// An empty one, for the checkpoint of this number.
@@ -196,12 +220,27 @@ fn small(signature: &str, content: &impl Message) -> Vec<u8> {
 pub struct Restored<'a> {
     uid: &'a str,
     snapshot: &'a SubtaskSnapshot,
+    own_number: Option<u64>,
 }
 
 impl<'a> Restored<'a> {
     /// The part of the operator with this uid.
     pub fn of(uid: &'a str, snapshot: &'a SubtaskSnapshot) -> Restored<'a> {
-        Restored { uid, snapshot }
+        Restored {
+            uid,
+            snapshot,
+            own_number: None,
+        }
+    }
+
+    /// The same, where the snapshot is one of the task itself: its segments are those that the next snapshots of the
+    /// task may name. `number` is that of the checkpoint; `None`: it comes from another place.
+    pub(crate) fn with_own_number(self, own_number: Option<u64>) -> Restored<'a> {
+        Restored { own_number, ..self }
+    }
+
+    fn own_number(&self) -> Option<u64> {
+        self.own_number
     }
 
     /// How far sources had read: of this subtask, or of several if the parallelism was another one. Empty if nothing

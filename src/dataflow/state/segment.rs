@@ -146,8 +146,13 @@ impl<'b> SegmentWriter<'b> {
         self.entries += 1;
     }
 
-    /// Adds the footer.
-    pub(super) fn finish(self) {
+    /// Bytes up to here.
+    pub(super) fn length(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Adds the footer. Returns the slices with their sizes.
+    pub(super) fn finish(self) -> Vec<Slice> {
         let Subject {
             signature,
             groups,
@@ -173,6 +178,7 @@ impl<'b> SegmentWriter<'b> {
         footer.encode(self.bytes).expect("a vector grows as needed");
         let length = u32::try_from(length).expect("a signature and few slices");
         self.bytes.extend_from_slice(&length.to_le_bytes());
+        slices
     }
 }
 

@@ -153,21 +153,23 @@ impl Chain {
         }
     }
 
-    /// Saves the state of the source, if there is one, and then of the operators, in the order of the chain.
+    /// Saves the state of the source, if there is one, and then of the operators, in the order of the chain. `base` is
+    /// the newest durable snapshot of the task, if it is known.
     pub(super) fn snapshot(
         &mut self,
         barrier: CheckpointBarrier,
         source: Option<(&Place, &mut Box<dyn Source>)>,
+        base: Option<&Arc<SubtaskSnapshot>>,
         saved: &mut UnencodedSnapshot,
     ) -> Result<(), TaskError> {
         if let Some((place, source)) = source {
-            let mut snapshot = Snapshot::of(barrier);
+            let mut snapshot = Snapshot::of(barrier).going_on_from(base, &place.uid);
             let taken = source.snapshot(&mut snapshot);
             taken.map_err(|error| place.error(error))?;
             saved.add(snapshot, &place.uid);
         }
         for Link { place, operator } in &mut self.links {
-            let mut snapshot = Snapshot::of(barrier);
+            let mut snapshot = Snapshot::of(barrier).going_on_from(base, &place.uid);
             let taken = operator.snapshot(&mut snapshot);
             taken.map_err(|error| place.error(error))?;
             saved.add(snapshot, &place.uid);
@@ -175,9 +177,9 @@ impl Chain {
         Ok(())
     }
 
-    fn restore(&mut self, subtask: &SubtaskSnapshot) -> Result<(), TaskError> {
+    fn restore(&mut self, subtask: &SubtaskSnapshot, own: Option<u64>) -> Result<(), TaskError> {
         if let Some((place, source)) = &mut self.source {
-            let restored = Restored::of(&place.uid, subtask);
+            let restored = Restored::of(&place.uid, subtask).with_own_number(own);
             if restored.has_ended() {
                 *source = Box::new(EndedSource);
             } else {
@@ -186,17 +188,23 @@ impl Chain {
             }
         }
         for Link { place, operator } in &mut self.links {
-            let restored = operator.restore(&Restored::of(&place.uid, subtask));
+            let restored = Restored::of(&place.uid, subtask).with_own_number(own);
+            let restored = operator.restore(&restored);
             restored.map_err(|error| place.error(error))?;
         }
         Ok(())
     }
 
     /// Opens all operators, the last one first, so that no operator emits to one that is not open. If there is a
-    /// snapshot of this subtask, all of them have taken their state from it before. Blocks.
-    pub(super) fn open(mut self, snapshot: Option<&SubtaskSnapshot>) -> Result<Chain, TaskError> {
+    /// snapshot of this subtask, all of them have taken their state from it before; `own` is its number if the task
+    /// itself saved it. Blocks.
+    pub(super) fn open(
+        mut self,
+        snapshot: Option<&SubtaskSnapshot>,
+        own: Option<u64>,
+    ) -> Result<Chain, TaskError> {
         if let Some(snapshot) = snapshot {
-            self.restore(snapshot)?;
+            self.restore(snapshot, own)?;
         }
         for link in self.links.iter_mut().rev() {
             link.operator

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::alignment::{Arrival, BarrierAlignment};
 use super::checkpoint::{CheckpointProgress, CheckpointStatus};
+use super::saved_snapshots::SavedSnapshots;
 
 /// What a task does for checkpoints; see the module.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ struct State {
     blocked_since: Option<(u64, Instant)>,
     /// When what is being saved was taken up, and the time that its alignment took before.
     taken_up: Option<(Instant, Duration)>,
+    /// What later snapshots may name.
+    saved: SavedSnapshots,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +76,7 @@ impl CheckpointControl {
                 paused: None,
                 blocked_since: None,
                 taken_up: None,
+                saved: SavedSnapshots::default(),
             }),
             status: watch::channel(status).0,
             changed: Notify::new(),
@@ -183,8 +187,10 @@ impl CheckpointControl {
         is_saved && status.highest == number
     }
 
-    /// What was saved for a number is written, or not needed: it is not kept here. No news for whom it comes from.
-    pub(super) fn release(&self, number: u64) {
+    /// What was saved for a number is written, or not needed: it is not kept here. `written` names the objects. No news
+    /// for whom it comes from.
+    pub(super) fn release(&self, number: u64, written: Option<Arc<SubtaskSnapshot>>) {
+        self.state.lock().saved.release(number, written);
         self.status.send_if_modified(|status| {
             let is_saved = matches!(status.progress, CheckpointProgress::Saved(_));
             if is_saved && status.highest == number {
@@ -283,6 +289,16 @@ impl CheckpointControl {
         Some(barrier)
     }
 
+    /// The task is restored from a snapshot of its own.
+    pub(super) fn restore(&self, number: u64, snapshot: &SubtaskSnapshot) {
+        self.state.lock().saved.restore(number, snapshot);
+    }
+
+    /// The newest snapshot of the task that is durable, as its barrier says, if its segments are known.
+    pub(super) fn base(&self, newest: u64) -> Option<Arc<SubtaskSnapshot>> {
+        self.state.lock().saved.take_base(newest)
+    }
+
     /// Whether a number that was taken up is not aborted.
     pub(super) fn is_wanted(&self, number: u64) -> bool {
         self.state.lock().is_saving(number)
@@ -300,7 +316,9 @@ impl CheckpointControl {
     pub(super) fn save(&self, number: u64, snapshot: SubtaskSnapshot) {
         let mut state = self.state.lock();
         if let Some(barrier) = state.saving.take_if(|saving| saving.number == number) {
-            let saved = CheckpointProgress::Saved(Arc::new(snapshot));
+            let snapshot = Arc::new(snapshot);
+            state.saved.add(number, Arc::clone(&snapshot));
+            let saved = CheckpointProgress::Saved(snapshot);
             let is_frozen = {
                 let status = self.status.borrow();
                 status.highest == number && status.progress == CheckpointProgress::Encoding
@@ -510,14 +528,14 @@ mod tests {
         control.save(5, SubtaskSnapshot::default());
         let mut status = control.status();
         status.mark_unchanged();
-        control.release(4);
+        control.release(4, None);
         assert!(matches!(progress(&control).1, CheckpointProgress::Saved(_)));
-        control.release(5);
+        control.release(5, None);
         assert_eq!(progress(&control), (5, CheckpointProgress::Written));
         assert!(!status.has_changed().expect("it lives"));
         assert_eq!(control.trigger(barrier(5)), Answer::Injected(Ack {}));
         control.trigger(barrier(6));
-        control.release(6);
+        control.release(6, None);
         control.abort(6);
         assert_eq!(progress(&control), (6, CheckpointProgress::Aborted));
     }

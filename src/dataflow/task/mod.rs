@@ -16,6 +16,7 @@ mod pace;
 mod plan;
 mod restore;
 mod run;
+mod saved_snapshots;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use tanist_ha::clock::Moment;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::JobId;
 use tanist_proto::v1::trigger_answer::Answer;
-use tanist_proto::v1::{CheckpointBarrier, JobGraph, TaskDeployment, TaskMetrics};
+use tanist_proto::v1::{CheckpointBarrier, JobGraph, SubtaskSnapshot, TaskDeployment, TaskMetrics};
 use tanist_telemetry::panic_message;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -200,9 +201,10 @@ impl RunningTask {
         self.checkpoints.abort(number);
     }
 
-    /// What the task has saved for a checkpoint is written: the task need not keep it.
-    pub fn release_snapshot(&self, number: u64) {
-        self.checkpoints.release(number);
+    /// What the task has saved for a checkpoint is written, or not needed: the task need not keep it. `written` names
+    /// the objects, which later snapshots may name again.
+    pub fn release_snapshot(&self, number: u64, written: Option<Arc<SubtaskSnapshot>>) {
+        self.checkpoints.release(number, written);
     }
 
     /// Makes the task decline the checkpoint for which it blocks inputs, if there is one.

@@ -16,6 +16,13 @@ pub(super) enum Beginning {
     Ended(SinkOutput),
 }
 
+/// The number of the checkpoint that the deployment restores the task from, if that is one of its job: then later
+/// snapshots may name its objects. Those of a savepoint are not the job's.
+pub(super) fn own_number(deployment: &TaskDeployment) -> Option<u64> {
+    let restore = deployment.restore.as_ref()?;
+    restore.directory.is_empty().then_some(restore.number)
+}
+
 impl Beginning {
     /// Takes the snapshot out of the deployment: it may be large, and only the operators need it.
     pub(super) fn take(deployment: &mut TaskDeployment) -> Result<Beginning, PlanError> {

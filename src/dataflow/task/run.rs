@@ -23,7 +23,7 @@ use super::externals::{self, Until};
 use super::outputs::Outputs;
 use super::pace::Pace;
 use super::plan::{Plan, PlanError};
-use super::restore::Beginning;
+use super::restore::{Beginning, own_number};
 use super::status::{Counters, TaskStatus};
 use crate::coordination::CoordinatorRequest;
 use crate::end_guard::EndGuard;
@@ -69,6 +69,8 @@ impl Run {
     }
 
     pub(super) async fn run(mut self) -> Result<SinkOutput, TaskError> {
+        // Read before: the snapshot is taken out of it.
+        let own = own_number(&self.spec.deployment);
         let beginning = Beginning::take(&mut self.spec.deployment);
         let run = Arc::new(self);
         let planning = Arc::clone(&run);
@@ -76,7 +78,7 @@ impl Run {
         let mut plan = task::spawn_blocking(move || planning.plan()).await??;
         // Registered first: consumers of a task that can't even open get the reason.
         let mut outputs = Outputs::register(&run.exchange, &mut plan, &run.counters)?;
-        match run.run_with(plan, beginning, &mut outputs).await {
+        match run.run_with(plan, (beginning, own), &mut outputs).await {
             Ok(output) => outputs.finish().await.map(|()| output),
             Err(error) => {
                 outputs.fail(&error.to_string());
@@ -98,7 +100,7 @@ impl Run {
     async fn run_with(
         &self,
         mut plan: Plan,
-        beginning: Result<Beginning, PlanError>,
+        (beginning, own): (Result<Beginning, PlanError>, Option<u64>),
         outputs: &mut Outputs,
     ) -> Result<SinkOutput, TaskError> {
         self.status.send_replace(TaskStatus::Initializing);
@@ -118,7 +120,10 @@ impl Run {
             self.fetch_artifacts(plan.job).await?;
         }
         let is_restored = snapshot.is_some();
-        let opening = task::spawn_blocking(move || chain.open(snapshot.as_deref()));
+        if let (Some(number), Some(snapshot)) = (own, &snapshot) {
+            self.checkpoints.restore(number, snapshot);
+        }
+        let opening = task::spawn_blocking(move || chain.open(snapshot.as_deref(), own));
         let opened = opening.await?;
         let mut chain = opened.map_err(|error| error.of_restore(self.checkpoints.highest()))?;
         if is_restored {
@@ -323,7 +328,9 @@ impl Run {
         let number = barrier.number;
         let deployment = &self.spec.deployment;
         let mut snapshot = UnencodedSnapshot::of(&deployment.vertex_id, deployment.subtask);
-        let saved = Pace::default().step(|| chain.snapshot(barrier, source, &mut snapshot));
+        let base = self.checkpoints.base(barrier.newest);
+        let saved =
+            Pace::default().step(|| chain.snapshot(barrier, source, base.as_ref(), &mut snapshot));
         if let Err(error) = saved {
             let task = self.name();
             tracing::warn!(task, checkpoint = number, %error, "a task can't save its state");

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use tanist_proto::segments::counts_for;
 use tanist_proto::v1::{
     JobGraph, JobVertex, Operator, SourcePosition, StateSegment, SubtaskSnapshot,
 };
@@ -290,7 +291,8 @@ impl<'m> Claimed<'m, '_> {
         turns.filter(|(is_own, _)| is_union || *is_own).collect()
     }
 
-    /// Adds the segments that have key groups of this subtask. A subtask that saved none of a state had no entries.
+    /// Adds the segments that count for key groups of this subtask, of each other one in their order. A subtask that
+    /// saved none of a state had no entries.
     fn add_keyed(&self, task: &mut SubtaskSnapshot) {
         let (saved, step) = (self.saved, self.saved.step);
         let all = saved.saved().flat_map(|(_, it)| saved.keyed(it));
@@ -306,7 +308,7 @@ impl<'m> Claimed<'m, '_> {
             if let Part::Saved(part) = part {
                 for segment in saved.keyed(part) {
                     missing.remove(&*segment.name);
-                    if meet(&(segment.first_key_group..segment.end_key_group)) {
+                    if counts_for(segment, own.clone()) {
                         task.segments.push(segment.clone());
                     }
                 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tanist_proto::v1::{
-    CheckpointCommittable, Committable, JobEdge, Operator, OperatorState, Partitioning,
-    RegionSnapshot, RegionSnapshotKind, SourcePosition, StateSegment,
+    CheckpointCommittable, Committable, JobEdge, KeyGroupRange, Operator, OperatorState,
+    Partitioning, RegionSnapshot, RegionSnapshotKind, SourcePosition, StateSegment,
 };
 
 use super::*;
@@ -249,6 +249,42 @@ proptest! {
             prop_assert_eq!(is_empty, of_ended);
         }
     }
+}
+
+#[test]
+fn segments_go_in_their_order_to_the_tasks_for_whose_key_groups_they_count() {
+    let mut manifest = manifest(&counting(1, 1));
+    let subtasks = manifest.regions.iter_mut().flat_map(|it| &mut it.subtasks);
+    for segments in subtasks.map(|it| &mut it.segments) {
+        let Some(older) = segments.first().cloned() else {
+            continue;
+        };
+        segments[0].superseded = vec![KeyGroupRange {
+            first: 4,
+            end: MAX / 2,
+        }];
+        segments[0].written_in = 1;
+        segments.push(StateSegment {
+            written_in: 2,
+            ..older.clone()
+        });
+        segments.insert(
+            0,
+            StateSegment {
+                superseded: vec![KeyGroupRange {
+                    first: 0,
+                    end: MAX / 2,
+                }],
+                ..older
+            },
+        );
+    }
+    let counts = tasks(&manifest, &counting(1, 2), "c");
+    let written = counts.iter().map(|task| {
+        let segments = task.segments.iter();
+        segments.map(|it| it.written_in).collect::<Vec<_>>()
+    });
+    assert_eq!(written.collect::<Vec<_>>(), [vec![1, 2], vec![0, 1, 2]]);
 }
 
 #[test]

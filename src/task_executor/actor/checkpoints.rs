@@ -202,7 +202,7 @@ impl Actor {
     pub(super) fn abort_checkpoint(&mut self, task: &TaskKey, number: u64) {
         if let Some(running) = self.running.get(task) {
             running.abort_checkpoint(number);
-            running.release_snapshot(number);
+            running.release_snapshot(number, None);
         } else if let Some(restoring) = self.work.restoring.get_mut(task) {
             restoring.aborted.push(number);
         }

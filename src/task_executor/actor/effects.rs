@@ -135,9 +135,9 @@ impl Actor {
                 snapshot,
             } => self.write_snapshot(task, number, cluster, snapshot),
             Effect::DropSnapshot(task) => self.drop_snapshot(&task),
-            Effect::ReleaseSnapshot(task, number) => {
+            Effect::ReleaseSnapshot(task, number, written) => {
                 if let Some(running) = self.running.get(&task) {
-                    running.release_snapshot(number);
+                    running.release_snapshot(number, written);
                 }
             }
             Effect::AbortCheckpoint(task, number) => self.abort_checkpoint(&task, number),

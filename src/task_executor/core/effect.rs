@@ -101,8 +101,9 @@ pub enum Effect {
     },
     /// End what is being written for a task.
     DropSnapshot(TaskKey),
-    /// Tell a task that what it has saved for a checkpoint is written.
-    ReleaseSnapshot(TaskKey, u64),
+    /// Tell a task that what it has saved for a checkpoint is written; this names the objects. Or that it is not
+    /// needed.
+    ReleaseSnapshot(TaskKey, u64, Option<Arc<pb::SubtaskSnapshot>>),
     /// Tell a task that a checkpoint is aborted.
     AbortCheckpoint(TaskKey, u64),
     /// Have a task decline the checkpoint that it blocks inputs for.

@@ -434,8 +434,11 @@ impl Job {
         written: Result<pb::SubtaskSnapshot, String>,
         output: &mut Output,
     ) {
+        let written = written.map(Arc::new);
+        let objects = written.as_ref().ok().map(Arc::clone);
         self.checkpoints.written(&execution, number, written);
-        output.effect(Effect::ReleaseSnapshot(self.task(execution), number));
+        let task = self.task(execution);
+        output.effect(Effect::ReleaseSnapshot(task, number, objects));
     }
 
     /// Tells an execution that a checkpoint is aborted.

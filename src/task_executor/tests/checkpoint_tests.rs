@@ -131,7 +131,7 @@ async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task
     let expected = [(0, SIZE), (SIZE, 2 * SIZE), (3 * SIZE, SIZE)];
     assert!(ranges.eq(expected), "{written:?}");
     // The task is told that it need not keep it.
-    told(&task, "written 7").await;
+    told(&task, "written 7 in 3 places").await;
 
     // The next generation is restored from it, in another slot.
     leader.request_slot(1, A2).await;
@@ -273,8 +273,8 @@ async fn triggers_and_aborts_reach_the_task_of_the_present_job_master() {
     abort(&leader).await.expect("is registered");
     told(&task, "abort 7").await;
     // What it may have saved is not needed.
-    told(&task, "written 7").await;
-    assert_eq!(*task.told.lock(), ["trigger 7", "abort 7", "written 7"]);
+    told(&task, "release 7").await;
+    assert_eq!(*task.told.lock(), ["trigger 7", "abort 7", "release 7"]);
     let heartbeat = leader.job_heartbeat(&[A1]).await.expect("is registered");
     let [report] = &heartbeat.checkpoints[..] else {
         panic!("{heartbeat:?}");

@@ -12,6 +12,7 @@ use tanist_ha::clock::Clock;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::pieces::{Piece, pieces};
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::trigger_answer::Answer;
@@ -190,8 +191,13 @@ impl RunningTask for ScriptedTask {
         self.told.lock().push(format!("abort {number}"));
     }
 
-    fn release_snapshot(&self, number: u64) {
-        self.told.lock().push(format!("written {number}"));
+    fn release_snapshot(&self, number: u64, written: Option<Arc<pb::SubtaskSnapshot>>) {
+        let written = written.as_deref().map(pieces);
+        let places = written.map(|it| it.filter_map(Piece::object).count());
+        self.told.lock().push(match places {
+            Some(places) => format!("written {number} in {places} places"),
+            None => format!("release {number}"),
+        });
     }
 
     fn decline_blocked(&self, reason: &str) {

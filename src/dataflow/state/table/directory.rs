@@ -49,6 +49,18 @@ pub(super) struct Directory<V> {
     slots: Vec<u32>,
     pages: Vec<Arc<Page<V>>>,
     entries: usize,
+    removals: Removals,
+}
+
+/// Where removals may be, which are forgotten piece by piece.
+#[derive(Debug, Clone, Copy, Default)]
+struct Removals {
+    /// Whether there are any.
+    any: bool,
+    /// Whether some stay, of the pages before `next`.
+    stay: bool,
+    /// The page that is looked at next.
+    next: usize,
 }
 
 impl<V: Clone> Directory<V> {
@@ -63,6 +75,7 @@ impl<V: Clone> Directory<V> {
             slots: (0..pages).collect(),
             pages: (0..pages).map(|_| Arc::new(Page::of_depth(bits))).collect(),
             entries: 0,
+            removals: Removals::default(),
         }
     }
 
@@ -131,7 +144,36 @@ impl<V: Clone> Directory<V> {
         self.page(hash).get(hash, key)?;
         let removed = self.page_mut(hash).remove(hash, key, changed, is_recorded);
         self.entries -= usize::from(removed.is_some());
+        if is_recorded {
+            (self.removals.any, self.removals.stay) = (true, true);
+        }
         removed
+    }
+
+    /// Whether it has no entry, and no removal that a snapshot has to name.
+    pub(super) fn is_unused(&self) -> bool {
+        self.entries == 0 && !self.removals.any
+    }
+
+    /// Forgets removals that the snapshot of this number has. Looks at no more than this number of pages; returns how
+    /// many are left of it.
+    pub(super) fn forget_removals(&mut self, number: u64, mut most: usize) -> usize {
+        let removals = &mut self.removals;
+        while removals.any && most > 0 {
+            let page = &mut self.pages[removals.next];
+            if page.has_removals_before(number) {
+                Arc::make_mut(page).forget_removals_before(number);
+            }
+            removals.stay |= page.has_removals();
+            removals.next += 1;
+            most -= 1;
+            if removals.next == self.pages.len() {
+                removals.any = removals.stay;
+                (removals.stay, removals.next) = (false, 0);
+                break;
+            }
+        }
+        most
     }
 
     /// Divides the page of a hash.

@@ -1,11 +1,14 @@
 //! A table as it was when a snapshot was taken, and how it becomes a segment. Runs outside the task's loop.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use tanist_proto::v1::StateSegment;
 
 use super::page::Page;
 use crate::key::key_hash;
+use crate::state::KeyGroups;
 use crate::state::error::StateProblem;
-use crate::state::segment::{SegmentWriter, Subject, seal};
+use crate::state::segment::{SegmentWriter, Slice, Subject, seal};
 
 /// See the module.
 #[derive(Debug)]
@@ -18,25 +21,65 @@ pub(super) struct Frozen<V> {
     pub(super) write: fn(&V, &mut Vec<u8>),
 }
 
+/// A segment that is encoded.
+#[derive(Debug)]
+pub(super) struct Encoded {
+    content: Vec<u8>,
+    slices: Vec<Slice>,
+    /// It has no items.
+    is_empty: bool,
+}
+
+impl Encoded {
+    /// The segment, unless it changes nothing; and says what it has.
+    pub(super) fn into_segment(
+        self,
+        name: &str,
+        number: u64,
+        groups: KeyGroups,
+        known: &OnceLock<Vec<Slice>>,
+    ) -> Option<StateSegment> {
+        if self.is_empty && self.slices.iter().all(|slice| slice.position > 0) {
+            return None;
+        }
+        known.get_or_init(|| self.slices);
+        let (first_key_group, end_key_group) = groups.range();
+        Some(StateSegment {
+            name: name.to_owned(),
+            length: self.content.len() as u64,
+            content: self.content,
+            first_key_group,
+            end_key_group,
+            written_in: number,
+            ..StateSegment::default()
+        })
+    }
+}
+
 /// An item of a page: the hash of its key, the key, and the entry; `None`: it is a removal.
 type PageItem<'p, V> = (u64, &'p [u8], usize, Option<&'p V>);
 
 impl<V> Frozen<V> {
-    /// Encodes the segment. `None`: it is not wanted any more, as `is_wanted` says.
+    /// Encodes what the segment has to have. `None`: it is not wanted any more, as `is_wanted` says.
     pub(super) fn encode(
         self,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Option<Vec<u8>>, StateProblem> {
-        let mut outcome = Ok(false);
+    ) -> Result<Option<Encoded>, StateProblem> {
+        let mut outcome = Ok(None);
         let content = seal(|bytes| outcome = self.write_to(bytes, is_wanted));
-        Ok(outcome?.then_some(content))
+        Ok(outcome?.map(|(slices, is_empty)| Encoded {
+            content,
+            slices,
+            is_empty,
+        }))
     }
 
     fn write_to(
         self,
         bytes: &mut Vec<u8>,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<bool, StateProblem> {
+    ) -> Result<Option<(Vec<Slice>, bool)>, StateProblem> {
+        let begin = bytes.len();
         let subject = self.subject;
         let mut writer = SegmentWriter::new(bytes, subject.clone());
         let mut dropped = self.dropped.into_iter().peekable();
@@ -49,9 +92,13 @@ impl<V> Frozen<V> {
                 writer.namespace(namespace, true);
             }
             let mut has_begun = is_dropped;
-            for page in pages {
+            let near = whole_slices_near(&pages, &subject)?;
+            for (page, is_near_whole) in pages.into_iter().zip(near) {
                 if !is_wanted() {
-                    return Ok(false);
+                    return Ok(None);
+                }
+                if !is_near_whole && page.changed() < subject.base {
+                    continue;
                 }
                 for (_, key, slice, value) in items(&page, &subject)? {
                     if !std::mem::replace(&mut has_begun, true) {
@@ -65,9 +112,37 @@ impl<V> Frozen<V> {
             }
         }
         dropped.for_each(|namespace| writer.namespace(namespace, true));
-        writer.finish();
-        Ok(true)
+        let is_empty = writer.length() == begin;
+        Ok(Some((writer.finish(), is_empty)))
     }
+}
+
+/// For each page whether it may have keys of a slice that is written whole. The pages are in the order of hashes, so
+/// its keys are between those of its neighbours: one key of each page is enough.
+fn whole_slices_near<V>(
+    pages: &[Arc<Page<V>>],
+    subject: &Subject,
+) -> Result<Vec<bool>, StateProblem> {
+    let some_slice = |page: &Arc<Page<V>>| {
+        let entry = page.entries().first();
+        let slice = entry.map(|entry| slice_of(subject, key_hash(entry.key.bytes())));
+        slice.transpose()
+    };
+    let some: Vec<Option<usize>> = pages.iter().map(some_slice).collect::<Result<_, _>>()?;
+    let last = subject.slices.len() - 1;
+    let mut near = vec![false; pages.len()];
+    let (mut before, mut index) = (0, 0);
+    while index < pages.len() {
+        let behind = some.iter().skip(index + 1).position(Option::is_some);
+        let behind = behind.map_or(pages.len(), |offset| index + 1 + offset);
+        let after = some.get(behind).copied().flatten().unwrap_or(last);
+        let is_whole = |slice: &Slice| slice.position == 0;
+        let is_near = subject.slices[before..=after].iter().any(is_whole);
+        near[index..behind].fill(is_near);
+        before = some[index].unwrap_or(before);
+        index = behind;
+    }
+    Ok(near)
 }
 
 /// What the segment has of a page, in order.
@@ -75,10 +150,6 @@ fn items<'p, V>(
     page: &'p Page<V>,
     subject: &Subject,
 ) -> Result<Vec<PageItem<'p, V>>, StateProblem> {
-    let is_whole = subject.slices.iter().any(|slice| slice.position == 0);
-    if !is_whole && page.changed() < subject.base {
-        return Ok(Vec::new());
-    }
     let mut items = Vec::with_capacity(page.entries().len());
     for entry in page.entries() {
         let hash = key_hash(entry.key.bytes());

@@ -9,12 +9,16 @@
 //!
 //! - A frozen table never changes: who writes to a page that it shares copies that page first.
 //! - A change is recorded with the number of the last snapshot before it. So it is known what a snapshot lacks.
+//! - A snapshot has the changes since the newest durable one, and names the segments of that one beside them
+//!   (`lineage.rs`). Removals are forgotten once a durable snapshot has them.
 //! - All keys are of the key groups of the subtask. What is frozen with another one can't be encoded.
 
 mod directory;
+mod faults;
 mod frozen;
 mod index;
 mod key;
+mod lineage;
 mod page;
 mod restore;
 
@@ -25,12 +29,17 @@ use std::vec;
 use tanist_proto::v1::StateSegment;
 
 use self::directory::{Directory, HashRange};
+use self::faults::{Fault, is_planted};
 use self::frozen::Frozen;
 pub use self::key::StateKey;
+use self::lineage::{KnownSlices, Limits, plan};
 use self::page::{Entry, Page};
 use super::{KeyGroups, Snapshot};
 use crate::key::key_hash;
 use crate::state::segment::Subject;
+
+/// Pages whose removals are looked at when a table is frozen.
+const SWEPT_PAGES: usize = 256;
 
 /// A keyed state of an operator. A namespace holds the entries that are dropped together, such as those of a window; an
 /// operator without such things has all in namespace 0.
@@ -43,13 +52,21 @@ pub struct StateTable<V> {
     write: fn(&V, &mut Vec<u8>),
     range: HashRange,
     namespaces: BTreeMap<i64, Directory<V>>,
+    /// Namespaces that were dropped, with the last snapshot before.
+    dropped: BTreeMap<i64, u64>,
     /// The highest snapshot that it was frozen for or restored from; 0: there is none.
     last: u64,
+    /// The newest snapshot that is known to be durable; 0: there is none.
+    durable: u64,
+    /// What segments have, by the snapshot that they were written for. Those that no later snapshot can name are not
+    /// here.
+    known: BTreeMap<u64, KnownSlices>,
+    limits: Limits,
 }
 
 impl<V: Clone + Send + Sync + 'static> StateTable<V> {
-    /// An empty one, for the key groups of a subtask. A snapshot has it by `name`; `signature` says what it is the state
-    /// of, and `write` appends a value.
+    /// An empty one, for the key groups of a subtask. A snapshot has it by `name`; `signature` says what it is the
+    /// state of, and `write` appends a value.
     pub fn new(
         name: &'static str,
         signature: String,
@@ -63,7 +80,11 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             write,
             range: HashRange::of(groups),
             namespaces: BTreeMap::new(),
+            dropped: BTreeMap::new(),
             last: 0,
+            durable: 0,
+            known: BTreeMap::new(),
+            limits: Limits::default(),
         }
     }
 
@@ -108,13 +129,16 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
 
     /// Removes a key. Returns its value.
     pub fn remove(&mut self, namespace: i64, key: &[u8]) -> Option<V> {
+        let is_recorded = self.last > 0;
         let directory = self.namespaces.get_mut(&namespace)?;
-        directory.remove(key_hash(key), key, self.last, false)
+        directory.remove(key_hash(key), key, self.last, is_recorded)
     }
 
     /// Removes all entries of a namespace.
     pub fn drop_namespace(&mut self, namespace: i64) {
-        self.namespaces.remove(&namespace);
+        if self.namespaces.remove(&namespace).is_some() && self.last > 0 {
+            self.dropped.insert(namespace, self.last);
+        }
     }
 
     /// The namespaces that have entries, in order.
@@ -134,6 +158,9 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     /// Removes all entries of a namespace, and returns them in any order.
     pub fn take(&mut self, namespace: i64) -> TakenEntries<V> {
         let directory = self.namespaces.remove(&namespace);
+        if directory.is_some() && self.last > 0 {
+            self.dropped.insert(namespace, self.last);
+        }
         let pages = directory.map_or_else(Vec::new, Directory::into_pages);
         TakenEntries {
             pages: pages.into_iter(),
@@ -141,37 +168,71 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         }
     }
 
-    /// Adds the table, as it is, to a snapshot. Takes about as long as it takes to count its pages: it is encoded later.
+    /// Adds the table, as it is, to a snapshot. Takes about as long as it takes to count its pages: it is encoded
+    /// later.
     pub fn freeze(&mut self, snapshot: &mut Snapshot) {
-        let number = snapshot.number();
-        let subject = Subject::whole(self.signature.clone(), self.groups, number);
+        let (number, newest) = (snapshot.number(), snapshot.newest());
+        let base = match newest >= self.durable {
+            true => snapshot.base(self.name),
+            false => Vec::new(),
+        };
+        self.learn(newest, &base);
+        // What was written for numbers between them was aborted.
+        self.known.retain(|number, _| *number <= newest);
+        let whole = Subject::whole(self.signature.clone(), self.groups, number);
+        let mut plan = plan(whole, newest, base, &self.known, self.limits);
+        if is_planted(Fault::ChangesSinceAnAbortedNumber) && plan.subject.base > 0 {
+            plan.subject.base = self.last;
+        }
+        let known = KnownSlices::default();
+        self.known.insert(number, Arc::clone(&known));
         let namespaces = self.namespaces.iter().map(|(namespace, directory)| {
             let pages = directory.pages().cloned().collect();
             (*namespace, pages)
         });
+        let dropped = self.dropped.iter();
+        let dropped = dropped.filter(|(_, changed)| **changed >= plan.subject.base);
         let frozen = Frozen {
-            subject,
             namespaces: namespaces.collect(),
-            dropped: Vec::new(),
+            dropped: match plan.kept.is_empty() {
+                true => Vec::new(),
+                false => dropped.map(|(namespace, _)| *namespace).collect(),
+            },
+            subject: plan.subject,
             write: self.write,
         };
         self.last = self.last.max(number);
-        let (name, groups) = (self.name, self.groups.range());
+        let (name, groups) = (self.name, self.groups);
         snapshot.freeze(move |is_wanted| {
             let encoded = frozen.encode(is_wanted);
-            let encoded = encoded.map_err(|problem| problem.of(name))?;
-            Ok(encoded.map(|content| {
-                let segment = StateSegment {
-                    name: name.to_owned(),
-                    length: content.len() as u64,
-                    content,
-                    first_key_group: groups.0,
-                    end_key_group: groups.1,
-                    ..StateSegment::default()
-                };
-                vec![segment]
-            }))
+            let Some(encoded) = encoded.map_err(|problem| problem.of(name))? else {
+                return Ok(None);
+            };
+            let mut segments = plan.kept;
+            segments.extend(encoded.into_segment(name, number, groups, &known));
+            Ok(Some(segments))
         });
+    }
+
+    /// A snapshot is durable, and these are its segments; empty: they are not known.
+    fn learn(&mut self, newest: u64, base: &[StateSegment]) {
+        if newest <= self.durable {
+            return;
+        }
+        self.durable = newest;
+        self.known.retain(|number, _| {
+            *number >= newest || base.iter().any(|segment| segment.written_in == *number)
+        });
+        let in_it = match is_planted(Fault::RemovalForgottenTooEarly) {
+            true => self.last + 1,
+            false => newest,
+        };
+        self.dropped.retain(|_, changed| *changed >= in_it);
+        let mut pages = SWEPT_PAGES;
+        for directory in self.namespaces.values_mut() {
+            pages = directory.forget_removals(in_it, pages);
+        }
+        self.namespaces.retain(|_, it| !it.is_unused());
     }
 }
 
@@ -196,5 +257,7 @@ impl<V: Clone> Iterator for TakenEntries<V> {
     }
 }
 
+#[cfg(test)]
+mod incremental_tests;
 #[cfg(test)]
 mod tests;

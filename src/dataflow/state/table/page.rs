@@ -156,6 +156,21 @@ impl<V> Page<V> {
         Some(removed.value)
     }
 
+    /// Whether there are removals.
+    pub(super) fn has_removals(&self) -> bool {
+        !self.removals.is_empty()
+    }
+
+    /// Whether there are removals that the snapshot of this number has.
+    pub(super) fn has_removals_before(&self, number: u64) -> bool {
+        self.removals.iter().any(|it| it.changed < number)
+    }
+
+    /// Forgets removals that the snapshot of this number has.
+    pub(super) fn forget_removals_before(&mut self, number: u64) {
+        self.removals.retain(|it| it.changed >= number);
+    }
+
     fn build_index(&mut self) {
         let entries = self.entries.len();
         let room = entries + entries / 16 + 1;

@@ -1,18 +1,32 @@
 //! Loads the segments of a state into a table: those of each key group from the oldest to the newest.
+//!
+//! Each own key group has one segment with all of its entries, and then all that go on from that one, in their order.
+//! Anything else is an error: a segment that is missing, or counts where it should not, would be a state that never
+//! was.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::StateTable;
 use super::directory::Directory;
+use super::lineage::{KnownSlices, counted};
+use crate::key::key_hash;
 use crate::state::error::{StateError, StateProblem};
 use crate::state::segment::{Item, Segment};
 use crate::state::{KeyGroups, Restored};
 
 /// A segment, and the own key groups for which it counts.
 struct Counting<'s> {
+    /// The snapshot that it was written for.
+    number: u64,
     /// `None`: its subtask had ended, so there are no entries.
     segment: Option<Segment<'s>>,
-    groups: KeyGroups,
+    groups: Vec<KeyGroups>,
+}
+
+impl Counting<'_> {
+    fn counts_for(&self, hash: u64) -> bool {
+        self.groups.iter().any(|groups| groups.contain_hash(hash))
+    }
 }
 
 impl<V: Clone + Send + Sync + 'static> StateTable<V> {
@@ -23,8 +37,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         restored: &Restored<'_>,
         read: impl Fn(&[u8]) -> Result<V, String>,
     ) -> Result<(), StateError> {
-        self.load_all(restored, read)
-            .map_err(|problem| problem.of(self.name))
+        let loaded = self.load_all(restored, read);
+        loaded.map_err(|problem| problem.of(self.name))
     }
 
     fn load_all(
@@ -34,25 +48,44 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     ) -> Result<(), StateProblem> {
         let mut counting = Vec::new();
         for saved in restored.segments(self.name) {
-            let groups = (saved.first_key_group, saved.end_key_group);
             let segment = match saved.length {
                 0 => None,
                 _ => {
-                    let max_parallelism = self.groups.max_parallelism();
-                    let content = &saved.content;
-                    Some(Segment::open(content, &self.signature, max_parallelism)?)
+                    let (signature, max) = (&self.signature, self.groups.max_parallelism());
+                    let segment = Segment::open(&saved.content, signature, max)?;
+                    let subject = segment.subject();
+                    let groups = (saved.first_key_group, saved.end_key_group);
+                    if (subject.number, subject.groups.range()) != (saved.written_in, groups) {
+                        let reason = "a segment is not the one that the snapshot names";
+                        return Err(StateProblem::damaged(reason));
+                    }
+                    Some(segment)
                 }
             };
             counting.push(Counting {
+                number: saved.written_in,
                 segment,
-                groups: self.groups.within(groups),
+                groups: counted(self.groups, saved),
             });
         }
-        check(self.groups, &counting)?;
-        for Counting { segment, groups } in &counting {
-            if let Some(segment) = segment {
-                self.load(segment, *groups, &read)?;
-            }
+        // Those of different subtasks have no key group in common.
+        counting.sort_by_key(|it| it.number);
+        if !counting.is_empty() {
+            check(self.groups, &counting)?;
+        }
+        for counting in &counting {
+            self.load(counting, &read)?;
+        }
+        if let Some(number) = restored.own_number() {
+            self.last = number;
+            self.durable = number;
+            let segments = counting.iter().filter_map(|it| it.segment.as_ref());
+            self.known = segments
+                .map(|it| {
+                    let known = KnownSlices::new(it.subject().slices.clone().into());
+                    (it.subject().number, known)
+                })
+                .collect();
         }
         Ok(())
     }
@@ -60,20 +93,23 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     /// Applies a segment to the key groups for which it counts.
     fn load(
         &mut self,
-        segment: &Segment<'_>,
-        groups: KeyGroups,
+        counting: &Counting<'_>,
         read: &impl Fn(&[u8]) -> Result<V, String>,
     ) -> Result<(), StateProblem> {
+        let Some(segment) = &counting.segment else {
+            return Ok(());
+        };
         let range = self.range;
+        let is_all = counting.groups == [self.groups] && segment.subject().groups == self.groups;
         segment.each(|item| {
             match item {
-                Item::Dropped(namespace) => self.unload(namespace, groups),
+                Item::Dropped(namespace) => self.unload(namespace, counting, is_all),
                 Item::Entry {
                     namespace,
                     hash,
                     key,
                     value,
-                } if groups.contain_hash(hash) => {
+                } if is_all || counting.counts_for(hash) => {
                     let mut value = Some(read(value).map_err(StateProblem::Damaged)?);
                     let directory = self.namespaces.entry(namespace);
                     let directory = directory.or_insert_with(|| Directory::with_room(range, 0));
@@ -87,7 +123,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
                     namespace,
                     hash,
                     key,
-                } if groups.contain_hash(hash) => {
+                } if is_all || counting.counts_for(hash) => {
                     if let Some(directory) = self.namespaces.get_mut(&namespace) {
                         directory.remove(hash, key, 0, false);
                     }
@@ -98,41 +134,77 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         })
     }
 
-    /// Removes the entries of a namespace that are of these key groups.
-    fn unload(&mut self, namespace: i64, groups: KeyGroups) {
-        if groups == self.groups {
+    /// Removes the entries of a namespace that are of the key groups of a segment.
+    fn unload(&mut self, namespace: i64, counting: &Counting<'_>, is_all: bool) {
+        if is_all {
             self.namespaces.remove(&namespace);
             return;
         }
         let Some(directory) = self.namespaces.get_mut(&namespace) else {
             return;
         };
-        let keys = directory.pages().flat_map(|page| page.entries());
-        let keys = keys.map(|entry| entry.key.bytes());
-        let keys: BTreeSet<Vec<u8>> = keys
-            .filter(|key| groups.contain(key))
-            .map(<[u8]>::to_vec)
-            .collect();
-        for key in keys {
-            directory.remove(crate::key::key_hash(&key), &key, 0, false);
+        let pages: Vec<_> = directory.pages().map(Arc::clone).collect();
+        for entry in pages.iter().flat_map(|page| page.entries()) {
+            let key = entry.key.bytes();
+            let hash = key_hash(key);
+            if counting.counts_for(hash) {
+                directory.remove(hash, key, 0, false);
+            }
         }
     }
 }
 
-/// Checks that each own key group is in exactly one segment, which has all entries.
+/// Checks that the segments of each own key group are complete. They are in the order of their numbers.
 fn check(own: KeyGroups, counting: &[Counting<'_>]) -> Result<(), StateProblem> {
-    let segments = counting.iter().filter_map(|it| it.segment.as_ref());
-    let mut slices = segments.flat_map(|it| &it.subject().slices);
-    if slices.any(|slice| slice.position > 0) {
-        return Err(StateProblem::damaged(
-            "it goes on from a segment that is missing",
-        ));
+    let (first, end) = own.range();
+    let mut bounds = vec![first, end];
+    for counting in counting {
+        let ranges = counting.groups.iter().map(KeyGroups::range);
+        bounds.extend(ranges.flat_map(|(first, end)| [first, end]));
+        let slices = counting.segment.iter().flat_map(|it| &it.subject().slices);
+        bounds.extend(slices.map(|slice| slice.end));
     }
-    let ranges: Vec<(u32, u32)> = counting.iter().map(|it| it.groups.range()).collect();
-    if counting.is_empty() || own.are_covered_by(ranges) {
-        return Ok(());
+    bounds.retain(|group| (first..=end).contains(group));
+    bounds.sort_unstable();
+    bounds.dedup();
+    // From one bound to the next all key groups have the same segments.
+    for group in bounds.into_iter().filter(|group| *group < end) {
+        check_group(group, counting)?;
     }
-    Err(StateProblem::damaged(
-        "not each key group is in exactly one segment",
-    ))
+    Ok(())
+}
+
+fn check_group(group: u32, counting: &[Counting<'_>]) -> Result<(), StateProblem> {
+    let wrong = |problem: &str| {
+        let reason = format!("key group {group}: {problem}");
+        Err(StateProblem::damaged(reason))
+    };
+    let (mut expected, mut last) = (0, None);
+    for counting in counting {
+        let contains = |it: &KeyGroups| (it.range().0..it.range().1).contains(&group);
+        if !counting.groups.iter().any(contains) {
+            continue;
+        }
+        let subject = counting.segment.as_ref().map(Segment::subject);
+        let (position, base) = match subject {
+            None => (0, 0),
+            Some(subject) => {
+                let slice = subject.slices.iter().find(|slice| group < slice.end);
+                (slice.map_or(0, |slice| slice.position), subject.base)
+            }
+        };
+        if position != expected {
+            return wrong("its segments are not all of a state, and each once");
+        }
+        let follows = last.is_none_or(|last| last < counting.number && last <= base);
+        if !follows {
+            return wrong("its segments do not follow each other");
+        }
+        last = Some(counting.number);
+        expected += 1;
+    }
+    match expected {
+        0 => wrong("no segment has it"),
+        _ => Ok(()),
+    }
 }

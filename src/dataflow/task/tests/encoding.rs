@@ -79,3 +79,39 @@ async fn a_task_that_is_cancelled_saves_nothing_and_ends_after_its_encoding() {
     let progress = region.sink.checkpoints().borrow().progress.clone();
     assert_eq!(progress, CheckpointProgress::Encoding);
 }
+
+#[tokio::test]
+async fn a_snapshot_names_what_the_newest_durable_one_wrote() {
+    let region = Region::start(At::SameTaskManager).await;
+    let latch = Arc::new(Latch::default());
+    region.collector.encode_behind(&latch);
+    latch.open();
+    let take = async |number, newest| {
+        for source in &region.sources {
+            let barrier = CheckpointBarrier {
+                newest,
+                ..barrier(number)
+            };
+            assert_eq!(source.trigger(barrier), Answer::Injected(Ack {}));
+            saved(source, number).await;
+        }
+        saved(&region.sink, number).await
+    };
+    let first = take(1, 0).await;
+    let mut written = (*first).clone();
+    written.segments[0].content.clear();
+    "1-1-aa".clone_into(&mut written.segments[0].object);
+    let written = Arc::new(written);
+    region.sink.release_snapshot(1, Some(Arc::clone(&written)));
+    // Nothing has changed since. The second number is aborted, and the third goes on from the first again.
+    for number in [2, 3] {
+        let snapshot = take(number, 1).await;
+        assert_eq!(snapshot.segments, written.segments);
+    }
+    // The second one was forgotten when the third was taken: all is written.
+    let fourth = take(4, 2).await;
+    assert_eq!(
+        fourth.segments[0].content.len(),
+        first.segments[0].content.len()
+    );
+}

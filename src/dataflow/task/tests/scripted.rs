@@ -180,8 +180,8 @@ struct Collected {
     ticks: Vec<Instant>,
     /// For which snapshots it was told to seal its output.
     savepoints: Vec<u64>,
-    /// It has keyed state, which is encoded once this is open.
-    encoding: Option<Arc<Latch>>,
+    /// It has keyed state, which is encoded once a latch is open.
+    keyed: Option<StateTable<Arc<Latch>>>,
 }
 
 /// Collects all records.
@@ -195,7 +195,14 @@ impl Collector {
 
     /// Gives it keyed state. It is encoded once the latch is open.
     pub(super) fn encode_behind(&self, latch: &Arc<Latch>) {
-        self.0.lock().encoding = Some(Arc::clone(latch));
+        let groups = KeyGroups::of_subtask(0, 1, 8);
+        let write = |latch: &Arc<Latch>, bytes: &mut Vec<u8>| {
+            latch.wait();
+            bytes.extend([7; 40 * 1024]);
+        };
+        let mut table = StateTable::new(COLLECTED, "a latch".to_owned(), groups, write);
+        table.insert(0, b"key", Arc::clone(latch));
+        self.0.lock().keyed = Some(table);
     }
 
     /// Has it ask for the time every millisecond.
@@ -242,14 +249,7 @@ impl Operator for Collector {
         }
         let content = collected.records.iter().flat_map(|it| it.to_le_bytes());
         snapshot.save(COLLECTED, content.collect());
-        if let Some(encoding) = &collected.encoding {
-            let groups = KeyGroups::of_subtask(0, 1, 8);
-            let write = |latch: &Arc<Latch>, bytes: &mut Vec<u8>| {
-                latch.wait();
-                bytes.push(7);
-            };
-            let mut table = StateTable::new(COLLECTED, "a latch".to_owned(), groups, write);
-            table.insert(0, b"key", Arc::clone(encoding));
+        if let Some(table) = &mut collected.keyed {
             table.freeze(snapshot);
         }
         Ok(())

@@ -300,7 +300,7 @@ impl Checkpoints {
         &mut self,
         key: &ExecutionKey,
         number: u64,
-        written: Result<pb::SubtaskSnapshot, String>,
+        written: Result<Arc<pb::SubtaskSnapshot>, String>,
     ) {
         let known = self.known.get_mut(key);
         let is_awaited =
@@ -309,7 +309,7 @@ impl Checkpoints {
             return;
         };
         known.progress = match written {
-            Ok(snapshot) => Progress::acknowledged(Arc::new(snapshot)),
+            Ok(snapshot) => Progress::acknowledged(snapshot),
             Err(reason) => Progress::declined(reason),
         };
         self.reports.add(*key);

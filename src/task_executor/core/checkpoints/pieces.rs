@@ -143,6 +143,8 @@ fn with_places(
             content: Vec::new(),
             first_key_group: from.first_key_group,
             end_key_group: from.end_key_group,
+            written_in: from.written_in,
+            superseded: from.superseded.clone(),
         },
     };
     let segments = segments.iter().map(&mut segment).collect();
