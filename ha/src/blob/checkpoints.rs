@@ -243,6 +243,10 @@ impl CheckpointStorage {
             && !root.join(self.witness).exists()
         {
             let (place, witness) = (&self.blobs.location, self.witness);
+            if self.witness == METADATA && was_removed(root) {
+                let reason = format!("{place} is missing, and what is beside it is there");
+                return self.corrupt(object, reason);
+            }
             return Error::Unavailable {
                 store: STORE,
                 reason: format!("{place} has no {witness}: is it mounted?"),
@@ -256,6 +260,13 @@ impl CheckpointStorage {
             error => error,
         }
     }
+}
+
+/// Whether the directory of a savepoint is missing, and the one above it is mounted, as something is in that.
+fn was_removed(directory: &FilePath) -> bool {
+    let beside = directory.parent().map(std::fs::read_dir);
+    let is_mounted = beside.is_some_and(|beside| beside.is_ok_and(|mut it| it.next().is_some()));
+    !directory.exists() && is_mounted
 }
 
 /// Removes a directory in which there are only unfinished files, `<object>#<number>`.

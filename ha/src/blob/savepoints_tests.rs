@@ -350,7 +350,8 @@ proptest! {
     /// Each byte of each file counts.
     #[test]
     fn a_changed_byte_is_found(file: proptest::sample::Index, at: proptest::sample::Index, mask in 1..=255_u8) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_time().build().expect("a runtime");
         runtime.block_on(async {
             let world = World::new().await;
             let savepoint = world.written("one").await;
@@ -501,4 +502,22 @@ async fn a_copy_that_is_discarded_by_a_later_leader_leaves_no_savepoint() {
     let savepoint = world.steered("two", steer).await;
     savepoint.discard_half_copy().await.expect("discarded");
     assert!(!world.path("two").exists());
+}
+
+#[tokio::test]
+async fn a_savepoint_that_was_removed_is_told_from_one_that_is_not_mounted() {
+    let world = World::new().await;
+    let one = world.written("savepoints/one").await;
+    let content = one.read().await.expect("whole");
+    let (object, size) = content.objects.iter().next().expect("one object");
+    let read = async || one.objects().read(object, 0..*size).await;
+    read().await.expect("it is there");
+    std::fs::remove_dir_all(world.path("savepoints")).expect("removed");
+    let error = read().await.expect_err("missing");
+    assert!(error.may_pass(), "nothing says that it is mounted: {error}");
+    std::fs::create_dir_all(world.path("savepoints/two")).expect("made");
+    let error = read().await.expect_err("removed");
+    assert!(!error.may_pass(), "{error}");
+    let path = world.path("savepoints/one").display().to_string();
+    assert!(error.to_string().contains(&path), "{error}");
 }
