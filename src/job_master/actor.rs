@@ -479,8 +479,8 @@ impl JobMasterActor {
         Ok(answer)
     }
 
-    /// Publishes the result, once no write of the checkpoints is under way: the result is written by the Dispatcher, and
-    /// replaces their record.
+    /// Publishes the result, once no write of the checkpoints is under way: the result is written by the Dispatcher,
+    /// and replaces their record.
     pub(super) fn publish_end(&mut self) {
         let is_writing = |it: &Checkpoints| it.is_writing();
         if self.checkpoints.as_deref().is_some_and(is_writing) {

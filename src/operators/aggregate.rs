@@ -1,7 +1,7 @@
 //! Counts and sums by key.
 //!
-//! The state is a table from encoded key to result ([`StateTable`]). With [`Emit::Final`] results are emitted in pieces at the
-//! end of the input; with [`Emit::Updates`] each record emits its key's new result.
+//! The state is a table from encoded key to result ([`StateTable`]). With [`Emit::Final`] results are emitted in pieces
+//! at the end of the input; with [`Emit::Updates`] each record emits its key's new result.
 
 use std::sync::Arc;
 

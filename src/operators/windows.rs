@@ -1,8 +1,8 @@
 //! Aggregates by key over windows of event time. ADR 0008 has the rules.
 //!
-//! The state is one table. Each window, by its start, is a namespace of it. A window is emitted once the watermark has reached its
-//! last millisecond, or the input has ended. It is kept for the allowed lateness, and a record that changes it
-//! causes that key to be emitted again. A record whose windows are all gone is late: dropped and counted.
+//! The state is one table. Each window, by its start, is a namespace of it. A window is emitted once the watermark has
+//! reached its last millisecond, or the input has ended. It is kept for the allowed lateness, and a record that changes
+//! it causes that key to be emitted again. A record whose windows are all gone is late: dropped and counted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -7,8 +7,9 @@
 //! ([`Deadline`]).
 //!
 //! Query: `savepoint-path`, the path of a savepoint or `job:` and the id of a job, `allow-non-restored-state` and
-//! `claim-mode` say what the job begins from. For a job file they default to `execution.state-recovery` of this process,
-//! as for Flink's `/jars/:id/run`; who sends a graph has compiled it, and has applied a configuration of its own.
+//! `claim-mode` say what the job begins from. For a job file they default to `execution.state-recovery` of this
+//! process, as for Flink's `/jars/:id/run`; who sends a graph has compiled it, and has applied a configuration of its
+//! own.
 //!
 //! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters. Without `job-id` the
 //! id follows from the token, so that repeated attempts submit the same job.

@@ -49,8 +49,8 @@ pub(crate) enum Retained {
 }
 
 impl JobStore {
-    /// What stays of the checkpoints of a job that ends without a JobMaster. Adds to its result what is to be cleaned up
-    /// after savepoints. A read that fails and may succeed later is an error.
+    /// What stays of the checkpoints of a job that ends without a JobMaster. Adds to its result what is to be cleaned
+    /// up after savepoints. A read that fails and may succeed later is an error.
     pub(crate) async fn retained_without_job_master(
         &self,
         job: JobId,

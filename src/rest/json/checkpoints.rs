@@ -1,5 +1,6 @@
-//! Bodies about the checkpoints of a job. What Flink has and Tanist lacks (unaligned barriers) is absent, 0 or false. A savepoint is a copy of a checkpoint, so the history has the checkpoint alone; Flink's
-//! `latest.savepoint` shows it once more, with the path of the copy.
+//! Bodies about the checkpoints of a job. What Flink has and Tanist lacks (unaligned barriers) is absent, 0 or false. A
+//! savepoint is a copy of a checkpoint, so the history has the checkpoint alone; Flink's `latest.savepoint` shows it
+//! once more, with the path of the copy.
 
 use std::collections::BTreeMap;
 

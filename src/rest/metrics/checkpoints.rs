@@ -41,10 +41,13 @@ fn alignment(summary: &CheckpointSummary) -> f64 {
     number(longest) / 1_000_000.0
 }
 
+/// Name and help of a metric, and its value.
+type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
+
 /// Writes the metrics of all jobs, at `now_ms`.
 pub(super) fn checkpoints(out: &mut Exposition, jobs: &[JobDetails], now_ms: u64) {
     let jobs: Vec<Job<'_>> = jobs.iter().filter_map(Job::of).collect();
-    let counters: [(&str, &str, fn(&CheckpointDetails) -> u64); 2] = [
+    let counters: [Metric<CheckpointDetails, u64>; 2] = [
         (
             "tanist_checkpoints_completed_total",
             "Checkpoints that are complete, since this leader leads the job",
@@ -61,7 +64,7 @@ pub(super) fn checkpoints(out: &mut Exposition, jobs: &[JobDetails], now_ms: u64
         let samples = samples.map(|job| (&job.labels[..], number(value(job.checkpoints))));
         out.family(name, Kind::Counter, help, samples);
     }
-    let gauges: [(&str, &str, fn(&CheckpointSummary) -> f64); 4] = [
+    let gauges: [Metric<CheckpointSummary, f64>; 4] = [
         (
             "tanist_checkpoint_duration_seconds",
             "Of the last complete checkpoint: from its trigger until it was durable",

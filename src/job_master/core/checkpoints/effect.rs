@@ -126,8 +126,8 @@ pub enum Effect {
         /// The directory.
         directory: String,
     },
-    /// Remove what was copied for a savepoint that has durably failed. Once a JobMaster, which first stops a copy of its
-    /// own. Repeated by the next one: what is gone already counts as removed.
+    /// Remove what was copied for a savepoint that has durably failed. Once a JobMaster, which first stops a copy of
+    /// its own. Repeated by the next one: what is gone already counts as removed.
     DiscardCopy {
         /// Identifies the request.
         trigger_id: String,

@@ -189,8 +189,8 @@ impl CheckpointCore {
         self.record.with_result(is_kept, self.commits.done())
     }
 
-    /// Whether a write of the record is under way. The result, which replaces or removes the record, must not be written
-    /// beside it: the one that the store takes last stays.
+    /// Whether a write of the record is under way. The result, which replaces or removes the record, must not be
+    /// written beside it: the one that the store takes last stays.
     pub fn is_writing(&self) -> bool {
         self.record.writing().is_some()
     }
