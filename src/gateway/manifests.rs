@@ -1,7 +1,11 @@
 //! Where the manifest of a checkpoint is kept: in the record of its job, or in an object that the record names. And
 //! which checkpoints stay in the record of a job that has ended. Pure functions.
 
+use std::collections::BTreeSet;
+
 use tanist_proto::v1 as pb;
+
+use super::savepoints::is_open;
 
 /// Size in bytes up to which a manifest stands in the record if there is a blob store for larger ones.
 pub const INLINE: usize = 8 * 1024;
@@ -25,30 +29,28 @@ pub fn is_retained(status: pb::JobStatus, retention: pb::CheckpointRetention) ->
 /// The record of a job that has ended: the newest checkpoint alone stays, if `is_kept`, and all else is garbage.
 /// Requests for savepoints have failed.
 pub fn ended(mut record: pb::JobCheckpoints, is_kept: bool) -> pb::JobCheckpoints {
-    use pb::SavepointProgress::{Completed, Copying, Failed, Requested};
     record.floor = record.next;
-    for request in &mut record.requests {
-        match request.progress() {
-            Requested | Copying => {
-                request.set_progress(Failed);
-                "the job has ended".clone_into(&mut request.outcome);
-            }
-            Completed | Failed => {}
-        }
+    for request in record.requests.iter_mut().filter(|it| is_open(it)) {
+        request.set_progress(pb::SavepointProgress::Failed);
+        "the job has ended".clone_into(&mut request.outcome);
     }
-    let kept = record.retained.pop();
-    let (kept, last) = match is_kept {
-        true => (kept, None),
-        false => (None, kept),
-    };
-    let subsumed = record.retained.drain(..).chain(last);
-    let subsumed = subsumed.map(|it| pb::SubsumedCheckpoint {
+    subsume(&mut record, usize::from(is_kept), &BTreeSet::new());
+    record
+}
+
+/// Moves all but the newest `retained` completed checkpoints to `removing`, except those with these numbers.
+pub fn subsume(record: &mut pb::JobCheckpoints, retained: usize, pinned: &BTreeSet<u64>) {
+    let surplus = record.retained.len().saturating_sub(retained);
+    let newer = record.retained.split_off(surplus);
+    let older = record.retained.drain(..);
+    let (kept, subsumed): (Vec<_>, Vec<_>) =
+        older.partition(|completed| pinned.contains(&completed.number));
+    record.retained = kept.into_iter().chain(newer).collect();
+    let subsumed = subsumed.into_iter().map(|it| pb::SubsumedCheckpoint {
         number: it.number,
         manifest: it.manifest,
     });
     record.removing.extend(subsumed);
-    record.retained.extend(kept);
-    record
 }
 
 #[cfg(test)]

@@ -26,6 +26,14 @@ pub fn path_of(directory: &str, job_id: &str, trigger_id: &str) -> String {
     format!("{directory}/savepoint-{job}-{trigger_id}")
 }
 
+/// Whether a request has no outcome.
+pub fn is_open(request: &SavepointRequest) -> bool {
+    match request.progress() {
+        SavepointProgress::Requested | SavepointProgress::Copying => true,
+        SavepointProgress::Completed | SavepointProgress::Failed => false,
+    }
+}
+
 /// The paths at which copies may have been begun for requests of a job that have failed.
 pub fn failed_paths(record: &JobCheckpoints) -> Vec<String> {
     let has_failed =

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tanist_gateway::persistence::{JobStateStore, PersistError};
+use tanist_gateway::savepoints::is_open;
 use tanist_gateway::{GatewayResult, manifests};
 use tanist_ha::blob::CheckpointStorage;
 use tanist_ha::failpoint::{failpoint, is_armed};
@@ -13,7 +14,7 @@ use tokio::sync::Semaphore;
 use super::Checkpoints;
 use crate::actor::JobMasterActor;
 use crate::calls::{Done, bounded, called};
-use crate::core::checkpoints::{Effect, Event, TriggerAnswer, is_open};
+use crate::core::checkpoints::{Effect, Event, TriggerAnswer};
 use crate::core::{self, Connection};
 
 /// The place between the first and the second of several calls that trigger a number.

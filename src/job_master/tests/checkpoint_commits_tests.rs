@@ -10,7 +10,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
 use super::checkpoints_tests::{
-    all_saved, execution, retained, running_with, tell, triggered, with_checkpoints,
+    all_saved, execution, fail_all, retained, running_with, tell, triggered, with_checkpoints,
 };
 use super::scripted::{Fixture, TaskExecutor, wait_until};
 use crate::core::tests::testing::graph_of;
@@ -154,6 +154,7 @@ async fn files_of_an_earlier_generation_are_removed_except_what_a_retained_manif
     let (fixture, task_executor) = to_run().await;
     complete(&fixture, &task_executor, 1, "a").await;
     fail_all(&fixture, &task_executor).await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
     complete(&fixture, &task_executor, 2, "b").await;
     let removed = || fixture.environment.superseded.lock().clone();
     wait_until("removed", || removed().len() == 1).await;
@@ -186,22 +187,6 @@ async fn a_task_takes_checkpoints_if_its_region_does() {
     assert!(task_executor.restored.lock().iter().all(takes));
 }
 
-/// Has all tasks fail, and waits until their next attempt runs.
-async fn fail_all(fixture: &Fixture, task_executor: &TaskExecutor) {
-    task_executor.restored.lock().clear();
-    let mut failed = task_executor.reports();
-    for report in &mut failed {
-        report.set_state(S::Failed);
-    }
-    task_executor.running.lock().clear();
-    fixture.report("tm1", 1, failed).await;
-    wait_until("deployed again", || {
-        task_executor.restored.lock().len() == 3
-    })
-    .await;
-    fixture.report("tm1", 1, task_executor.reports()).await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_removal_of_files_or_marks_that_fails_is_repeated_with_the_next_checkpoint() {
     let (fixture, task_executor) = to_run().await;
@@ -220,6 +205,7 @@ async fn a_removal_of_files_or_marks_that_fails_is_repeated_with_the_next_checkp
     .await;
 
     fail_all(&fixture, &task_executor).await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
     // The marks and the files.
     *fixture.environment.failing_removals.lock() = 2;
     complete(&fixture, &task_executor, 2, "d").await;

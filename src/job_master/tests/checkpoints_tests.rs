@@ -200,20 +200,22 @@ async fn a_round_triggers_the_source_and_its_acknowledgements_complete_it_in_one
     assert_eq!(done.written, 3 * size);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_failed_region_is_placed_with_the_number_of_its_snapshot_and_its_tasks_get_it() {
-    let (fixture, task_executor, number) = checkpointed().await;
+/// Has all tasks fail, and waits until their next attempt is deployed.
+pub(super) async fn fail_all(fixture: &Fixture, task_executor: &TaskExecutor) {
     task_executor.restored.lock().clear();
-    let mut failed = task_executor.reports();
-    for report in &mut failed {
-        report.set_state(S::Failed);
-    }
+    let failed = task_executor.all_become(S::Failed);
     task_executor.running.lock().clear();
     fixture.report("tm1", 1, failed).await;
     wait_until("deployed again", || {
         task_executor.restored.lock().len() == 3
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_region_is_placed_with_the_number_of_its_snapshot_and_its_tasks_get_it() {
+    let (fixture, task_executor, number) = checkpointed().await;
+    fail_all(&fixture, &task_executor).await;
     let placed = &fixture.stored().regions[0];
     assert_eq!((placed.generation, placed.restored_from), (2, number));
     for task in task_executor.restored.lock().iter() {

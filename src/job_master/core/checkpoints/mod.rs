@@ -86,7 +86,7 @@ use self::record::CheckpointRecord;
 pub use self::record::{manifest_objects, newest_numbers};
 use self::regions::{Phase, Regions};
 use self::removal::Removal;
-pub use self::requests::{is_open, stop_of, stops_with};
+pub use self::requests::{stop_of, stops_with};
 use self::rounds::Rounds;
 use self::savepoints::Savepoints;
 pub use self::unreadable::Unreadable;

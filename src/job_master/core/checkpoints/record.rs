@@ -321,7 +321,8 @@ impl CheckpointRecord {
                 size: state_size(manifest),
                 committed: manifest.uncommitted.is_empty(),
             });
-            subsume(&mut record, change.retained.max(1));
+            let pinned = pinned(&record);
+            manifests::subsume(&mut record, change.retained.max(1), &pinned);
             completion
         });
         let left = match change.drops_origin {
@@ -404,25 +405,11 @@ fn drop_origin(record: &mut pb::JobCheckpoints) -> Option<String> {
     None
 }
 
-/// Moves all but the newest completed checkpoints to `removing`, except those that a savepoint is copied from.
-fn subsume(record: &mut pb::JobCheckpoints, retained: usize) {
+/// The checkpoints from which savepoints are copied.
+fn pinned(record: &pb::JobCheckpoints) -> BTreeSet<u64> {
     let is_copied = |request: &&pb::SavepointRequest| {
         request.progress() == pb::SavepointProgress::Copying && !is_planted(Fault::PinnedSubsumed)
     };
     let copied = record.requests.iter().filter(is_copied);
-    let pinned: BTreeSet<u64> = copied.map(|it| it.number).collect();
-    let surplus = record.retained.len().saturating_sub(retained);
-    let (older, newer) = record.retained.split_at(surplus);
-    let (kept, subsumed): (Vec<_>, Vec<_>) = older
-        .iter()
-        .cloned()
-        .partition(|completed| pinned.contains(&completed.number));
-    let newer = newer.to_vec();
-    record.retained = kept.into_iter().chain(newer).collect();
-    record
-        .removing
-        .extend(subsumed.into_iter().map(|it| pb::SubsumedCheckpoint {
-            number: it.number,
-            manifest: it.manifest,
-        }));
+    copied.map(|it| it.number).collect()
 }

@@ -3,6 +3,7 @@
 //! A request belongs to the snapshots numbered from its `from` on: no number from there on was given out before it was
 //! durable, so each of them was triggered with its flags.
 
+use tanist_gateway::savepoints::is_open;
 use tanist_proto::v1 as pb;
 
 use super::attempt::Flags;
@@ -10,14 +11,6 @@ use super::planted::{Fault, is_planted};
 
 /// Number of requests that a record keeps. Open ones are kept beside others, and more are refused.
 pub(super) const KEPT: usize = 16;
-
-/// Whether a request has no outcome.
-pub fn is_open(request: &pb::SavepointRequest) -> bool {
-    match request.progress() {
-        pb::SavepointProgress::Requested | pb::SavepointProgress::Copying => true,
-        pb::SavepointProgress::Completed | pb::SavepointProgress::Failed => false,
-    }
-}
 
 /// Whether any request has no outcome.
 pub(super) fn is_any_open(requests: &[pb::SavepointRequest]) -> bool {

@@ -16,11 +16,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tanist_gateway::savepoints::is_open;
 use tanist_proto::v1 as pb;
 
 use super::Effect;
 use super::output::Output;
-use super::requests::{KEPT, is_any_open, is_open, regions_without, stop_of, trim};
+use super::requests::{KEPT, is_any_open, regions_without, stop_of, trim};
 
 /// A request that is not durable.
 #[derive(Debug)]

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use tanist_gateway::savepoints::is_open;
 use tanist_proto::v1 as pb;
 
-use super::super::super::requests::{KEPT, is_open, stop_of};
+use super::super::super::requests::{KEPT, stop_of};
 use super::super::super::{Effect, Event, stops_with};
 use super::execution::{Execution, Life, number};
 use super::invariants::{Checked, ensure, k5_named_objects_exist};
