@@ -184,19 +184,6 @@ mod tests {
         }
     }
 
-    fn text(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    fn bytes(text: &str) -> Vec<u8> {
-        let digits = text.as_bytes().chunks(2);
-        let byte = |pair: &[u8]| {
-            let pair = std::str::from_utf8(pair).expect("digits");
-            u8::from_str_radix(pair, 16).expect("digits")
-        };
-        digits.map(byte).collect()
-    }
-
     const FORMAT_1: &str = concat!(
         "746e434d0100892a4a411eb344ab0a2030303030303030303030303030303030303030303030303030303030",
         "303030621007180122c40208011007180222de010a2030303030303030303030303030303030303030303030",
@@ -215,12 +202,15 @@ mod tests {
 
     #[test]
     fn a_manifest_kept_from_format_one_is_still_read() {
-        assert_eq!(decode(&bytes(FORMAT_1)), Ok(sample()));
+        assert_eq!(
+            decode(&hex::decode(FORMAT_1).expect("digits")),
+            Ok(sample())
+        );
     }
 
     #[test]
     fn a_manifest_is_still_written_as_it_was_in_format_one() {
-        assert_eq!(text(&encode(&sample())), FORMAT_1);
+        assert_eq!(hex::encode(encode(&sample())), FORMAT_1);
     }
 
     /// A record that uses each of its messages once.
@@ -279,8 +269,12 @@ mod tests {
 
     #[test]
     fn a_record_kept_from_format_one_is_still_read() {
-        assert_eq!(text(&sample_record().encode_to_vec()), RECORD_FORMAT_1);
-        let read = pb::JobCheckpoints::decode(&bytes(RECORD_FORMAT_1)[..]);
+        assert_eq!(
+            hex::encode(sample_record().encode_to_vec()),
+            RECORD_FORMAT_1
+        );
+        let bytes = hex::decode(RECORD_FORMAT_1).expect("digits");
+        let read = pb::JobCheckpoints::decode(&*bytes);
         assert_eq!(read, Ok(sample_record()));
     }
 

@@ -113,10 +113,7 @@ mod tests {
         let objects = BTreeMap::from([(Checksum::of(b"abc"), 3)]);
         let bytes = encode(&objects, b"the manifest");
         assert_eq!(bytes[..6], *b"tnSP\x01\x00");
-        let digits: String = bytes[6..]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let digits = hex::encode(&bytes[6..]);
         let sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let rest = format!("0100000000000000{sum}0300000000000000746865206d616e6966657374");
         assert_eq!(digits[16..], rest);

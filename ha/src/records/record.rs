@@ -276,19 +276,6 @@ mod tests {
         }
     }
 
-    fn text(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    fn bytes(text: &str) -> Vec<u8> {
-        let digits = text.as_bytes().chunks(2);
-        let byte = |pair: &[u8]| {
-            let pair = std::str::from_utf8(pair).expect("digits");
-            u8::from_str_radix(pair, 16).expect("digits")
-        };
-        digits.map(byte).collect()
-    }
-
     fn pointer() -> BlobPointer {
         BlobPointer {
             name: Name::new("job-7-0123456789abcdef").expect("a name"),
@@ -318,7 +305,10 @@ mod tests {
 
     #[test]
     fn records_kept_from_format_one_are_still_read() {
-        let kept = |record: &str| decode("items/kept", 1, &bytes(record)).expect("decoded");
+        let kept = |record: &str| {
+            let bytes = hex::decode(record).expect("digits");
+            decode("items/kept", 1, &bytes).expect("decoded")
+        };
         let raw = Bytes::from_static(b"a payload of format one");
         assert_eq!(
             kept(RAW),
@@ -347,8 +337,8 @@ mod tests {
     #[test]
     fn records_are_still_written_as_they_were_in_format_one() {
         let raw = encode(1, b"a payload of format one", 1024).expect("encoded");
-        assert_eq!(text(&inline(raw)), RAW);
-        assert_eq!(text(&encode_pointer(1, &pointer())), POINTER);
+        assert_eq!(hex::encode(inline(raw)), RAW);
+        assert_eq!(hex::encode(encode_pointer(1, &pointer())), POINTER);
     }
 
     #[test]

@@ -16,24 +16,15 @@ fn position() -> DatagenPosition {
     }
 }
 
-fn bytes(text: &str) -> Vec<u8> {
-    let digits = text.as_bytes().chunks(2);
-    let byte = |pair: &[u8]| {
-        let pair = std::str::from_utf8(pair).expect("digits");
-        u8::from_str_radix(pair, 16).expect("digits")
-    };
-    digits.map(byte).collect()
-}
-
 #[test]
 fn a_small_state_kept_from_format_one_is_still_read() {
-    let read = restored::<DatagenPosition>(&bytes(SMALL_STATE_1), "datagen by 2");
+    let bytes = hex::decode(SMALL_STATE_1).expect("digits");
+    let read = restored::<DatagenPosition>(&bytes, "datagen by 2");
     assert_eq!(read, Ok(position()));
 }
 
 #[test]
 fn a_small_state_is_still_written_as_it_was_in_format_one() {
     let written = small("datagen by 2", &position());
-    let text: String = written.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(text, SMALL_STATE_1);
+    assert_eq!(hex::encode(written), SMALL_STATE_1);
 }
