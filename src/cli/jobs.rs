@@ -292,7 +292,7 @@ fn in_progress(open: &CheckpointInProgress) -> String {
         open.id,
         time_if_known(open.triggered_at)
     );
-    let unnamed = open.missing as usize - open.missing_subtasks.len().min(open.missing as usize);
+    let unnamed = (open.missing as usize).saturating_sub(open.missing_subtasks.len());
     let others = match unnamed {
         0 => String::new(),
         1 => " and another one".to_owned(),

@@ -34,13 +34,17 @@ pub fn is_open(request: &SavepointRequest) -> bool {
     }
 }
 
-/// The paths at which copies may have been begun for requests of a job that have failed.
-pub fn failed_paths(record: &JobCheckpoints) -> Vec<String> {
+/// Requests that have failed after a copy may have begun.
+pub fn failed_copies(record: &JobCheckpoints) -> impl Iterator<Item = &SavepointRequest> {
     let has_failed =
         |it: &&SavepointRequest| it.number > 0 && it.progress() == SavepointProgress::Failed;
-    let failed = record.requests.iter().filter(has_failed);
+    record.requests.iter().filter(has_failed)
+}
+
+/// The paths at which copies may have been begun for requests of a job that have failed.
+pub fn failed_paths(record: &JobCheckpoints) -> Vec<String> {
     let path = |it: &SavepointRequest| path_of(&it.directory, &record.job_id, &it.trigger_id);
-    failed.map(path).collect()
+    failed_copies(record).map(path).collect()
 }
 
 /// Copies a checkpoint, whose output is committed, into the directory `path`. Repeated, also beside another leader, it

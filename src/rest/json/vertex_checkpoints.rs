@@ -1,7 +1,7 @@
 //! The parts of vertices and subtasks in a checkpoint: `/jobs/:id/checkpoints/details/:number/subtasks/:vertex`, and
 //! which subtask is slow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::v1::{
     CheckpointOutcome, CheckpointSummary as Summary, CheckpointTimes, JobDetails,
@@ -94,9 +94,13 @@ fn until(summary: &Summary, acknowledgement: &Acknowledgement) -> u64 {
 
 /// The part of that time which the subtask does not account for: until the first barrier came.
 fn start_delay(summary: &Summary, acknowledgement: &Acknowledgement) -> u64 {
+    until(summary, acknowledgement).saturating_sub(accounted_us(acknowledgement) / 1000)
+}
+
+/// The part of that time which the subtask accounts for.
+fn accounted_us(acknowledgement: &Acknowledgement) -> u64 {
     let times = acknowledgement.times.unwrap_or_default();
-    let accounted = times.alignment_us + times.saving_us + times.writing_us;
-    until(summary, acknowledgement).saturating_sub(accounted / 1000)
+    times.alignment_us + times.saving_us + times.writing_us
 }
 
 fn acknowledgement(summary: &Summary, known: &Acknowledgement) -> SubtaskAcknowledgement {
@@ -152,22 +156,16 @@ fn name_of(job: &JobDetails, vertex_id: &str, subtask: u32) -> String {
 
 /// The subtask that was the last to acknowledge a checkpoint.
 pub(super) fn slowest(job: &JobDetails, summary: &Summary) -> Option<SlowestSubtask> {
-    let of_vertex = |vertex: &Vertex| {
-        let known = vertex.acknowledgements.iter().cloned();
-        let known = known.map(|it| (vertex.vertex_id.clone(), it));
-        known.collect::<Vec<_>>()
-    };
-    let all = summary.vertices.iter().flat_map(of_vertex);
+    let all = summary.vertices.iter().flat_map(|vertex| {
+        let known = vertex.acknowledgements.iter();
+        known.map(move |it| (&*vertex.vertex_id, it))
+    });
     // Several tasks of a TaskManager acknowledge at once: of these the one that took longest itself.
-    let took = |it: &Acknowledgement| {
-        let times = it.times.unwrap_or_default();
-        times.alignment_us + times.saving_us + times.writing_us
-    };
-    let (vertex_id, last) = all.max_by_key(|(_, it)| (it.at_ms, took(it)))?;
+    let (vertex_id, last) = all.max_by_key(|(_, it)| (it.at_ms, accounted_us(it)))?;
     let times = last.times.unwrap_or_default();
     Some(SlowestSubtask {
-        subtask: name_of(job, &vertex_id, last.subtask),
-        duration: until(summary, &last).cast_signed(),
+        subtask: name_of(job, vertex_id, last.subtask),
+        duration: until(summary, last).cast_signed(),
         alignment: millis(times.alignment_us),
         sync: millis(times.saving_us),
         beside: millis(times.writing_us),
@@ -185,12 +183,10 @@ pub(super) fn in_progress(job: &JobDetails, history: &[Summary]) -> Option<Check
         .sum();
     let named = vertices.flat_map(|vertex| {
         let known = job.vertices.iter().find(|it| it.id == vertex.vertex_id);
-        let is_missing = |subtask: &u32| {
-            let mut acknowledged = vertex.acknowledgements.iter();
-            !acknowledged.any(|it| it.subtask == *subtask)
-        };
+        let acknowledged = vertex.acknowledgements.iter().map(|it| it.subtask);
+        let acknowledged: BTreeSet<u32> = acknowledged.collect();
         let subtasks = 0..known.map_or(0, |it| it.parallelism);
-        let missing = subtasks.filter(is_missing);
+        let missing = subtasks.filter(move |subtask| !acknowledged.contains(subtask));
         missing.map(|subtask| name_of(job, &vertex.vertex_id, subtask))
     });
     Some(CheckpointInProgress {

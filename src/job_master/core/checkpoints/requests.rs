@@ -17,16 +17,6 @@ pub(super) fn is_any_open(requests: &[pb::SavepointRequest]) -> bool {
     requests.iter().any(is_open)
 }
 
-/// Requests that have failed after a copy may have begun.
-pub(super) fn failed_copies(
-    record: &pb::JobCheckpoints,
-) -> impl Iterator<Item = &pb::SavepointRequest> {
-    let has_failed = |it: &&pb::SavepointRequest| {
-        it.number > 0 && it.progress() == pb::SavepointProgress::Failed
-    };
-    record.requests.iter().filter(has_failed)
-}
-
 /// The request with which the job stops, unless it has failed. While there is one, sources that paused stay so.
 pub fn stop_of(requests: &[pb::SavepointRequest]) -> Option<&pb::SavepointRequest> {
     let fails = |it: &pb::SavepointRequest| it.progress() == pb::SavepointProgress::Failed;

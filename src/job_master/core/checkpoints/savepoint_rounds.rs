@@ -1,16 +1,14 @@
 //! What requests for savepoints decide: which rounds they force, when they fail, when their copy begins, and whether
 //! paused sources go on.
 
-use tanist_gateway::savepoints::is_open;
+use tanist_gateway::savepoints::{failed_copies, is_open};
 use tanist_proto::v1 as pb;
 
 use super::attempts::Counts;
 use super::options::RETRY_MS;
 use super::planted::{Fault, is_planted};
 use super::regions::Phase;
-use super::requests::{
-    failed_copies, is_any_open, is_last_complete, lacks_snapshot, regions_without, stop_of,
-};
+use super::requests::{is_any_open, is_last_complete, lacks_snapshot, regions_without, stop_of};
 use super::{CheckpointCore, Effect};
 
 impl CheckpointCore {
