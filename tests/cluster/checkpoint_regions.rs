@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, ensure};
 use tanist_chaos::{Attempts, Cluster, StoreKind, wait_for};
 
-use crate::savepoints::stop_with_savepoint;
 use crate::support::{BOUND, cluster_on};
 use crate::verified::{TwoRegions, Verified};
 
@@ -15,16 +14,12 @@ const FAILURES: usize = 4;
 /// The vertices of the region that fails; all others are those of the other one.
 const FAILING: [&str; 3] = ["counted", "counts", "counts-out"];
 
-/// It lasts longer than all failures.
-const SLOWLY: TwoRegions = TwoRegions {
-    count: 60_000,
+/// It lasts until it is finished.
+const JOB: TwoRegions = TwoRegions {
+    count: 200_000,
     rate: 1_000,
     keys: 1_000,
     interval: "100ms",
-};
-const QUICKLY: TwoRegions = TwoRegions {
-    rate: 1_000_000,
-    ..SLOWLY
 };
 
 on_stores! {
@@ -36,19 +31,17 @@ on_stores! {
 async fn a_region_that_fails_again_and_again_neither_restarts_nor_delays_another_one(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let builder = cluster_on(kind).await?.taskmanagers(2).slots(2);
+    // No TaskManager has tasks of both regions.
+    let builder = cluster_on(kind).await?.taskmanagers(4).slots(1);
     let mut cluster = builder.start().await?;
-    let job = Verified::submit(&mut cluster, SLOWLY).await?;
-    cluster.wait_until_running(job.job).await?;
-    let (failing, _) = cluster.place_of(job.job, "counted").await?;
-    let (other, _) = cluster.place_of(job.job, "written").await?;
-    ensure!(failing != other, "both regions are on tm-{failing}");
+    let job = Verified::submit(&mut cluster, JOB).await?;
     let [mut of_failing, of_other] = regions(&mut cluster, &job).await?;
     for _ in 0..FAILURES {
         let number = job.until_completed_above(&mut cluster, 0).await?;
         let snapshot = job.until_completed_above(&mut cluster, number).await?;
+        let (failing, _) = cluster.place_of(job.job, "counted").await?;
         cluster.taskmanager(failing).kill();
-        // The region has no slots meanwhile. What completes are checkpoints of the other one.
+        // The region has too few slots meanwhile. What completes are checkpoints of the other one.
         let without = job
             .until_completed_above(&mut cluster, snapshot + 1)
             .await?;
@@ -60,11 +53,7 @@ async fn a_region_that_fails_again_and_again_neither_restarts_nor_delays_another
     }
     let leader = cluster.leader().await?;
     check_aborts(&cluster.jobmanager(leader.index).log())?;
-    // The rest of its numbers comes quickly, so that the test need not wait for them.
-    let path = stop_with_savepoint(&mut cluster, &job).await?;
-    cluster.wait_for_state(job.job, "FINISHED").await?;
-    let job = job.submit_next_from(&mut cluster, QUICKLY, &path).await?;
-    job.check_result(&mut cluster).await
+    job.finish(&mut cluster, JOB).await
 }
 
 /// The attempts of the region that fails, and of the other one.

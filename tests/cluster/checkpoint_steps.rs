@@ -27,11 +27,6 @@ const SLOWLY: TwoRegions = TwoRegions {
     keys: 2_000,
     interval: "100ms",
 };
-/// The rest of its numbers comes at once.
-const QUICKLY: TwoRegions = TwoRegions {
-    rate: 1_000_000,
-    ..SLOWLY
-};
 
 /// Whose step it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,7 +236,9 @@ impl Step {
         };
         cluster.wait_for_state(job.job, "FINISHED").await?;
         if let Some(path) = path {
-            job = job.submit_next_from(cluster, QUICKLY, &path).await?;
+            job = job
+                .submit_next_from(cluster, SLOWLY.without_rate(), &path)
+                .await?;
             cluster.wait_for_state(job.job, "FINISHED").await?;
         }
         job.check_output()?;

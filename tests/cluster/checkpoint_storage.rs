@@ -9,14 +9,15 @@ use anyhow::{Context as _, ensure};
 use tanist_chaos::{
     Cluster, ClusterBuilder, Store, StoreKind, files_called, small_file_system, wait_for,
 };
+use tanist_proto::id::JobId;
 
 use crate::support::{BOUND, PROGRAM, cluster_on};
 use crate::verified::{TwoRegions, Verified};
 
-/// With 1,500 keys its state is large enough for objects.
+/// It lasts until it is finished. With 1,500 keys its state is large enough for objects.
 const JOB: TwoRegions = TwoRegions {
-    count: 24_000,
-    rate: 3_000,
+    count: 200_000,
+    rate: 1_000,
     keys: 1_500,
     interval: "100ms",
 };
@@ -65,7 +66,7 @@ async fn a_taskmanager_that_cannot_write_objects_is_named_until_it_can(
     cluster.taskmanager(1).start()?;
     job.until_restored_after(&mut cluster, 0).await?;
     job.until_completed_above(&mut cluster, number).await?;
-    job.check_result(&mut cluster).await
+    job.finish(&mut cluster, JOB).await
 }
 
 async fn a_full_disk_delays_checkpoints_until_there_is_room(kind: StoreKind) -> anyhow::Result<()> {
@@ -84,7 +85,7 @@ async fn a_full_disk_delays_checkpoints_until_there_is_room(kind: StoreKind) -> 
     std::fs::remove_file(&fill)?;
     let number = job.until_completed_above(&mut cluster, 0).await?;
     job.until_completed_above(&mut cluster, number + 1).await?;
-    job.check_result(&mut cluster).await
+    job.finish(&mut cluster, JOB).await
 }
 
 async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> anyhow::Result<()> {
@@ -101,7 +102,7 @@ async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> any
     for taskmanager in 0..2 {
         cluster.taskmanager(taskmanager).kill();
     }
-    let lost = objects_of(directory.path(), &job)?;
+    let lost = objects_of(directory.path(), job.job)?;
     ensure!(!lost.is_empty(), "it has no object");
     for object in &lost {
         std::fs::remove_file(object)?;
@@ -117,13 +118,11 @@ async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> any
         ensure!(listed.contains(told), "no {told} in {listed}");
     }
     ensure!(!listed.contains(&other.job.to_string()), "{listed}");
-    cluster.wait_for_state(other.job, "FINISHED").await?;
-    other.check_output()?;
     let cancel = ["cancel", &job.job.to_string(), "--address", &address];
     cluster.cli().run(&cancel).await?.success()?;
     cluster.wait_for_state(job.job, "CANCELED").await?;
-    let outputs = [job.directories(), other.directories()].concat();
-    cluster.check_nothing_left(&outputs).await
+    other.finish(&mut cluster, JOB).await?;
+    cluster.check_nothing_left(&job.directories()).await
 }
 
 async fn two_clusters_in_one_directory_keep_each_their_own(kind: StoreKind) -> anyhow::Result<()> {
@@ -138,6 +137,7 @@ async fn two_clusters_in_one_directory_keep_each_their_own(kind: StoreKind) -> a
         &mut one,
         TwoRegions {
             count: 16_000,
+            rate: 4_000,
             ..JOB
         },
     )
@@ -145,21 +145,21 @@ async fn two_clusters_in_one_directory_keep_each_their_own(kind: StoreKind) -> a
     let of_other = Verified::submit(&mut other, JOB).await?;
     of_other.until_completed_above(&mut other, 12).await?;
     ensure!(
-        !objects_of(directory.path(), &of_other)?.is_empty(),
+        !objects_of(directory.path(), of_other.job)?.is_empty(),
         "it has no object"
     );
     // Its job ends, and everything of it is removed.
     one.wait_for_state(of_one.job, "FINISHED").await?;
-    until_no_object(directory.path(), &of_one).await?;
+    until_no_object(directory.path(), of_one.job).await?;
     of_one.check_result(&mut one).await?;
     for taskmanager in 0..2 {
         other.taskmanager(taskmanager).kill();
         other.taskmanager(taskmanager).start()?;
     }
     of_other.until_restored_after(&mut other, 0).await?;
-    other.wait_for_state(of_other.job, "FINISHED").await?;
-    until_no_object(directory.path(), &of_other).await?;
-    of_other.check_result(&mut other).await
+    let id = of_other.job;
+    of_other.finish(&mut other, JOB).await?;
+    until_no_object(directory.path(), id).await
 }
 
 async fn a_job_runs_on_whose_savepoint_has_no_place(kind: StoreKind) -> anyhow::Result<()> {
@@ -184,7 +184,7 @@ async fn a_job_runs_on_whose_savepoint_has_no_place(kind: StoreKind) -> anyhow::
     // Its sources go on.
     let number = job.until_completed_above(&mut cluster, number).await?;
     job.until_completed_above(&mut cluster, number + 2).await?;
-    job.check_result(&mut cluster).await
+    job.finish(&mut cluster, JOB).await
 }
 
 /// All processes keep their objects in this directory.
@@ -216,11 +216,11 @@ async fn until_info_says(
     .await
 }
 
-fn objects_of(directory: &Path, job: &Verified) -> anyhow::Result<BTreeSet<PathBuf>> {
-    files_called(directory, &format!("/{}/", job.job))
+fn objects_of(directory: &Path, job: JobId) -> anyhow::Result<BTreeSet<PathBuf>> {
+    files_called(directory, &format!("/{job}/"))
 }
 
-async fn until_no_object(directory: &Path, job: &Verified) -> anyhow::Result<()> {
+async fn until_no_object(directory: &Path, job: JobId) -> anyhow::Result<()> {
     wait_for("all objects of the job to be gone", BOUND, async || {
         let left = objects_of(directory, job)?;
         ensure!(left.is_empty(), "{left:?}");

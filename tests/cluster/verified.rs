@@ -9,6 +9,7 @@ use tanist_chaos::wordcount::visible_files;
 use tanist_chaos::{Cluster, Submission, wait_for};
 use tanist_proto::id::JobId;
 
+use crate::savepoints::stop_with_savepoint;
 use crate::support::{BOUND, job_file};
 
 /// Numbers altogether: at least ten seconds of work.
@@ -29,6 +30,16 @@ pub(crate) struct TwoRegions {
     pub(crate) keys: usize,
     /// Time between two checkpoints, as a job file says it.
     pub(crate) interval: &'static str,
+}
+
+impl TwoRegions {
+    /// The same job, whose numbers come as fast as they can.
+    pub(crate) fn without_rate(self) -> TwoRegions {
+        TwoRegions {
+            rate: 1_000_000,
+            ..self
+        }
+    }
 }
 
 impl Default for TwoRegions {
@@ -223,6 +234,15 @@ impl Verified {
         cluster.wait_for_state(self.job, "FINISHED").await?;
         self.check_output()?;
         cluster.check_nothing_left(&self.directories()).await
+    }
+
+    /// Ends a job that would last long: stops it with a savepoint, and has another one take the rest of its numbers at
+    /// once. Checks the results of both.
+    pub(crate) async fn finish(self, cluster: &mut Cluster, job: TwoRegions) -> anyhow::Result<()> {
+        let path = stop_with_savepoint(cluster, &self).await?;
+        cluster.wait_for_state(self.job, "FINISHED").await?;
+        let rest = self.submit_next_from(cluster, job.without_rate(), &path);
+        rest.await?.check_result(cluster).await
     }
 
     /// Checks that each number counts once in all outputs of the finished job.
