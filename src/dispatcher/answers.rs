@@ -6,7 +6,8 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::stream;
 use tanist_gateway::{
-    GatewayError, GatewayResult, JobMasterControl, ResourceRequirementsGateway, START_BY_HAND,
+    Detail, GatewayError, GatewayResult, JobMasterControl, ResourceRequirementsGateway,
+    START_BY_HAND,
 };
 use tanist_ha::election::NotLeading;
 use tanist_proto::id::JobId;
@@ -35,9 +36,14 @@ impl Source {
     }
 
     /// Returns the description.
-    async fn details(self, job: JobId, store: &JobStore) -> GatewayResult<pb::JobDetails> {
+    async fn details(
+        self,
+        job: JobId,
+        detail: Detail,
+        store: &JobStore,
+    ) -> GatewayResult<pb::JobDetails> {
         match self.described {
-            Described::ByJobMaster => started(job, self.job_master)?.describe().await,
+            Described::ByJobMaster => started(job, self.job_master)?.describe(detail).await,
             Described::Known(details) => Ok(*details),
             Described::Stored {
                 result,
@@ -64,7 +70,7 @@ impl Calls {
         let (store, resources) = (context.store.clone(), context.resources.clone());
         self.spawn_reply(reply, async move {
             let (job, source) = source?;
-            let mut details = source.details(job, &store).await?;
+            let mut details = source.details(job, Detail::Full, &store).await?;
             tell_of_workers(std::slice::from_mut(&mut details), &*resources).await;
             Ok(pb::JobDetails { as_of, ..details })
         });
@@ -88,7 +94,7 @@ impl Calls {
             let mut jobs = Vec::with_capacity(sources.len());
             let mut unanswered = Vec::new();
             let described = stream::iter(sources)
-                .map(async |(job, source)| (job, source.details(job, &store).await));
+                .map(async |(job, source)| (job, source.details(job, Detail::Brief, &store).await));
             let mut described = pin!(described.buffered(DESCRIBED_AT_ONCE));
             while let Some((job, details)) = described.next().await {
                 if details.is_err() {
@@ -168,7 +174,7 @@ impl Calls {
     pub(super) fn answer_retried(&mut self, job: JobId, reply: Reply<pb::Ack>) {
         let job_master = self.job_master(job);
         self.spawn_reply(reply, async move {
-            let details = started(job, job_master)?.describe().await?;
+            let details = started(job, job_master)?.describe(Detail::Brief).await?;
             let is_retried = |event: &pb::JobEvent| event.kind() == pb::JobEventKind::Retry;
             if details.events.iter().any(is_retried) {
                 return Ok(pb::Ack {});

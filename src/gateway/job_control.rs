@@ -49,6 +49,16 @@ impl Adoption {
     }
 }
 
+/// How much a JobMaster says of its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// All that is known.
+    Full,
+    /// For a list of jobs: of the checkpoints only the last complete one, and of each of its vertices the subtask that
+    /// waited longest for barriers.
+    Brief,
+}
+
 /// A started JobMaster, as the Dispatcher uses it.
 #[async_trait]
 pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
@@ -61,8 +71,8 @@ pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
     /// Persists the request for a savepoint, then takes it. A known trigger id is the same request. `Conflict` if the
     /// job ends, or has a region of which no checkpoint is taken; the text says which.
     async fn trigger_savepoint(&self, request: pb::TriggerSavepointRequest) -> GatewayResult<()>;
-    /// Describes the job in full.
-    async fn describe(&self) -> GatewayResult<pb::JobDetails>;
+    /// Describes the job.
+    async fn describe(&self, detail: Detail) -> GatewayResult<pb::JobDetails>;
     /// Completes with the (dirty) result when the job is globally terminal; the JobMaster writes nothing after
     /// that. `None`: it stopped with its term, or failed.
     async fn ended(&self) -> Option<pb::JobResult>;

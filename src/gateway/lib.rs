@@ -38,7 +38,7 @@ pub use gateways::{
     DispatcherGateway, JobMasterGateway, JobMastersGateway, ResourceManagerGateway,
     TaskExecutorGateway,
 };
-pub use job_control::{Adoption, JobMasterControl, JobMasterLauncher};
+pub use job_control::{Adoption, Detail, JobMasterControl, JobMasterLauncher};
 pub use job_masters::JobMastersOf;
 pub use job_records::{JobRecords, NoAnswer, StoredGenerations, StoredJobs};
 pub use local::LocalConnector;

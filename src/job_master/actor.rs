@@ -15,7 +15,7 @@ use futures::channel::mpsc;
 use rand::Rng as _;
 use tanist_compact::SmallMap;
 use tanist_gateway::fencing::OnHigherEpoch;
-use tanist_gateway::{Adoption, GatewayError, GatewayResult, Verdict};
+use tanist_gateway::{Adoption, Detail, GatewayError, GatewayResult, Verdict};
 use tanist_ha::clock::{millis, wall_clock_ms};
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint_of;
@@ -506,16 +506,16 @@ impl JobMasterActor {
     }
 
     /// The description of the job.
-    pub(super) fn details(&self) -> pb::JobDetails {
+    pub(super) fn details(&self, detail: Detail) -> pb::JobDetails {
         let mut details = self.core.details();
-        details.checkpoints = self.checkpoint_details();
+        details.checkpoints = self.checkpoint_details(detail);
         details
     }
 
     /// A result, with the description of the job's checkpoints.
     fn described(&self, mut result: Box<pb::JobResult>) -> Box<pb::JobResult> {
         if let Some(details) = &mut result.details {
-            details.checkpoints = self.checkpoint_details();
+            details.checkpoints = self.checkpoint_details(Detail::Full);
             details
                 .checkpoints
                 .iter_mut()
@@ -524,9 +524,9 @@ impl JobMasterActor {
         result
     }
 
-    fn checkpoint_details(&self) -> Option<pb::CheckpointDetails> {
+    fn checkpoint_details(&self, detail: Detail) -> Option<pb::CheckpointDetails> {
         let checkpoints = self.checkpoints.as_ref()?;
-        Some(checkpoints.details(&self.core))
+        Some(checkpoints.details(&self.core, detail))
     }
 
     pub(super) fn now_ms(&self) -> u64 {

@@ -24,7 +24,7 @@ pub(super) async fn serve_failed(
         // A caller that is gone needs no answer.
         match message {
             None => return,
-            Some(Message::Describe(reply)) => {
+            Some(Message::Describe(_, reply)) => {
                 let _ = reply.send(Ok(before_its_end(result)));
             }
             Some(Message::ResultWritten(reply)) => {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures::SinkExt as _;
 use futures::channel::mpsc;
 use tanist_compact::WatchCell;
-use tanist_gateway::{Adoption, GatewayError, GatewayResult, JobMasterGateway};
+use tanist_gateway::{Adoption, Detail, GatewayError, GatewayResult, JobMasterGateway};
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::oneshot;
@@ -29,7 +29,7 @@ pub(super) enum Message {
     Cancel(Reply<()>),
     StopJob(Reply<()>),
     TriggerSavepoint(Box<pb::TriggerSavepointRequest>, Reply<()>),
-    Describe(Reply<pb::JobDetails>),
+    Describe(Detail, Reply<pb::JobDetails>),
     ResultWritten(Reply<()>),
 }
 
@@ -124,8 +124,8 @@ impl JobMasterHandle {
     }
 
     /// The present state of the job.
-    pub async fn describe(&self) -> GatewayResult<pb::JobDetails> {
-        self.ask(Message::Describe).await
+    pub async fn describe(&self, detail: Detail) -> GatewayResult<pb::JobDetails> {
+        self.ask(|reply| Message::Describe(detail, reply)).await
     }
 
     /// Waits for the job's result. The caller writes it; it is dirty. `None`: the JobMaster was stopped, its

@@ -113,8 +113,8 @@ impl JobMasterActor {
                 self.note(Event::StopRequested);
             }
             Message::TriggerSavepoint(request, reply) => self.trigger_savepoint(*request, reply),
-            Message::Describe(reply) => {
-                let _ = reply.send(Ok(self.details()));
+            Message::Describe(detail, reply) => {
+                let _ = reply.send(Ok(self.details(detail)));
             }
             Message::ResultWritten(reply) => {
                 if self.seen.0.look(|seen| seen.outcome.is_some()) {

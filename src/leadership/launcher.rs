@@ -12,8 +12,8 @@ use tanist_gateway::blobs::ServedBlobs;
 use tanist_gateway::fencing::OnHigherEpoch;
 use tanist_gateway::refusals::Refusals;
 use tanist_gateway::{
-    Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
-    ResourceRequirementsGateway,
+    Adoption, Connector, Detail, GatewayResult, JobMasterControl, JobMasterGateway,
+    JobMasterLauncher, ResourceRequirementsGateway,
 };
 use tanist_job_master::{
     JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, SinkCommitter, StartLimiter,
@@ -186,8 +186,8 @@ impl JobMasterControl for Started {
         self.0.trigger_savepoint(request).await
     }
 
-    async fn describe(&self) -> GatewayResult<pb::JobDetails> {
-        self.0.describe().await
+    async fn describe(&self, detail: Detail) -> GatewayResult<pb::JobDetails> {
+        self.0.describe(detail).await
     }
 
     async fn ended(&self) -> Option<pb::JobResult> {

@@ -93,24 +93,6 @@ impl<R: Replies> DispatcherCore<R> {
     }
 }
 
-/// Shortens the description of checkpoints for a list: only the last complete one, and of each of its vertices the
-/// subtask that waited longest for barriers.
-fn last_checkpoint(mut checkpoints: pb::CheckpointDetails) -> pb::CheckpointDetails {
-    let is_complete = |it: &pb::CheckpointSummary| it.outcome() == pb::CheckpointOutcome::Completed;
-    let mut newest_first = std::mem::take(&mut checkpoints.history).into_iter().rev();
-    let last = newest_first.find(is_complete);
-    checkpoints.history.extend(last.map(|mut last| {
-        let waited = |it: &pb::SubtaskAcknowledgement| it.times.map(|times| times.alignment_us);
-        for vertex in &mut last.vertices {
-            let longest = vertex.acknowledgements.drain(..).max_by_key(waited);
-            vertex.acknowledgements.extend(longest);
-        }
-        last
-    }));
-    checkpoints.savepoints.clear();
-    checkpoints
-}
-
 /// Shortens a description for a list: the number of tasks in each state instead of each task, as there may be
 /// very many jobs.
 pub fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
@@ -120,7 +102,7 @@ pub fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
     }
     pb::JobDetails {
         blocked_reasons: std::mem::take(&mut details.blocked_reasons),
-        checkpoints: details.checkpoints.take().map(last_checkpoint),
+        checkpoints: details.checkpoints.take(),
         cleaning_up: details.cleaning_up,
         left_behind: std::mem::take(&mut details.left_behind),
         cause: std::mem::take(&mut details.cause),

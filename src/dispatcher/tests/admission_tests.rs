@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use tanist_compile::{CompileOptions, JobBuilder};
 use tanist_gateway::blobs::BlobFetcher;
 use tanist_gateway::{
-    Adoption, Departure, DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl,
-    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
-    ResourceRequirements, ResourceRequirementsGateway,
+    Adoption, Departure, Detail, DispatcherGateway as _, GatewayError, GatewayResult,
+    JobMasterControl, JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector,
+    ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
 };
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
@@ -62,7 +62,7 @@ impl JobMasterControl for Scripted {
         Ok(())
     }
 
-    async fn describe(&self) -> GatewayResult<pb::JobDetails> {
+    async fn describe(&self, _: Detail) -> GatewayResult<pb::JobDetails> {
         let status = pb::JobStatus::Running.into();
         Ok(pb::JobDetails {
             status,

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tanist_gateway::blobs::BlobFetcher;
 use tanist_gateway::{
-    Adoption, Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterControl,
+    Adoption, Departure, Detail, DispatcherGateway, GatewayError, GatewayResult, JobMasterControl,
     JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
     ResourceRequirements, ResourceRequirementsGateway,
 };
@@ -90,7 +90,7 @@ impl JobMasterControl for Scripted {
         Ok(())
     }
 
-    async fn describe(&self) -> GatewayResult<pb::JobDetails> {
+    async fn describe(&self, _: Detail) -> GatewayResult<pb::JobDetails> {
         let mut describes = self.describes.subscribe();
         let answers = describes.wait_for(|it| *it != Describes::Never).await;
         if answers.is_ok_and(|it| *it == Describes::Closed) {

@@ -105,7 +105,7 @@ impl Acknowledgements {
         &self,
         core: &CheckpointCore,
         is_complete: bool,
-    ) -> Vec<pb::VertexCheckpoint> {
+    ) -> impl Iterator<Item = pb::VertexCheckpoint> {
         let mut vertices: BTreeMap<&str, pb::VertexCheckpoint> = BTreeMap::new();
         let subtasks = self.regions.iter();
         for (number, task, _) in subtasks.flat_map(|region| core.subtasks_of(*region)) {
@@ -122,14 +122,13 @@ impl Acknowledgements {
             });
             vertex.acknowledgements.extend(acknowledged);
         }
-        let vertices = vertices.into_iter().map(|(vertex_id, mut vertex)| {
+        vertices.into_iter().map(|(vertex_id, mut vertex)| {
             vertex.acknowledgements.sort_by_key(|it| it.subtask);
             let vertex_id = vertex_id.to_owned();
             pb::VertexCheckpoint {
                 vertex_id,
                 ..vertex
             }
-        });
-        vertices.collect()
+        })
     }
 }

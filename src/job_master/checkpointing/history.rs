@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tanist_gateway::Detail;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::CheckpointOutcome;
 
@@ -41,6 +42,36 @@ struct Shown {
 impl Shown {
     fn is_open(&self) -> bool {
         self.summary.outcome() == CheckpointOutcome::InProgress
+    }
+
+    fn is_complete(&self) -> bool {
+        self.summary.outcome() == CheckpointOutcome::Completed
+    }
+
+    fn described(&self, core: &CheckpointCore) -> pb::CheckpointSummary {
+        let mut summary = self.summary.clone();
+        let (subtasks, acknowledged) = core.progress(summary.number);
+        if self.is_open() && subtasks > 0 {
+            summary.acknowledged_subtasks = acknowledged;
+        }
+        let vertices = self.acknowledgements.vertices(core, self.is_complete());
+        summary.vertices = vertices.collect();
+        summary
+    }
+
+    /// A complete checkpoint, with one subtask of each vertex: the one that waited longest for barriers.
+    fn in_brief(&self, core: &CheckpointCore) -> pb::CheckpointSummary {
+        let waited = |it: &pb::SubtaskAcknowledgement| it.times.map(|times| times.alignment_us);
+        let vertices = self.acknowledgements.vertices(core, true);
+        let vertices = vertices.map(|mut vertex| {
+            let longest = vertex.acknowledgements.drain(..).max_by_key(waited);
+            vertex.acknowledgements.extend(longest);
+            vertex
+        });
+        pb::CheckpointSummary {
+            vertices: vertices.collect(),
+            ..self.summary.clone()
+        }
     }
 }
 
@@ -213,21 +244,20 @@ impl History {
         &self,
         core: &CheckpointCore,
         job: &JobMasterCore,
+        detail: Detail,
     ) -> pb::CheckpointDetails {
-        let shown = self.last.iter().map(|shown| {
-            let mut summary = shown.summary.clone();
-            let (subtasks, acknowledged) = core.progress(summary.number);
-            if shown.is_open() && subtasks > 0 {
-                summary.acknowledged_subtasks = acknowledged;
+        let history = match detail {
+            Detail::Full => self.last.iter().map(|it| it.described(core)).collect(),
+            Detail::Brief => {
+                let mut newest_first = self.last.iter().rev();
+                let last = newest_first.find(|it| it.is_complete());
+                last.map(|it| it.in_brief(core)).into_iter().collect()
             }
-            let is_complete = summary.outcome() == CheckpointOutcome::Completed;
-            summary.vertices = shown.acknowledgements.vertices(core, is_complete);
-            summary
-        });
+        };
         pb::CheckpointDetails {
             completed: self.completed,
             failed: self.failed,
-            history: shown.collect(),
+            history,
             restored_from: self.restored_from,
             restored_at_ms: self.restored_at_ms,
             saved: self.saved(core, job),

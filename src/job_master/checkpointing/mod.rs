@@ -25,6 +25,7 @@ mod start;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use tanist_gateway::Detail;
 use tanist_gateway::manifests;
 use tanist_gateway::savepoints::failed_paths;
 use tanist_ha::blob::CheckpointStorage;
@@ -103,12 +104,16 @@ impl Checkpoints {
     }
 
     /// The description for people.
-    pub(super) fn details(&self, core: &JobMasterCore) -> pb::CheckpointDetails {
+    pub(super) fn details(&self, core: &JobMasterCore, detail: Detail) -> pb::CheckpointDetails {
         // There may be very many regions of the same vertices.
         let skipped = self.core.skipped().into_iter();
         let skipped = skipped.map(|(region, reason)| (core.vertices_of(region), reason));
         let skipped = skipped.collect::<BTreeSet<_>>().into_iter();
         let skipped = skipped.map(|(vertices, reason)| pb::SkippedRegion { vertices, reason });
+        let savepoints = match detail {
+            Detail::Full => savepoints::summaries(self.core.durable()),
+            Detail::Brief => Vec::new(),
+        };
         pb::CheckpointDetails {
             interval_ms: self.settings.interval_ms(),
             min_pause_ms: self.settings.min_pause_ms(),
@@ -117,9 +122,9 @@ impl Checkpoints {
             retained: self.settings.retained(),
             retention: self.settings.retention().into(),
             skipped: skipped.collect(),
-            savepoints: savepoints::summaries(self.core.durable()),
+            savepoints,
             started_from: self.started_from.clone(),
-            ..self.history.details(&self.core, core)
+            ..self.history.details(&self.core, core, detail)
         }
     }
 

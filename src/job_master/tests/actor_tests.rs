@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tanist_gateway::persistence::{MemoryJobStateStore, PersistError};
-use tanist_gateway::{GatewayError, JobMasterGateway, Verdict};
+use tanist_gateway::{Detail, GatewayError, JobMasterGateway, Verdict};
 use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState, JobStatus};
@@ -23,7 +23,7 @@ async fn a_job_is_placed_deployed_committed_and_let_go() {
     wait_until("three tasks run", || task_executor.reports().len() == 3).await;
     assert_eq!(fixture.stored().regions[0].placements.len(), 3);
     fixture.report("tm1", 1, task_executor.reports()).await;
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     assert_eq!(details.status(), JobStatus::Running);
     let subtask = &details.vertices[1].subtasks[1];
     assert_eq!(
@@ -75,10 +75,7 @@ async fn running_tasks_are_cancelled_and_waited_for_before_the_job_is_canceled()
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     fixture.job_master.cancel().await.expect("canceled");
     wait_until("told", || task_executor.was_called("cancel")).await;
-    assert_eq!(
-        fixture.job_master.describe().await.expect("alive").status(),
-        JobStatus::Cancelling
-    );
+    assert_eq!(fixture.details().await.status(), JobStatus::Cancelling);
     let canceled = task_executor.all_become(ExecutionState::Canceled);
     fixture.report("tm1", 1, canceled).await;
     let result = fixture.job_master.ended().await.expect("it ends");
@@ -109,7 +106,7 @@ async fn a_job_that_can_not_be_initialized_ends_as_failed_with_its_cause() {
     assert_eq!(result.status(), JobStatus::Failed);
     assert!(result.cause.contains("parallelism 0"), "{}", result.cause);
     // It must not look ended before its result is written.
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     assert_eq!(details.status(), JobStatus::Initializing);
     assert!(details.cleaning_up && details.ended_at_ms == 0);
     assert_eq!(details.cause, result.cause);
@@ -158,7 +155,7 @@ async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
     assert!(matches!(error, GatewayError::Unknown(_)), "{error}");
     assert_eq!(fixture.job_master.ended().await, None);
     assert_eq!(task_executor.calls.lock().len(), calls);
-    assert!(fixture.job_master.describe().await.is_err());
+    assert!(fixture.job_master.describe(Detail::Full).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -304,10 +301,7 @@ async fn a_recovered_job_restarts_under_a_new_generation_without_counting_a_fail
     );
     let region = &fixture.stored().regions[0];
     assert_eq!((region.generation, region.epoch), (5, 3));
-    assert_eq!(
-        fixture.job_master.describe().await.expect("alive").restarts,
-        0
-    );
+    assert_eq!(fixture.details().await.restarts, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -324,7 +318,7 @@ async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_b
         start.elapsed() > Duration::from_secs(30)
     })
     .await;
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     assert_eq!(details.status(), JobStatus::Restarting);
     assert_eq!(
         details.vertices[1].subtasks[0].state(),

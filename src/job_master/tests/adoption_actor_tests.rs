@@ -27,7 +27,7 @@ async fn left_running(options: JobMasterOptions) -> Fixture {
 async fn running_tasks_are_adopted_and_hear_nothing_of_it() {
     let fixture = left_running(options(RestartStrategy::None)).await;
     let task_executor = fixture.task_executor("tm1");
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     assert_eq!(details.status(), JobStatus::Reconciling);
     let subtask = &details.vertices[0].subtasks[0];
     assert_eq!(
@@ -38,7 +38,7 @@ async fn running_tasks_are_adopted_and_hear_nothing_of_it() {
     fixture.register("tm1", 1).await.expect("admitted");
     let adoption = fixture.job_master.reconciled().await.expect("alive");
     assert_eq!((adoption.tasks_adopted, adoption.tasks_restarted), (3, 0));
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     assert_eq!(details.status(), JobStatus::Running);
     assert_eq!(details.vertices[1].subtasks[1].attempt, 1);
     wait_until("heartbeats go on", || task_executor.was_called("heartbeat")).await;

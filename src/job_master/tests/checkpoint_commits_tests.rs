@@ -97,7 +97,7 @@ async fn a_commit_that_fails_is_told_with_its_sink_and_is_repeated() {
         *fixture.environment.failing_commits.lock() < 3
     })
     .await;
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     let failure = details.failures.last().expect("noted");
     let told = format!("checkpoint {number}, sinks out: no space");
     assert!(failure.cause.contains(&told), "{}", failure.cause);
@@ -105,7 +105,7 @@ async fn a_commit_that_fails_is_told_with_its_sink_and_is_repeated() {
     assert!(kinds.eq([pb::BlockedReasonKind::Committing]));
     wait_until("committed", || committed(&fixture) == [number]).await;
     tokio::time::sleep(Duration::from_millis(10)).await;
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     assert!(details.blocked_reasons.is_empty() && details.failures.is_empty());
 }
 
@@ -252,14 +252,14 @@ async fn output_of_ended_tasks_is_committed_although_no_checkpoints_are_taken_an
 #[tokio::test(start_paused = true)]
 async fn a_finished_job_whose_last_checkpoint_the_store_refuses_can_be_cancelled() {
     let (fixture, task_executor) = to_run().await;
-    fixture.job_master.describe().await.expect("alive");
+    fixture.details().await;
     let refusal = PersistError::Refused("too large".to_owned());
     fixture.store.refuse_checkpoints(Some(refusal));
     let mut finished = task_executor.all_become(S::Finished);
     finished[1].checkpoint_committables = vec![file("last")];
     fixture.report("tm1", 1, finished).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     let failure = details.failures.last().expect("noted");
     assert!(failure.cause.contains("too large"), "{}", failure.cause);
     fixture.job_master.cancel().await.expect("canceled");

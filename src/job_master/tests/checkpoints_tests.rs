@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_gateway::JobMasterGateway as _;
 use tanist_gateway::persistence::MemoryJobStateStore;
+use tanist_gateway::{Detail, JobMasterGateway as _};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
@@ -153,7 +153,7 @@ async fn a_round_triggers_the_source_and_its_acknowledgements_complete_it_in_one
     tell(&fixture, 1, saved).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(fixture.store.checkpoints_history().len(), before);
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     let checkpoints = details.checkpoints.expect("taken");
     let open = checkpoints.history.last().expect("in progress");
     assert_eq!(open.outcome(), pb::CheckpointOutcome::InProgress);
@@ -177,7 +177,7 @@ async fn a_round_triggers_the_source_and_its_acknowledgements_complete_it_in_one
         states,
         "none of the job's state"
     );
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     let checkpoints = details.checkpoints.expect("taken");
     assert_eq!(
         (checkpoints.completed, checkpoints.interval_ms),
@@ -228,7 +228,7 @@ async fn a_failed_region_is_placed_with_the_number_of_its_snapshot_and_its_tasks
         assert_eq!(restore.number, number);
         assert_eq!(restore.snapshot, Some(snapshot(&id, number)));
     }
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     let checkpoints = details.checkpoints.expect("taken");
     assert_eq!(checkpoints.restored_from, number);
 }
@@ -289,7 +289,7 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     tell(&fixture, 1, all_saved(number, 1)).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(retained(&fixture.store).is_empty());
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     let checkpoints = details.checkpoints.expect("taken");
     assert_eq!((checkpoints.completed, checkpoints.failed), (0, 1));
     let failed = checkpoints.history.last().expect("failed");
@@ -306,7 +306,7 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     let number = triggered(&task_executor);
     tell(&fixture, 1, all_saved(number, 1)).await;
     wait_until("complete", || retained(&fixture.store) == [number]).await;
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     let events = details.events.iter();
     let events = events.filter(|it| it.kind() == pb::JobEventKind::Checkpoint);
     let texts: Vec<&str> = events.map(|it| &*it.text).collect();
@@ -315,6 +315,15 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
         format!("checkpoint {number} is complete, after 2 that failed"),
     ];
     assert_eq!(texts, expected);
+    // A list has the complete one alone, and one subtask of each vertex.
+    let described = fixture.job_master.describe(Detail::Brief).await;
+    let described = described.expect("alive").checkpoints.expect("taken");
+    let [complete] = &described.history[..] else {
+        panic!("one: {described:?}");
+    };
+    assert_eq!(complete.number, number);
+    let kept = complete.vertices.iter().map(|it| it.acknowledgements.len());
+    assert!(kept.eq([1, 1]), "{complete:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,7 +29,7 @@ async fn a_job_master_that_stood_still_takes_its_own_silence_for_nobody_else_s()
     tokio::time::advance(Duration::from_secs(90)).await;
     let asked = tokio::time::Instant::now();
     while asked.elapsed() < Duration::from_secs(120) {
-        let details = fixture.job_master.describe().await.expect("alive");
+        let details = fixture.details().await;
         assert_eq!(details.status(), JobStatus::Running);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
@@ -64,7 +64,7 @@ async fn a_silent_task_manager_is_lost_and_its_region_restarts_elsewhere() {
     );
     fixture.register("tm2", 2).await.expect("admitted");
     wait_until("three tasks run elsewhere", || second.reports().len() == 3).await;
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     assert_eq!(
         (details.restarts, details.vertices[0].subtasks[0].attempt),
         (1, 2)
@@ -95,7 +95,7 @@ async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_
     for _ in 0..2 {
         *task_executor.mood.lock() = Mood::Unreachable;
         tokio::time::sleep(Duration::from_secs(25)).await;
-        let details = fixture.job_master.describe().await.expect("alive");
+        let details = fixture.details().await;
         assert_eq!(details.status(), JobStatus::Running);
         *task_executor.mood.lock() = Mood::Well;
         tokio::time::sleep(Duration::from_secs(15)).await;

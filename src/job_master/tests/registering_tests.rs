@@ -103,7 +103,7 @@ async fn a_task_manager_that_registers_again_for_long_is_not_lost_by_what_it_ans
     tokio::time::sleep(Duration::from_secs(35)).await;
     *task_executor.mood.lock() = Mood::Well;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     assert_eq!(
         (details.status(), details.restarts),
         (JobStatus::Running, 0)

@@ -65,7 +65,7 @@ async fn what_a_job_was_started_from_is_known_after_its_origin_is_dropped() {
     store.put_checkpoints(&record).await.expect("written");
     let state = submitted(&graph);
     let fixture = Fixture::start_with(with_checkpoints(), graph, state, store);
-    let details = fixture.job_master.describe().await.expect("alive");
+    let details = fixture.details().await;
     let checkpoints = details.checkpoints.expect("it has a record");
     assert_eq!(checkpoints.started_from, "/savepoints/savepoint-9-1");
 }
@@ -78,7 +78,7 @@ async fn the_placements_of_a_job_that_begins_from_a_savepoint_name_it() {
         store.put_checkpoints(&record).await.expect("written");
         let state = submitted(&graph);
         let fixture = Fixture::start_with(options, graph, state, store);
-        let details = fixture.job_master.describe().await.expect("alive");
+        let details = fixture.details().await;
         let checkpoints = details.checkpoints.expect("it has one");
         assert_eq!(checkpoints.started_from, "/savepoints/savepoint-9-1");
         fixture.register("tm1", 1).await.expect("admitted");

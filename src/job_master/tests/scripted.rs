@@ -12,7 +12,7 @@ use tanist_gateway::fencing::OnHigherEpoch;
 use tanist_gateway::persistence::MemoryJobStateStore;
 use tanist_gateway::refusals::Refusals;
 use tanist_gateway::{
-    Connector, Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    Connector, Departure, Detail, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     JobMasterRegistration, ResourceManagerGateway, ResourceOverview, ResourceRequirements,
     ResourceRequirementsGateway, TaskExecutorGateway,
 };
@@ -387,6 +387,11 @@ pub(super) fn options(restart_strategy: RestartStrategy) -> JobMasterOptions {
 }
 
 impl Fixture {
+    /// The full description of the job.
+    pub(super) async fn details(&self) -> pb::JobDetails {
+        self.job_master.describe(Detail::Full).await.expect("alive")
+    }
+
     pub(super) fn start(options: JobMasterOptions) -> Fixture {
         Fixture::start_of(options, graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]))
     }
