@@ -9,7 +9,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use crate::backend::{Access, Backend};
-use crate::blob::{BlobOptions, BlobStore};
+use crate::blob::{BlobPlaces, BlobStore};
 use crate::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
 use crate::error::{Error, Result};
 use crate::keys::Kinds;
@@ -38,14 +38,13 @@ pub struct HaServices {
 pub async fn open(
     backend: Arc<dyn Backend>,
     kinds: Kinds,
-    blobs: Option<&BlobOptions>,
+    blobs: Option<&BlobPlaces>,
     election: &ElectionOptions,
 ) -> HaServices {
     let backoff = || Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     let blobs = match blobs {
-        Some(options) => {
-            let open = || BlobStore::open(options);
-            let opening = retry_open("the blob store", backoff(), warn_only, open);
+        Some(places) => {
+            let opening = retry_open("the blob store", backoff(), warn_only, || places.open());
             Some(Arc::new(opening.await))
         }
         None => None,
@@ -86,11 +85,11 @@ pub async fn observe(
 pub async fn open_records(
     backend: &Arc<dyn Backend>,
     kinds: Kinds,
-    blobs: Option<&BlobOptions>,
+    blobs: Option<&BlobPlaces>,
 ) -> Result<RecordStore> {
     let store = backend.open_store(kinds, Access::Observe).await?;
     let blobs = match blobs {
-        Some(options) => Some(Arc::new(BlobStore::open(options).await?)),
+        Some(places) => Some(Arc::new(places.open().await?)),
         None => None,
     };
     Ok(RecordStore::new(store, blobs, 0))

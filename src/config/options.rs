@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::backend::Backend;
-use tanist_ha::blob::BlobOptions;
+use tanist_ha::blob::{BlobOptions, BlobPlaces};
 use tanist_ha::keys::Name;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 
@@ -76,6 +76,8 @@ pub struct HaOptions {
     pub place: StorePlace,
     /// The blob store. `None`: there is none, and large graphs are split over store keys.
     pub storage: Option<StorageOptions>,
+    /// Where the objects of checkpoints are. `None`: in the blob store.
+    pub checkpoint_storage: Option<StorageOptions>,
     /// How standbys watch the leader.
     pub detector: DetectorOptions,
     /// Timeout of a handover.
@@ -92,6 +94,18 @@ pub struct HaOptions {
     pub max_graph_size: MemorySize,
     /// Age at which a blob that no record refers to is deleted.
     pub blob_orphan_grace: Duration,
+}
+
+impl HaOptions {
+    /// The places of the cluster's objects. `None`: there is no blob store.
+    pub fn blob_places(&self) -> Option<BlobPlaces> {
+        let storage = self.storage.as_ref()?;
+        let checkpoints = self.checkpoint_storage.as_ref();
+        Some(BlobPlaces {
+            blobs: storage.blob_options(),
+            checkpoints: checkpoints.map(StorageOptions::blob_options),
+        })
+    }
 }
 
 /// How standbys watch the leader.
@@ -137,7 +151,7 @@ pub struct StorageOptions {
 
 impl StorageOptions {
     /// The same for the blob store itself.
-    pub fn blob_options(&self) -> BlobOptions {
+    fn blob_options(&self) -> BlobOptions {
         BlobOptions {
             url: match &self.location {
                 StorageLocation::Directory(path) => path.to_string_lossy().into_owned(),

@@ -111,7 +111,7 @@ options! {
         HA_STORAGE_DIR: StorageLocation = "high-availability.storageDir", Derived("with `embedded`: `blobs` in its directory; otherwise none, and large graphs are split over store keys"),
             "Where blobs that are too large for the store are kept. Endpoint, region and credentials of S3 come from the environment: see [S3](../guides/s3.md).";
         HA_STORAGE_SHARED: bool = "high-availability.storage-shared", Value("false"),
-            "Declares that every host of the cluster sees the directory `high-availability.storageDir`. Buckets are always shared.";
+            "Declares that every host of the cluster sees the directory `high-availability.storageDir`, and that of `execution.checkpointing.dir`. Buckets are always shared.";
         DETECTOR_HEARTBEAT_INTERVAL: Duration = "high-availability.detector.heartbeat-interval", Value("100 ms"),
             "Interval at which a JobManager sends heartbeats to the other JobManagers.";
         DETECTOR_SILENCE_TIMEOUT: Duration = "high-availability.detector.silence-timeout", Value("800 ms"),
@@ -376,6 +376,8 @@ options! {
             "Number of checkpoints of a region that are in progress at the same time. Any other number is refused.";
         CHECKPOINTING_RETENTION: CheckpointRetention = "execution.checkpointing.externalized-checkpoint-retention", Value("DELETE_ON_CANCELLATION"),
             "Whether the newest checkpoint of a job that sets nothing else is kept when the job is cancelled: `RETAIN_ON_CANCELLATION` keeps it as long as the job's result. That of a job that FAILED is always kept so. `NO_EXTERNALIZED_CHECKPOINTS` is refused.";
+        CHECKPOINTS_DIR: StorageLocation = "execution.checkpointing.dir", Derived("`high-availability.storageDir`"),
+            "Where the objects of checkpoints are kept, if not with the other objects. All JobManagers and TaskManagers reach it; `high-availability.storage-shared` declares the same for it. Checkpoints of jobs that run are not moved when it is changed.";
         SAVEPOINT_DIR: StorageLocation = "execution.checkpointing.savepoint-dir", Unset,
             "Directory below which each savepoint whose request names none gets a directory of its own. All JobManagers and TaskManagers reach it.";
         STATE_RECOVERY_PATH: RestoreFrom = "execution.state-recovery.path", Unset,
@@ -450,11 +452,7 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "state.checkpoints.dir",
-        "state is kept in `high-availability.storageDir`: set that, or remove it",
-    ),
-    (
-        "execution.checkpointing.dir",
-        "state is kept in `high-availability.storageDir`: set that, or remove it",
+        "write `execution.checkpointing.dir`",
     ),
     (
         "state.checkpoints.num-retained",

@@ -143,7 +143,7 @@ impl JobMasterLauncher for Launcher {
             checkpoint_objects: services
                 .store
                 .blobs()
-                .filter(|it| it.survives_host())
+                .filter(|it| it.keeps_checkpoints())
                 .cloned(),
             on_higher_epoch: services.on_higher_epoch.clone(),
             blobs: services.blobs.clone(),

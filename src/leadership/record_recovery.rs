@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use tanist_dispatcher::{Caution, JobStore, RecoveredJobs};
 use tanist_gateway::kinds;
-use tanist_ha::blob::BlobStore;
 use tanist_ha::election::LeaderSession;
 use tanist_ha::records::store::RecordStore;
 use tanist_ha::retry::Backoff;
@@ -28,7 +27,7 @@ pub(super) fn job_store(
     let blobs = services.ha.blobs.as_ref();
     let records = RecordStore::new(
         services.ha.store.clone(),
-        blobs.map(|blobs| Arc::new(of_term(blobs, session))),
+        blobs.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation()).guarded())),
         settings::inline_threshold(&services.options),
     )
     .with_max_split(settings::max_graph_size(&services.options));
@@ -36,16 +35,6 @@ pub(super) fn job_store(
     let store = JobStore::new(records, pipeline.clone(), session.epoch());
     let cache = settings::description_cache(&services.options);
     (Arc::new(store.with_description_cache(cache)), decoded)
-}
-
-/// The blob store of this term. One that does not survive the loss of a host is local to this host, and is not
-/// mounted.
-fn of_term(blobs: &BlobStore, session: &LeaderSession) -> BlobStore {
-    let of_cluster = blobs.of_cluster(session.incarnation());
-    match blobs.survives_host() {
-        true => of_cluster.guarded(),
-        false => of_cluster,
-    }
 }
 
 /// Decodes every job from the proven records. Data that is stored elsewhere is read meanwhile: it retries until

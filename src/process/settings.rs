@@ -138,13 +138,12 @@ pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options 
 
 /// Where TaskManagers keep the objects of checkpoints: only where all hosts find them, and none is lost with a host.
 fn checkpoint_place(options: &ClusterOptions) -> Option<task_executor::CheckpointPlace> {
-    let storage = options.ha.storage.as_ref();
-    let blobs = storage.map(|storage| storage.blob_options());
-    // The leader marks the storage of blobs before it uses it.
+    let places = options.ha.blob_places()?;
+    let blobs = places.checkpoints.unwrap_or(places.blobs);
+    // The leader marks each place before it uses it.
     let is_marked = true;
-    blobs
-        .filter(|blobs| blobs.shared)
-        .map(|blobs| task_executor::CheckpointPlace { blobs, is_marked })
+    let place = task_executor::CheckpointPlace { blobs, is_marked };
+    place.blobs.shared.then_some(place)
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ on_stores! {
         a_taskmanager_that_cannot_write_objects_is_named_until_it_can,
         a_job_whose_object_is_lost_is_quarantined_alone,
         two_clusters_in_one_directory_keep_each_their_own,
+        checkpoints_with_a_directory_of_their_own_are_restored_from_it,
         a_job_runs_on_whose_savepoint_has_no_place,
     }
 }
@@ -160,6 +161,37 @@ async fn two_clusters_in_one_directory_keep_each_their_own(kind: StoreKind) -> a
     let id = of_other.job;
     of_other.finish(&mut other, JOB).await?;
     until_no_object(directory.path(), id).await
+}
+
+async fn checkpoints_with_a_directory_of_their_own_are_restored_from_it(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let [objects, checkpoints] = ["objects", "checkpoints"].map(|it| directory.path().join(it));
+    let builder = with_storage(cluster_on(kind).await?, &objects);
+    let builder = builder.set("execution.checkpointing.dir", &text(&checkpoints));
+    let mut cluster = builder.start().await?;
+    let job = Verified::submit(&mut cluster, JOB).await?;
+    let number = job.until_completed_above(&mut cluster, 12).await?;
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    ensure!(
+        !objects_of(&checkpoints, job.job)?.is_empty(),
+        "no object is there"
+    );
+    ensure!(
+        objects_of(&objects, job.job)?.is_empty(),
+        "objects are elsewhere"
+    );
+    for taskmanager in 0..2 {
+        cluster.taskmanager(taskmanager).kill();
+        cluster.taskmanager(taskmanager).start()?;
+    }
+    job.until_restored_after(&mut cluster, 0).await?;
+    job.until_completed_above(&mut cluster, number).await?;
+    let id = job.job;
+    job.finish(&mut cluster, JOB).await?;
+    until_no_object(&checkpoints, id).await
 }
 
 async fn a_job_runs_on_whose_savepoint_has_no_place(kind: StoreKind) -> anyhow::Result<()> {

@@ -1,7 +1,7 @@
 //! Objects of a job's checkpoints: state, and manifests that are too large for a record.
 //!
 //! ```text
-//! checkpoints/<cluster tag>/<job>/<number>-<generation>-<random>     below the place of a blob store
+//! checkpoints/<cluster tag>/<job>/<number>-<generation>-<random>     below their place
 //! ```
 //!
 //! When an object is garbage is decided by the job's JobMaster. Invariants: no name is used twice, so no object is
@@ -57,19 +57,30 @@ pub struct CheckpointStorage {
 }
 
 impl BlobStore {
-    /// The objects of a job's checkpoints in this store, under the tag of its cluster.
+    /// The objects of a job's checkpoints, under the tag of its cluster.
     pub fn checkpoints(&self, job: &Name) -> CheckpointStorage {
+        let place = self.place_of_checkpoints();
         CheckpointStorage {
-            directory: format!("{DIRECTORY}/{}/{job}", self.tag.as_str()),
-            blobs: self.clone(),
+            directory: format!("{DIRECTORY}/{}/{job}", place.tag.as_str()),
+            blobs: place.clone(),
             witness: DIRECTORY,
         }
     }
 
+    /// Whether the objects of checkpoints survive the loss of this host.
+    pub fn keeps_checkpoints(&self) -> bool {
+        self.place_of_checkpoints().survives_host
+    }
+
+    fn place_of_checkpoints(&self) -> &BlobStore {
+        self.checkpoints.as_deref().unwrap_or(self)
+    }
+
     /// The jobs of this cluster that have a directory for checkpoints, in order.
     pub async fn jobs_with_checkpoints(&self) -> Result<Vec<Name>> {
-        let prefix = Path::from(format!("{DIRECTORY}/{}", self.tag.as_str()));
-        let listed = self.objects.list_with_delimiter(Some(&prefix)).await;
+        let place = self.place_of_checkpoints();
+        let prefix = Path::from(format!("{DIRECTORY}/{}", place.tag.as_str()));
+        let listed = place.objects.list_with_delimiter(Some(&prefix)).await;
         let directories = listed.map_err(failure)?.common_prefixes.into_iter();
         let mut jobs: Vec<Name> = directories
             .filter_map(|path| Name::new(path.filename()?).ok())

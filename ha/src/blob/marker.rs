@@ -64,22 +64,25 @@ pub(super) struct Content {
 }
 
 impl BlobStore {
-    /// The same store, guarded for the leading term: it requires the marker set by [`BlobStore::rely_on`],
-    /// once that was called.
+    /// The same store, guarded for the leading term: each of its places requires the marker set by
+    /// [`BlobStore::rely_on`], once that was called.
     #[must_use]
     pub fn guarded(&self) -> BlobStore {
-        self.with_guard(Guard::Content(Arc::default()))
+        self.with_guards(|| Guard::Content(Arc::default()))
     }
 
-    /// The same store, guarded for processes that do not lead: a marker must exist.
+    /// The same store, guarded for processes that do not lead: a marker must exist in each of its places.
     #[must_use]
     pub fn guarded_by_presence(&self) -> BlobStore {
-        self.with_guard(Guard::Presence)
+        self.with_guards(|| Guard::Presence)
     }
 
-    fn with_guard(&self, guard: Guard) -> BlobStore {
+    /// A place that does not survive the loss of a host is local to it, and is not mounted: it has no guard.
+    fn with_guards(&self, guard: impl Fn() -> Guard + Copy) -> BlobStore {
+        let of_checkpoints = self.checkpoints.as_ref();
         BlobStore {
-            guard: Some(guard),
+            guard: self.survives_host.then(guard),
+            checkpoints: of_checkpoints.map(|place| Arc::new(place.with_guards(guard))),
             ..self.clone()
         }
     }

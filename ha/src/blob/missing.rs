@@ -34,6 +34,7 @@ impl MissingBucket {
             directory: None,
             location: "the bucket".to_owned(),
             guard: None,
+            checkpoints: None,
         }
     }
 

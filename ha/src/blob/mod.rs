@@ -162,6 +162,30 @@ pub struct BlobOptions {
     pub shared: bool,
 }
 
+/// The places of a cluster's objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobPlaces {
+    /// The place of all objects but those of checkpoints.
+    pub blobs: BlobOptions,
+    /// The place of the objects of checkpoints; `None`: the same one.
+    pub checkpoints: Option<BlobOptions>,
+}
+
+impl BlobPlaces {
+    /// Opens both.
+    pub async fn open(&self) -> Result<BlobStore> {
+        let blobs = BlobStore::open(&self.blobs).await?;
+        let checkpoints = match &self.checkpoints {
+            Some(options) => Some(Arc::new(BlobStore::open(options).await?)),
+            None => None,
+        };
+        Ok(BlobStore {
+            checkpoints,
+            ..blobs
+        })
+    }
+}
+
 /// The objects of a cluster. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct BlobStore {
@@ -175,6 +199,8 @@ pub struct BlobStore {
     location: String,
     /// The condition for writes and deletions.
     guard: Option<Guard>,
+    /// The place of the objects of checkpoints, if it is another one.
+    checkpoints: Option<Arc<BlobStore>>,
 }
 
 impl BlobStore {
@@ -190,6 +216,7 @@ impl BlobStore {
                 directory: None,
                 location: url.to_owned(),
                 guard: None,
+                checkpoints: None,
             });
         }
         let path = url.strip_prefix("file://").unwrap_or(url);
@@ -205,6 +232,7 @@ impl BlobStore {
             directory: Some(PathBuf::from(path)),
             location: path.to_owned(),
             guard: None,
+            checkpoints: None,
         };
         if options.shared {
             store.check_directory().await?;
@@ -241,10 +269,17 @@ impl BlobStore {
     /// clusters in the same place.
     #[must_use]
     pub fn of_cluster(&self, incarnation: &ClusterIncarnation) -> BlobStore {
+        let of_checkpoints = self.checkpoints.as_ref();
         BlobStore {
             tag: ClusterTag::of(incarnation),
+            checkpoints: of_checkpoints.map(|place| Arc::new(place.of_cluster(incarnation))),
             ..self.clone()
         }
+    }
+
+    /// The place of the objects of checkpoints, if it is another one.
+    pub fn checkpoint_place(&self) -> Option<&BlobStore> {
+        self.checkpoints.as_deref()
     }
 
     /// The cluster tag in the names of new objects.

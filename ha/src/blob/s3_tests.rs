@@ -55,6 +55,7 @@ fn blobs_of(s3: AmazonS3Builder) -> BlobStore {
         directory: None,
         location: format!("s3://{BUCKET}/a/b"),
         guard: None,
+        checkpoints: None,
     }
 }
 

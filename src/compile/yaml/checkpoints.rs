@@ -58,7 +58,7 @@ const OF_FLINK: [(&str, &str); 7] = [
     ),
     (
         "dir",
-        "state is kept in `high-availability.storageDir` of the cluster's configuration: leave it out",
+        "the cluster's configuration says where checkpoints are, with `execution.checkpointing.dir`: leave it out",
     ),
     (
         "savepoint-dir",

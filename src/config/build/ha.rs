@@ -19,19 +19,16 @@ impl Builder<'_> {
     pub(super) fn ha(&mut self) -> HaOptions {
         let values = self.values;
         let store = self.store();
-        let mut storage = store.blobs.clone().map(|directory| StorageOptions {
+        let of_store = store.blobs.clone().map(|directory| StorageOptions {
             location: StorageLocation::Directory(directory),
             shared: true,
         });
+        let configured = values.find(&HA_STORAGE_DIR);
+        let storage = configured
+            .map(|it| self.storage_at(it, &store))
+            .or(of_store);
         let declared_shared = values.get(&HA_STORAGE_SHARED);
-        if let Some(location) = values.find(&HA_STORAGE_DIR) {
-            let one_host = store.backend.directory().is_some();
-            let bucket = matches!(location, StorageLocation::S3(_));
-            storage = Some(StorageOptions {
-                location,
-                shared: one_host || bucket || declared_shared,
-            });
-        }
+        let checkpoint_storage = self.checkpoint_storage(storage.as_ref(), &store);
         self.require(
             !declared_shared || storage.is_some(),
             &[HA_STORAGE_SHARED.name, HA_STORAGE_DIR.name],
@@ -59,6 +56,7 @@ impl Builder<'_> {
             backend: store.backend,
             place: store.place,
             storage,
+            checkpoint_storage,
             detector,
             transfer_timeout,
             stall_timeout,
@@ -68,6 +66,31 @@ impl Builder<'_> {
             max_graph_size,
             blob_orphan_grace,
         }
+    }
+
+    fn storage_at(&self, location: StorageLocation, store: &Store) -> StorageOptions {
+        let one_host = store.backend.directory().is_some();
+        let bucket = matches!(location, StorageLocation::S3(_));
+        StorageOptions {
+            location,
+            shared: one_host || bucket || self.values.get(&HA_STORAGE_SHARED),
+        }
+    }
+
+    /// The place of the objects of checkpoints, if it is not that of other objects.
+    fn checkpoint_storage(
+        &mut self,
+        storage: Option<&StorageOptions>,
+        store: &Store,
+    ) -> Option<StorageOptions> {
+        let location = self.values.find(&CHECKPOINTS_DIR)?;
+        self.require(
+            storage.is_some(),
+            &[CHECKPOINTS_DIR.name, HA_STORAGE_DIR.name],
+            || "write the directory of the other objects too".to_owned(),
+        );
+        let is_another = storage.is_some_and(|storage| storage.location != location);
+        is_another.then(|| self.storage_at(location, store))
     }
 
     /// Checks that the handover ends before the shutdown timeout: a process that shuts down hands over first,

@@ -111,6 +111,39 @@ fn what_is_not_supported_is_refused_in_words() {
     }
 }
 
+#[test]
+fn checkpoints_are_with_other_objects_unless_a_place_is_named() {
+    const ETCD: (&str, &str) = ("high-availability.type", "etcd");
+    const ENDPOINTS: (&str, &str) = ("high-availability.etcd.endpoints", "localhost:2379");
+    const DIR: &str = "execution.checkpointing.dir";
+    let storage = ("high-availability.storageDir", "/mnt/ha");
+    let places = |pairs: &[(&str, &str)]| {
+        let configuration = Configuration::load(with(pairs)).expect("valid");
+        configuration.ha().blob_places().expect("there are some")
+    };
+    let same = places(&[ETCD, ENDPOINTS, storage, (DIR, "/mnt/ha")]);
+    assert_eq!(same.checkpoints, None);
+    let bucket = places(&[ETCD, ENDPOINTS, storage, (DIR, "s3://bucket/state")]);
+    let bucket = bucket.checkpoints.expect("a place");
+    assert_eq!((&*bucket.url, bucket.shared), ("s3://bucket/state", true));
+    // Whoever shares the one directory shares the other one.
+    for shared in [false, true] {
+        let declared = (
+            "high-availability.storage-shared",
+            if shared { "true" } else { "false" },
+        );
+        let another = places(&[ETCD, ENDPOINTS, storage, declared, (DIR, "/mnt/state")]);
+        let another = another.checkpoints.expect("a place");
+        assert_eq!((&*another.url, another.shared), ("/mnt/state", shared));
+    }
+    let message = refusal(with(&[ETCD, ENDPOINTS, (DIR, "/mnt/state")]));
+    assert!(message.contains(DIR), "{message}");
+    assert!(
+        message.contains("high-availability.storageDir"),
+        "{message}"
+    );
+}
+
 fn state_recovery(pairs: &[(&str, &str)]) -> StateRecoveryOptions {
     let configuration = Configuration::load(with(pairs)).expect("valid");
     configuration.client().state_recovery.clone()
@@ -184,6 +217,7 @@ fn what_a_job_can_not_begin_from_is_refused_in_words() {
 #[test]
 fn former_keys_of_flink_are_answered_with_the_present_ones() {
     let cases = [
+        ("state.checkpoints.dir", "execution.checkpointing.dir"),
         (
             "state.savepoints.dir",
             "execution.checkpointing.savepoint-dir",

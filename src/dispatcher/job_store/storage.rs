@@ -1,4 +1,5 @@
-//! The storage of blobs of a term: begun once, by a decision in the coordination store, and recognized from then on.
+//! The places of a term's objects: one of checkpoints, if the configuration names one, and one of all others. Each is
+//! begun once, by a decision in the coordination store, and recognized from then on.
 //!
 //! The record `storages/<storage>` says that a storage was begun, where, and with which confirmations the
 //! leaders of this store are known there. The marker, an object in the storage, contains the storage's name and
@@ -14,81 +15,20 @@
 //! - A leader confirms while one of a copied store does: each finds the other's marker at its next check, and
 //!   writes its own again. While both do this, neither deletes.
 
+mod place;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use tanist_gateway::kinds;
-use tanist_ha::blob::{BlobStore, Marker};
+use parking_lot::Mutex;
 use tanist_ha::election::{Epoch, LeaderSession};
-use tanist_ha::failpoint::failpoint;
-use tanist_ha::keys::{Key, Kind, Name};
-use tanist_ha::records::record::{self, Encoded};
-use tanist_ha::records::store::Record;
-use tanist_ha::store::Write;
 use tanist_ha::store::cache::Records;
-use tokio::sync::{Mutex, watch};
-use tokio::time::Instant;
-use tracing::{error, info, warn};
+use tokio::sync::watch;
+use tracing::warn;
 
 use super::error::JobStoreError;
 use super::job_records::JobRecords;
-
-/// Number of confirmations kept: one is added per term, or per check while two clusters share a storage.
-const MOST_CONFIRMATIONS: usize = 256;
-/// Number of checks without a foreign marker after which a contested storage counts as exclusive to this
-/// cluster again.
-const QUIET_CHECKS: u32 = 3;
-
-/// Record `storages/<storage>`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StorageRecord {
-    /// Name of the storage, also in its marker.
-    storage: String,
-    /// Paths or addresses under which it was found.
-    locations: Vec<String>,
-    /// The marker was written.
-    is_begun: bool,
-    /// Confirmations that leaders of this store have written or were about to write, in order.
-    confirmations: Vec<String>,
-}
-
-impl Record for StorageRecord {
-    const KIND: Kind = kinds::STORAGES;
-    const FORMAT: u16 = 1;
-
-    fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
-    }
-
-    fn decode(_format: u16, bytes: &[u8]) -> Result<StorageRecord, String> {
-        serde_json::from_slice(bytes).map_err(|error| error.to_string())
-    }
-}
-
-impl StorageRecord {
-    fn new(location: &str) -> StorageRecord {
-        StorageRecord {
-            storage: format!("{:016x}", rand::random::<u64>()),
-            locations: vec![location.to_owned()],
-            is_begun: false,
-            confirmations: Vec::new(),
-        }
-    }
-
-    fn is_at(&self, location: &str) -> bool {
-        self.locations.iter().any(|known| known == location)
-    }
-
-    /// Adds and returns the next confirmation.
-    fn confirm(&mut self) -> String {
-        let confirmation = format!("{:016x}", rand::random::<u64>());
-        self.confirmations.push(confirmation.clone());
-        let excess = self.confirmations.len().saturating_sub(MOST_CONFIRMATIONS);
-        self.confirmations.drain(..excess);
-        confirmation
-    }
-}
+use place::{Content, Place, StorageRecord};
 
 /// Identity of this term in the marker.
 #[derive(Debug, Clone)]
@@ -111,78 +51,63 @@ impl StorageUser {
     }
 }
 
-/// The storage of a term.
+/// The places of a term's objects; see the module.
 #[derive(Debug)]
 pub struct Storage {
     records: Arc<JobRecords>,
-    /// Held while the marker is read and written: one use of it comes after the other.
-    known: Mutex<Known>,
-    trouble: watch::Sender<Option<String>>,
+    blobs: Place,
+    checkpoints: Place,
+    troubles: Arc<Troubles>,
 }
 
+/// Why places can't be used.
 #[derive(Debug, Default)]
-struct Known {
-    /// Records of all storages in the coordination store.
-    all: Vec<StorageRecord>,
-    /// The storage in use, once its marker was confirmed in this term.
-    own: Option<Own>,
-    /// The cluster has ended permanently, and its marker is removed.
-    has_ended: bool,
+struct Troubles {
+    of_blobs: Mutex<Option<String>>,
+    of_checkpoints: Mutex<Option<String>>,
+    /// The first one.
+    told: watch::Sender<Option<String>>,
 }
 
-#[derive(Debug)]
-struct Own {
-    record: StorageRecord,
-    /// The confirmation that this term last wrote into the marker, and when.
-    last: String,
-    confirmed_at: Instant,
-    /// Another cluster has written the marker, and may still do so.
-    is_contested: bool,
-    quiet: u32,
-}
-
-/// Returns the record of the storage at a location, preferring one that was begun.
-fn of_location<'a>(all: &'a [StorageRecord], location: &str) -> Option<&'a StorageRecord> {
-    let here = all.iter().filter(|known| known.is_at(location));
-    here.max_by_key(|known| known.is_begun)
+impl Troubles {
+    /// Returns whether it has changed.
+    fn set(&self, content: Content, trouble: Option<String>) -> bool {
+        let known = match content {
+            Content::Blobs => &self.of_blobs,
+            Content::Checkpoints => &self.of_checkpoints,
+        };
+        let is_news = std::mem::replace(&mut *known.lock(), trouble.clone()) != trouble;
+        if is_news {
+            let of_checkpoints = || self.of_checkpoints.lock().clone();
+            let first = self.of_blobs.lock().clone().or_else(of_checkpoints);
+            self.told.send_replace(first);
+        }
+        is_news
+    }
 }
 
 impl Storage {
     pub(super) fn new(records: Arc<JobRecords>) -> Storage {
+        let troubles = Arc::<Troubles>::default();
+        let place = |content| Place::new(records.clone(), content, troubles.clone());
         Storage {
+            blobs: place(Content::Blobs),
+            checkpoints: place(Content::Checkpoints),
             records,
-            known: Mutex::default(),
-            trouble: watch::Sender::default(),
+            troubles,
         }
-    }
-
-    /// Returns the blob store, if it is guarded by a marker.
-    fn guarded_blobs(&self) -> Option<&BlobStore> {
-        let blobs = self.records.blobs()?;
-        blobs.is_guarded().then_some(&**blobs)
     }
 
     /// Receives the reason why nothing that relies on the storage can be acknowledged or deleted.
     pub fn trouble(&self) -> watch::Receiver<Option<String>> {
-        self.trouble.subscribe()
-    }
-
-    fn set_trouble(&self, trouble: Option<String>) {
-        if *self.trouble.borrow() == trouble {
-            return;
-        }
-        match &trouble {
-            Some(trouble) => error!("{trouble}"),
-            None => info!("the storage of large objects is available and belongs to this cluster"),
-        }
-        self.trouble.send_replace(trouble);
+        self.troubles.told.subscribe()
     }
 
     /// Reads the storage records at the start of a term. From then on a storage that was begun is relied on.
     pub async fn load(&self, records: &Records) {
-        let Some(blobs) = self.guarded_blobs() else {
+        if self.records.blobs().is_none() {
             return;
-        };
+        }
         let found = match self.records.decode::<StorageRecord>(records).await {
             Ok(found) => found,
             Err(error) => {
@@ -198,226 +123,36 @@ impl Storage {
             }
         });
         let all: Vec<StorageRecord> = readable.collect();
-        let here = of_location(&all, blobs.location());
-        if let Some(here) = here.filter(|known| known.is_begun) {
-            blobs.rely_on(&here.storage, &here.confirmations);
-        }
-        self.known.lock().await.all = all;
+        self.blobs.rely_on(all.clone()).await;
+        self.checkpoints.rely_on(all).await;
     }
 
-    /// Begins the storage if this cluster has not done so, and confirms it in this term. On an error the caller
+    /// Begins each place if this cluster has not done so, and confirms it in this term. On an error the caller
     /// retries, unless the term is over.
     pub async fn begin(&self, user: &StorageUser) -> Result<(), JobStoreError> {
-        let Some(blobs) = self.guarded_blobs() else {
-            return Ok(());
-        };
-        let mut known = self.known.lock().await;
-        if known.own.is_some() || known.has_ended {
-            return Ok(());
-        }
-        let location = blobs.location();
-        let here = of_location(&known.all, location).cloned();
-        let mut record = match here {
-            Some(record) => record,
-            None => match self.found_at_location(blobs, &known.all).await? {
-                Found::Nothing => StorageRecord::new(location),
-                Found::Begun(mut record) => {
-                    record.locations.push(location.to_owned());
-                    record
-                }
-                Found::Foreign(marker) => {
-                    let error = blobs.taken(&marker);
-                    self.set_trouble(Some(error.to_string()));
-                    return Err(JobStoreError::Refused(error));
-                }
-            },
-        };
-        let confirmation = record.confirm();
-        self.put_record(&record).await?;
-        // A retry after a later failure uses the same name.
-        known.note(record.clone());
-        failpoint("storage.decided").await;
-        if record.is_begun {
-            // A lost storage is not created again.
-            match blobs.marker().await.map_err(JobStoreError::Refused)? {
-                None => {
-                    let error = blobs.lost();
-                    self.set_trouble(Some(error.to_string()));
-                    known.note(record);
-                    return Err(JobStoreError::Refused(error));
-                }
-                Some(marker) if marker.storage != record.storage => {
-                    let error = blobs.taken(&marker);
-                    self.set_trouble(Some(error.to_string()));
-                    known.note(record);
-                    return Err(JobStoreError::Refused(error));
-                }
-                Some(_) => {}
-            }
-        } else if let Err(error) = blobs.make_directory().await {
-            self.set_trouble(Some(error.to_string()));
-            return Err(JobStoreError::Refused(error));
-        }
-        let written = self.write_marker(blobs, user, &record, &confirmation);
-        written.await?;
-        failpoint("storage.marked").await;
-        if !record.is_begun {
-            record.is_begun = true;
-            self.put_record(&record).await?;
-            info!(location, "the storage of large objects is begun");
-        }
-        blobs.rely_on(&record.storage, &record.confirmations);
-        known.note(record.clone());
-        known.own = Some(Own {
-            record,
-            last: confirmation,
-            confirmed_at: Instant::now(),
-            is_contested: false,
-            quiet: 0,
-        });
-        self.set_trouble(None);
-        Ok(())
+        let of_blobs = self.blobs.begin(user).await;
+        self.checkpoints.begin(user).await.and(of_blobs)
     }
 
-    /// Checks that the storage is there and exclusive to this cluster. If another cluster has written the
+    /// Checks that each place is there and exclusive to this cluster. If another cluster has written a
     /// marker, writes it again so that the other cluster notices as well.
     pub async fn check(&self, user: &StorageUser) -> Result<(), JobStoreError> {
-        let Some(blobs) = self.guarded_blobs() else {
-            return Ok(());
-        };
-        let mut known = self.known.lock().await;
-        if known.has_ended {
-            return Ok(());
-        }
-        let Some(own) = &mut known.own else {
-            drop(known);
-            return self.begin(user).await;
-        };
-        let marker = blobs.marker().await.map_err(JobStoreError::Refused)?;
-        let Some(marker) = marker else {
-            self.set_trouble(Some(blobs.lost().to_string()));
-            own.quiet = 0;
-            return Ok(());
-        };
-        if marker.storage != own.record.storage {
-            self.set_trouble(Some(blobs.taken(&marker).to_string()));
-            own.quiet = 0;
-            return Ok(());
-        }
-        if marker.confirmation == own.last {
-            own.quiet = own.quiet.saturating_add(1);
-            if own.is_contested && own.quiet < QUIET_CHECKS {
-                return Ok(());
-            }
-            own.is_contested = false;
-            blobs.set_contested(false);
-            self.set_trouble(None);
-            return Ok(());
-        }
-        own.quiet = 0;
-        if !own.record.confirmations.contains(&marker.confirmation) {
-            own.is_contested = true;
-            blobs.set_contested(true);
-            self.set_trouble(Some(blobs.taken(&marker).to_string()));
-        }
-        let confirmation = own.record.confirm();
-        self.put_record(&own.record).await?;
-        blobs.rely_on(&own.record.storage, &own.record.confirmations);
-        self.write_marker(blobs, user, &own.record, &confirmation)
-            .await?;
-        own.last = confirmation;
-        own.confirmed_at = Instant::now();
-        Ok(())
+        let of_blobs = self.blobs.check(user).await;
+        self.checkpoints.check(user).await.and(of_blobs)
     }
 
-    /// Whether unreferenced objects may be deleted: no other cluster has written the marker since this term
+    /// Whether unreferenced objects may be deleted: no other cluster has written a marker since this term
     /// did, which is at least `settled` ago.
     pub(super) async fn is_exclusive(&self, settled: Duration) -> Result<bool, JobStoreError> {
-        let Some(blobs) = self.guarded_blobs() else {
-            return Ok(true);
-        };
-        let known = self.known.lock().await;
-        let Some(own) = known.own.as_ref().filter(|own| !own.is_contested) else {
-            return Ok(false);
-        };
-        let marker = blobs.marker().await.map_err(JobStoreError::Refused)?;
-        let is_own = marker
-            .is_some_and(|it| it.storage == own.record.storage && it.confirmation == own.last);
-        Ok(is_own && own.confirmed_at.elapsed() >= settled)
+        let of_blobs = self.blobs.is_exclusive(settled).await?;
+        Ok(of_blobs && self.checkpoints.is_exclusive(settled).await?)
     }
 
-    /// Removes the marker: the cluster has ended permanently and deletes its data.
+    /// Removes the markers: the cluster has ended permanently and deletes its data.
     pub async fn remove_marker(&self) -> tanist_ha::Result<()> {
-        let Some(blobs) = self.guarded_blobs() else {
-            return Ok(());
-        };
-        self.known.lock().await.has_ended = true;
-        blobs.delete(&blobs.marker_name()?).await
+        let of_blobs = self.blobs.remove_marker().await;
+        self.checkpoints.remove_marker().await.and(of_blobs)
     }
-
-    async fn found_at_location(
-        &self,
-        blobs: &BlobStore,
-        known: &[StorageRecord],
-    ) -> Result<Found, JobStoreError> {
-        let marker = blobs.marker().await.map_err(JobStoreError::Refused)?;
-        let Some(marker) = marker else {
-            return Ok(Found::Nothing);
-        };
-        let ours = known.iter().find(|it| it.storage == marker.storage);
-        Ok(ours.map_or(Found::Foreign(marker), |it| Found::Begun(it.clone())))
-    }
-
-    async fn put_record(&self, record: &StorageRecord) -> Result<(), JobStoreError> {
-        let name = Name::new(&*record.storage);
-        let name = name.map_err(|error| refused(&error))?;
-        let encoded = record::encode(StorageRecord::FORMAT, &record.encode(), usize::MAX);
-        let value = match encoded.map_err(JobStoreError::Refused)? {
-            Encoded::Inline(value) | Encoded::Oversized(value) => value,
-        };
-        let key = Key::new(kinds::STORAGES, name);
-        let written = self.records.commit(vec![Write::Put { key, value }]).await;
-        written.map_err(JobStoreError::from)
-    }
-
-    async fn write_marker(
-        &self,
-        blobs: &BlobStore,
-        user: &StorageUser,
-        record: &StorageRecord,
-        confirmation: &str,
-    ) -> Result<(), JobStoreError> {
-        let marker = Marker {
-            storage: record.storage.clone(),
-            cluster: user.cluster.clone(),
-            incarnation: user.incarnation.clone(),
-            epoch: user.epoch.get(),
-            process: user.process.clone(),
-            confirmation: confirmation.to_owned(),
-        };
-        let put = blobs.put_marker(&marker).await;
-        put.map_err(JobStoreError::Refused)
-    }
-}
-
-impl Known {
-    fn note(&mut self, record: StorageRecord) {
-        self.all.retain(|known| known.storage != record.storage);
-        self.all.push(record);
-    }
-}
-
-fn refused(error: &impl std::fmt::Display) -> JobStoreError {
-    JobStoreError::Refused(tanist_ha::Error::Misconfigured(error.to_string().into()))
-}
-
-/// What is at a location that this cluster has not begun.
-enum Found {
-    Nothing,
-    /// A storage that this cluster has begun under another path.
-    Begun(StorageRecord),
-    /// A storage of another cluster: this store has no record of it.
-    Foreign(Marker),
 }
 
 #[cfg(test)]

@@ -67,10 +67,15 @@ pub async fn check_directories(options: &HaOptions) -> Result<(), DirectoryError
         let paths = cluster.parent().into_iter().chain([cluster]);
         directories.extend(paths.map(|path| (options.place.option, path.to_owned())));
     }
-    if let Some(StorageLocation::Directory(path)) =
-        options.storage.as_ref().map(|storage| &storage.location)
-    {
-        directories.push(("high-availability.storageDir", path.clone()));
+    let storages = [
+        ("high-availability.storageDir", &options.storage),
+        ("execution.checkpointing.dir", &options.checkpoint_storage),
+    ];
+    for (key, storage) in storages {
+        let location = storage.as_ref().map(|storage| &storage.location);
+        if let Some(StorageLocation::Directory(path)) = location {
+            directories.push((key, path.clone()));
+        }
     }
     for (key, path) in directories {
         let checking = path.clone();

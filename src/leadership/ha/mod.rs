@@ -2,7 +2,7 @@
 
 mod directories;
 
-use tanist_config::{HaOptions, StorageOptions};
+use tanist_config::HaOptions;
 use tanist_gateway::kinds;
 use tanist_ha::Result;
 use tanist_ha::clock::Clock;
@@ -29,13 +29,13 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
         },
         clock: Clock::Boottime,
     };
-    let blobs = options.storage.as_ref().map(StorageOptions::blob_options);
+    let blobs = options.blob_places();
     let backend = options.backend.clone();
     services::open(backend, kinds::ALL, blobs.as_ref(), &election).await
 }
 
 /// Opens the records read-only. One attempt.
 pub async fn open_records(options: &HaOptions) -> Result<RecordStore> {
-    let blobs = options.storage.as_ref().map(StorageOptions::blob_options);
+    let blobs = options.blob_places();
     services::open_records(&options.backend, kinds::ALL, blobs.as_ref()).await
 }

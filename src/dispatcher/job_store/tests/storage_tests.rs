@@ -3,11 +3,16 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tanist_ha::blob::{BlobOptions, BlobStore};
+use bytes::Bytes;
+use tanist_gateway::kinds;
+use tanist_ha::blob::{BlobOptions, BlobPlaces, BlobStore};
+use tanist_ha::keys::Key;
 use tanist_ha::memory::MemoryCluster;
 use tanist_ha::records::store::RecordStore;
+use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
 
+use super::place::QUIET_CHECKS;
 use super::*;
 use crate::DispatcherOptions;
 use crate::JobStore;
@@ -52,11 +57,22 @@ impl Mount {
     }
 }
 
+fn options_of(mount: &Mount) -> BlobOptions {
+    let url = mount.path().to_string_lossy().into_owned();
+    BlobOptions { url, shared: true }
+}
+
 /// A leader with a guarded storage that it has not begun yet.
 async fn leader(cluster: &MemoryCluster, name: &str, mount: &Mount) -> (Leader, StorageUser) {
-    let url = mount.path().to_string_lossy().into_owned();
-    let options = BlobOptions { url, shared: true };
-    let opened = BlobStore::open(&options).await.expect("opened");
+    let opened = BlobStore::open(&options_of(mount)).await.expect("opened");
+    leader_with(cluster, name, opened).await
+}
+
+async fn leader_with(
+    cluster: &MemoryCluster,
+    name: &str,
+    opened: BlobStore,
+) -> (Leader, StorageUser) {
     let leader = Leader::with(
         cluster,
         name,
@@ -83,7 +99,7 @@ async fn expect(store: &JobStore) {
 }
 
 /// Returns the storages that a store has records of.
-async fn known_to(store: &JobStore) -> Vec<(Key, bytes::Bytes)> {
+async fn known_to(store: &JobStore) -> Vec<(Key, Bytes)> {
     let listed = store.coordination_store().list(kinds::STORAGES, None, 10);
     let items = listed.await.expect("listed").items.into_iter();
     let keyed = items.map(|(name, value)| (Key::new(kinds::STORAGES, name), value));
@@ -156,6 +172,7 @@ async fn a_leader_that_died_before_the_storage_was_begun_leaves_it_to_the_next_o
     let confirmation = record.confirm();
     a.store
         .storage()
+        .blobs
         .put_record(&record)
         .await
         .expect("decided");
@@ -170,6 +187,7 @@ async fn a_leader_that_died_before_the_storage_was_begun_leaves_it_to_the_next_o
     let late = a
         .store
         .storage()
+        .blobs
         .write_marker(blobs, &user, &record, &confirmation);
     late.await.expect("written");
     b.store.storage().check(&user_of_b).await.expect("looked");
@@ -304,7 +322,7 @@ async fn a_storage_is_known_under_each_path_where_it_is_mounted() {
     lose(&b);
     let (c, _) = using(&cluster, "c", &mount).await;
     submit_large(&c, OTHER).await.expect("acknowledged");
-    let known = c.store.storage().known.lock().await.all.len();
+    let known = c.store.storage().blobs.known.lock().await.all.len();
     assert_eq!(known, 1);
 }
 
@@ -319,6 +337,7 @@ async fn a_storage_whose_marker_this_store_has_never_known_is_not_begun() {
     let marked = a
         .store
         .storage()
+        .blobs
         .write_marker(blobs, &user, &record, &confirmation);
     marked.await.expect("written");
     let refused = a
@@ -329,4 +348,48 @@ async fn a_storage_whose_marker_this_store_has_never_known_is_not_begun() {
         .expect_err("a stranger's");
     assert!(refused.to_string().contains("another cluster"), "{refused}");
     submit_large(&a, JOB).await.expect_err("not begun");
+}
+
+#[tokio::test]
+async fn a_place_of_checkpoints_that_lost_its_mount_is_told_and_takes_nothing() {
+    let (mount, checkpoints) = (Mount::new(), Mount::new());
+    let places = BlobPlaces {
+        blobs: options_of(&mount),
+        checkpoints: Some(options_of(&checkpoints)),
+    };
+    let cluster = MemoryCluster::default();
+    let opened = places.open().await.expect("opened");
+    let (a, user) = leader_with(&cluster, "a", opened).await;
+    a.store.storage().begin(&user).await.expect("begun");
+    let objects = a.store.blobs().expect("there are some");
+    let objects = objects.checkpoints(&name_of(JOB));
+    let bytes = Bytes::from_static(b"state");
+    objects.put("1-1-00", bytes.clone()).await.expect("written");
+    assert!(checkpoints.listed().contains(&"checkpoints".to_owned()));
+    assert!(!mount.listed().contains(&"checkpoints".to_owned()));
+
+    // Another leader knows both places.
+    lose(&a);
+    let opened = places.open().await.expect("opened");
+    let (b, user) = leader_with(&cluster, "b", opened).await;
+    expect(&b.store).await;
+    checkpoints.unmount();
+    b.store.storage().begin(&user).await.expect_err("one lost");
+    let told = trouble(&b.store).expect("told");
+    let path = checkpoints.path().to_string_lossy().into_owned();
+    assert!(
+        told.contains(&path) && told.contains("mount it again"),
+        "{told}"
+    );
+    let objects = b.store.blobs().expect("there are some");
+    let objects = objects.checkpoints(&name_of(JOB));
+    objects.put("2-1-00", bytes).await.expect_err("not mounted");
+    objects.remove("1-1-00").await.expect_err("not mounted");
+    assert_eq!(checkpoints.listed(), Vec::<String>::new());
+    // Other objects are where they were.
+    submit_large(&b, JOB).await.expect("acknowledged");
+    checkpoints.mount();
+    b.store.storage().check(&user).await.expect("mounted");
+    assert_eq!(trouble(&b.store), None);
+    objects.remove("1-1-00").await.expect("removed");
 }
