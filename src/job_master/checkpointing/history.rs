@@ -26,6 +26,8 @@ pub(super) struct History {
     failed_in_a_row: u64,
     restored_from: u64,
     restored_at_ms: u64,
+    /// The directory of the savepoint, if it was one.
+    restored_directory: String,
     began_ms: u64,
     /// When the last snapshot of each region became durable.
     saved_ms: BTreeMap<usize, u64>,
@@ -85,6 +87,7 @@ impl History {
             failed_in_a_row: 0,
             restored_from: 0,
             restored_at_ms: 0,
+            restored_directory: String::new(),
             began_ms: now_ms,
             saved_ms: BTreeMap::new(),
             news: Vec::new(),
@@ -194,10 +197,11 @@ impl History {
         std::mem::take(&mut self.news)
     }
 
-    /// A region is restored from its snapshot of this number.
-    pub(super) fn restored(&mut self, number: u64, now_ms: u64) {
-        self.restored_from = number;
+    /// A region is restored from its snapshot of this number, or from a savepoint in a directory.
+    pub(super) fn restored(&mut self, restore: &pb::TaskRestore, now_ms: u64) {
+        self.restored_from = restore.number;
         self.restored_at_ms = now_ms;
+        self.restored_directory.clone_from(&restore.directory);
     }
 
     /// The entry of a number in progress.
@@ -260,6 +264,7 @@ impl History {
             history,
             restored_from: self.restored_from,
             restored_at_ms: self.restored_at_ms,
+            restored_directory: self.restored_directory.clone(),
             saved: self.saved(core, job),
             ..pb::CheckpointDetails::default()
         }

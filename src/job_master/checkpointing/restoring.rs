@@ -46,7 +46,7 @@ impl Checkpoints {
                 }
             };
             restore.snapshot = Some(of_task.ok_or_else(|| missing(region))?);
-            self.history.restored(restore.number, now_ms);
+            self.history.restored(restore, now_ms);
         }
         Ok(())
     }

@@ -81,6 +81,7 @@ async fn the_placements_of_a_job_that_begins_from_a_savepoint_name_it() {
         let details = fixture.details().await;
         let checkpoints = details.checkpoints.expect("it has one");
         assert_eq!(checkpoints.started_from, "/savepoints/savepoint-9-1");
+        let task_executor = fixture.task_executor("tm1");
         fixture.register("tm1", 1).await.expect("admitted");
         wait_until("placed", || {
             let written = fixture.store.history();
@@ -88,5 +89,9 @@ async fn the_placements_of_a_job_that_begins_from_a_savepoint_name_it() {
             regions.any(|it| it.restored_from == 7)
         })
         .await;
+        wait_until("deployed", || !task_executor.restored.lock().is_empty()).await;
+        let details = fixture.details().await;
+        let checkpoints = details.checkpoints.expect("it has one");
+        assert_eq!(checkpoints.restored_directory, "/savepoints/savepoint-9-1");
     }
 }

@@ -44,8 +44,8 @@ pub(crate) fn checkpoint_statistics(details: &CheckpointDetails, now: u64) -> Ch
             restored: (details.restored_from != 0).then(|| RestoredCheckpoint {
                 id: details.restored_from,
                 restore_timestamp: time(details.restored_at_ms),
-                is_savepoint: false,
-                external_path: None,
+                is_savepoint: !details.restored_directory.is_empty(),
+                external_path: named(&details.restored_directory),
             }),
         },
         history,
@@ -56,12 +56,12 @@ pub(crate) fn checkpoint_statistics(details: &CheckpointDetails, now: u64) -> Ch
             .rev()
             .map(savepoint_info)
             .collect(),
-        started_from: started_from(details),
+        started_from: named(&details.started_from),
     }
 }
 
-fn started_from(details: &CheckpointDetails) -> Option<String> {
-    Some(details.started_from.clone()).filter(|path| !path.is_empty())
+fn named(path: &str) -> Option<String> {
+    (!path.is_empty()).then(|| path.to_owned())
 }
 
 /// The checkpoint of which the last complete savepoint is a copy.
@@ -113,7 +113,7 @@ pub(crate) fn job_checkpoints(job: &JobDetails, details: &CheckpointDetails) -> 
         failure: failure.map(|it| it.reason.clone()),
         skipped: details.skipped.iter().map(skipped).collect(),
         savepoint: details.savepoints.last().map(savepoint_info),
-        started_from: started_from(details),
+        started_from: named(&details.started_from),
     }
 }
 

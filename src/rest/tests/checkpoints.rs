@@ -6,6 +6,7 @@ use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 
 use super::scripted::{ScriptedDispatcher, Served};
+use crate::json::checkpoints::checkpoint_statistics;
 
 /// The acknowledgements of two vertices with two subtasks each: the second one of the second vertex is slow.
 fn vertices(number: u64, is_complete: bool) -> Vec<pb::VertexCheckpoint> {
@@ -80,6 +81,7 @@ pub(super) fn details() -> pb::CheckpointDetails {
         }],
         restored_from: 16,
         restored_at_ms: 16_500,
+        restored_directory: String::new(),
         savepoints: vec![
             pb::SavepointSummary {
                 trigger_id: "a".repeat(32),
@@ -193,6 +195,19 @@ async fn the_statistics_are_of_what_is_in_the_history() {
     assert_eq!(
         body["latest"]["restored"],
         json!({"id": 16, "restore_timestamp": 16_500, "is_savepoint": false, "external_path": null})
+    );
+    let from_savepoint = pb::CheckpointDetails {
+        restored_directory: "/savepoints/of-another".to_owned(),
+        ..details()
+    };
+    let restored = checkpoint_statistics(&from_savepoint, 20_000)
+        .latest
+        .restored;
+    let restored = restored.expect("it was restored");
+    assert!(restored.is_savepoint);
+    assert_eq!(
+        restored.external_path.as_deref(),
+        Some("/savepoints/of-another")
     );
     assert_eq!(
         body["skipped"],
