@@ -2,7 +2,10 @@ import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.connector.source.lib.NumberSequenceSource;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 
-/** Counts a number of records, the first argument, by key. Without checkpoints, and with objects reused. */
+/**
+ * Counts a number of records, the first argument, by key, with objects reused. The second argument is the interval of
+ * checkpoints in milliseconds; 0: none.
+ */
 public final class KeyedCount {
     private KeyedCount() {}
 
@@ -12,6 +15,10 @@ public final class KeyedCount {
         StreamExecutionEnvironment environment =
                 StreamExecutionEnvironment.getExecutionEnvironment();
         environment.getConfig().enableObjectReuse();
+        long interval = Long.parseLong(arguments[1]);
+        if (interval > 0) {
+            environment.enableCheckpointing(interval);
+        }
         Numbers.countByKey(
                 Numbers.records(
                         environment.fromSource(

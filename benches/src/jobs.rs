@@ -95,9 +95,24 @@ pub async fn submit(
     parallelism: u32,
     parameters: &[(&str, &str)],
 ) -> anyhow::Result<JobId> {
+    submit_from(http, address, file, parallelism, parameters, None).await
+}
+
+/// The same for a job that may begin from a savepoint.
+pub async fn submit_from(
+    http: &Http,
+    address: &str,
+    file: &'static str,
+    parallelism: u32,
+    parameters: &[(&str, &str)],
+    savepoint: Option<&str>,
+) -> anyhow::Result<JobId> {
     let mut query = format!("?parallelism={parallelism}");
     for (name, value) in parameters {
         let _ = write!(query, "&param.{name}={value}");
+    }
+    if let Some(path) = savepoint {
+        let _ = write!(query, "&savepoint-path={path}");
     }
     let body = Bytes::from_static(file.as_bytes());
     http.submit(address, &query, YAML, body).await

@@ -29,7 +29,7 @@ pub struct Options {
     pub task_cancellation_interval: Duration,
     /// Timeout for tasks to end when the TaskExecutor stops, and for its disconnect messages.
     pub stop_timeout: Duration,
-    /// `high-availability.storageDir`: where objects of checkpoints are. `None`: nowhere.
+    /// `execution.checkpointing.dir`: where objects of checkpoints are. `None`: nowhere.
     pub checkpoints: Option<CheckpointPlace>,
 }
 

@@ -14,15 +14,13 @@ use tanist_chaos::wait::wait_for_every;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::testing::servers::ports::free_port;
 
-use super::{POLL_INTERVAL, System, Timeouts};
+use super::{POLL_INTERVAL, SOON, System, Timeouts};
 use crate::BenchOptions;
 use crate::http::Http;
 use crate::watch::{BOUND, all_subtasks_run};
 
 /// The name of the jar in the upload directory: the part before `_` identifies an upload.
 const JAR: &str = "bench_jobs.jar";
-/// Interval of checks for an event that is expected soon.
-const SOON: Duration = Duration::from_millis(10);
 /// Timeout of a REST answer: while there is no leader, some requests get no answer.
 const ANSWER_BOUND: Duration = Duration::from_secs(1);
 
@@ -94,7 +92,7 @@ pub(super) struct FlinkCluster {
     directory: PathBuf,
     jars: PathBuf,
     rest_ports: [u16; 2],
-    /// The JobManagers, then the TaskManager, in the order of their start.
+    /// The JobManagers, then the TaskManagers, in the order of their start.
     processes: Vec<Child>,
     http: Http,
     /// The job that was submitted last.
@@ -157,16 +155,41 @@ impl FlinkCluster {
         asked.with_context(|| format!("GET {address}{path} takes longer than {ANSWER_BOUND:?}"))?
     }
 
-    async fn run(&mut self, class: &str, argument: u64) -> anyhow::Result<()> {
+    async fn run(
+        &mut self,
+        class: &str,
+        arguments: &[String],
+        savepoint: Option<&str>,
+    ) -> anyhow::Result<()> {
         let body = json!({
             "entryClass": class,
-            "programArgsList": [argument.to_string()],
+            "programArgsList": arguments,
             "parallelism": 2,
+            "savepointPath": savepoint,
         });
         let path = format!("/jars/{JAR}/run");
         let answer = self.http.post(&self.address(0), &path, &body).await?;
         let job = answer["jobid"].as_str().context("no jobid in the answer")?;
         self.job = job.to_owned();
+        Ok(())
+    }
+
+    fn start_taskmanager(&mut self, index: usize) -> anyhow::Result<()> {
+        let sizes = TASKMANAGER_SIZES.map(str::to_owned);
+        let class = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner";
+        self.start(&format!("tm-{index}"), class, &TASKMANAGER_JAVA, &sizes)
+    }
+
+    /// Waits until both JobManagers know of so many slots: a standby forwards the request to the leader.
+    async fn until_slots(&self, slots: u64) -> anyhow::Result<()> {
+        for jobmanager in [0, 1] {
+            wait_for_every(SOON, "Flink's slots", BOUND, async || {
+                let body = self.get(jobmanager, "/overview").await?;
+                ensure!(body["slots-total"] == slots, "{body}");
+                Ok(())
+            })
+            .await?;
+        }
         Ok(())
     }
 }
@@ -223,19 +246,13 @@ impl System for FlinkCluster {
 
     async fn start_the_rest(&mut self) -> anyhow::Result<()> {
         self.start_jobmanager(1)?;
-        let sizes = TASKMANAGER_SIZES.map(str::to_owned);
-        let class = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner";
-        self.start("tm-0", class, &TASKMANAGER_JAVA, &sizes)?;
-        for jobmanager in [0, 1] {
-            // A standby forwards the request to the leader.
-            wait_for_every(SOON, "Flink's slots", BOUND, async || {
-                let body = self.get(jobmanager, "/overview").await?;
-                ensure!(body["slots-total"] == 2, "{body}");
-                Ok(())
-            })
-            .await?;
-        }
-        Ok(())
+        self.start_taskmanager(0)?;
+        self.until_slots(2).await
+    }
+
+    async fn start_spare_worker(&mut self) -> anyhow::Result<()> {
+        self.start_taskmanager(1)?;
+        self.until_slots(4).await
     }
 
     fn pids(&mut self) -> anyhow::Result<[u32; 3]> {
@@ -245,8 +262,10 @@ impl System for FlinkCluster {
             .context("not all are started")
     }
 
-    async fn submit_count(&mut self, records: u64) -> anyhow::Result<()> {
-        self.run("KeyedCount", records).await
+    async fn submit_count(&mut self, records: u64, with_checkpoints: bool) -> anyhow::Result<()> {
+        let interval = if with_checkpoints { 1000 } else { 0 };
+        let arguments = [records.to_string(), interval.to_string()];
+        self.run("KeyedCount", &arguments, None).await
     }
 
     async fn until_counted(&mut self) -> anyhow::Result<()> {
@@ -259,21 +278,25 @@ impl System for FlinkCluster {
         .await
     }
 
-    async fn run_endless(&mut self, rate: u64) -> anyhow::Result<()> {
-        self.run("Endless", rate).await?;
-        let path = format!("/jobs/{}/checkpoints", self.job);
-        wait_for_every(
-            POLL_INTERVAL,
-            "Flink's first checkpoint",
-            BOUND,
-            async || {
-                let body = self.get(0, &path).await?;
-                let completed = body["counts"]["completed"].as_u64();
-                ensure!(completed > Some(0), "{body}");
-                Ok(())
-            },
-        )
-        .await
+    async fn submit_endless(&mut self, rate: u64, savepoint: Option<&str>) -> anyhow::Result<()> {
+        self.run("Endless", &[rate.to_string()], savepoint).await
+    }
+
+    async fn get_of_job(&self, path: &str) -> anyhow::Result<Value> {
+        self.get(0, &format!("/jobs/{}{path}", self.job)).await
+    }
+
+    async fn post_of_job(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let path = format!("/jobs/{}{path}", self.job);
+        self.http.post(&self.address(0), &path, body).await
+    }
+
+    fn savepoints(&self) -> String {
+        format!("file://{}/savepoints", self.directory.display())
+    }
+
+    fn kill_worker(&mut self) -> anyhow::Result<()> {
+        Ok(self.processes[2].kill()?)
     }
 
     fn kill_leader(&mut self) -> anyhow::Result<()> {

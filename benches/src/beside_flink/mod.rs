@@ -1,37 +1,45 @@
 //! Compares Tanist and Apache Flink on one machine in one run, in turns: start time, memory, throughput,
-//! and recovery from the loss of the leader.
+//! recovery from the loss of the leader and of a worker, and savepoints.
 //!
 //! Both use the same ZooKeeper for high availability, and the jobs process the same records. Not here:
 //! how the clusters are set up and asked (`flink_cluster`, `tanist_cluster`).
 
 mod flink_cluster;
+mod restores;
 mod tanist_cluster;
 
 use std::time::Duration;
 
 use self::tanist_cluster::TanistCluster;
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use tanist_chaos::wait::wait_for_every;
 use tanist_ha::testing::servers::{ZooKeeperServer, ZooKeeperServerOptions};
 use tokio::time::Instant;
 
 use self::flink_cluster::FlinkCluster;
+use self::restores::Restores;
 use crate::BenchOptions;
 use crate::host::milliseconds;
 use crate::memory::mebibytes;
 use crate::proc;
 use crate::report::Figure;
 use crate::samples::Unit;
+use crate::watch::{BOUND, all_subtasks_run};
 
 pub(super) const METHOD: &str = "Tanist and Apache Flink 2.3 (session cluster of the jars on PyPI, Java options \
 as its own scripts compute them for the stock sizes) in turns, on one ZooKeeper server. Two JobManagers and one \
 worker of 2 slots, restarted for each turn. *Leads*: from the start of the first JobManager until its REST \
 server reports that it leads. *Idle*: resident memory 10 s after all processes are registered. *Count*: 50 \
 million records of 1,000 keys, the same numbers in both, generated -> by key -> counted with each update emitted \
--> discarded, at parallelism 2, without checkpoints, in Flink with object reuse; from the acknowledgement until \
+-> discarded, at parallelism 2, in Flink with object reuse; from the acknowledgement until \
 the job is seen FINISHED. *A CPU second* is one second of user and system time of all JobManagers and workers \
-together. The *first* count runs in new processes, the *second* follows in the same ones. *SIGKILL*: of the \
-leader, with an endless job of 2,000 records per second, in Flink with a checkpoint each second, until the next \
-leader has every subtask RUNNING. Tanist always uses its defaults. Flink uses *short timeouts*: ZooKeeper \
+together. The *first* count runs in new processes and takes no checkpoint, the *second* follows in the same ones, the \
+*third* takes one each second. *SIGKILL*: of the \
+leader, with an endless job of 2,000 records per second and a checkpoint each second, until the next \
+leader has every subtask RUNNING. *Worker SIGKILL*: of the one with all tasks of that job, beside another one with \
+free slots, until the job was restored and every subtask is RUNNING. *Stop*: from the request until the location of \
+the savepoint is known. *Start*: from the request until every subtask is RUNNING. Tanist always uses its defaults. Flink uses *short timeouts*: ZooKeeper \
 session and heartbeat timeout of 2 s, heartbeats every 500 ms, restarts after 100 ms; or its *defaults*, with a \
 ZooKeeper server in its default configuration (ticks of 2 s, so that it grants a session of 40 s).";
 
@@ -45,6 +53,8 @@ const IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs
 const RATE: u64 = 2_000;
 /// Interval of checks of the counting job: long, because each check costs both systems time.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval of checks for an event that is expected soon.
+const SOON: Duration = Duration::from_millis(10);
 /// The tick of ZooKeeper's own configuration.
 const STOCK_TICK: Duration = Duration::from_secs(2);
 
@@ -61,16 +71,27 @@ trait System: Sized {
     ) -> anyhow::Result<Self>;
     /// Starts the first JobManager and waits until it leads.
     async fn start_leader(&mut self) -> anyhow::Result<()>;
-    /// Starts the other JobManager and the worker, and waits until its slots are registered.
+    /// Starts the other JobManager and a worker, and waits until its slots are registered.
     async fn start_the_rest(&mut self) -> anyhow::Result<()>;
+    /// Starts another worker, and waits until its slots are registered.
+    async fn start_spare_worker(&mut self) -> anyhow::Result<()>;
     /// The process ids of the leader, the standby and the worker.
     fn pids(&mut self) -> anyhow::Result<[u32; 3]>;
-    /// Submits a job that counts this number of records; returns once the job is acknowledged.
-    async fn submit_count(&mut self, records: u64) -> anyhow::Result<()>;
+    /// Submits a job that counts this number of records, and takes a checkpoint each second or none; returns once the
+    /// job is acknowledged.
+    async fn submit_count(&mut self, records: u64, with_checkpoints: bool) -> anyhow::Result<()>;
     /// Waits for the end of that job.
     async fn until_counted(&mut self) -> anyhow::Result<()>;
-    /// Runs the endless job until it has state that a failure would lose.
-    async fn run_endless(&mut self, rate: u64) -> anyhow::Result<()>;
+    /// Submits the endless job, which takes a checkpoint each second, and may begin from a savepoint.
+    async fn submit_endless(&mut self, rate: u64, savepoint: Option<&str>) -> anyhow::Result<()>;
+    /// What the first JobManager answers to `GET` of a path below that of the job that was submitted last.
+    async fn get_of_job(&self, path: &str) -> anyhow::Result<Value>;
+    /// The same for `POST`.
+    async fn post_of_job(&self, path: &str, body: &Value) -> anyhow::Result<Value>;
+    /// A directory for savepoints, an absolute path or a URL.
+    fn savepoints(&self) -> String;
+    /// Sends SIGKILL to the worker that was started first.
+    fn kill_worker(&mut self) -> anyhow::Result<()>;
     /// Sends SIGKILL to the leader.
     fn kill_leader(&mut self) -> anyhow::Result<()>;
     /// Waits until the endless job runs again under the next leader.
@@ -107,9 +128,19 @@ pub(super) async fn measure(options: &BenchOptions) -> anyhow::Result<Vec<Figure
     let zookeeper = server.endpoint();
     let mut ours = Rounds::of::<TanistCluster>();
     let mut theirs = Rounds::of::<FlinkCluster>();
+    let mut our_restores = Restores::of::<TanistCluster>();
+    let mut their_restores = Restores::of::<FlinkCluster>();
     for _ in 0..options.pick(ROUNDS.0, ROUNDS.1) {
         ours.take::<TanistCluster>(options, &zookeeper).await?;
         theirs.take::<FlinkCluster>(options, &zookeeper).await?;
+    }
+    for _ in 0..options.pick(KILLS.0, KILLS.1) {
+        our_restores
+            .take::<TanistCluster>(options, &zookeeper)
+            .await?;
+        their_restores
+            .take::<FlinkCluster>(options, &zookeeper)
+            .await?;
     }
     figures.extend(
         ours.all()
@@ -117,6 +148,8 @@ pub(super) async fn measure(options: &BenchOptions) -> anyhow::Result<Vec<Figure
             .zip(theirs.all())
             .flat_map(|(our, their)| [our, their]),
     );
+    let restores = our_restores.all().into_iter().zip(their_restores.all());
+    figures.extend(restores.flat_map(|(our, their)| [our, their]));
     let short = options.pick(KILLS.0, KILLS.1);
     figures.extend(kills(options, Timeouts::Short, &zookeeper, short).await?);
     drop(server);
@@ -158,7 +191,7 @@ async fn kill<S: System>(
     let mut cluster = S::prepare(options, timeouts, zookeeper).await?;
     cluster.start_leader().await?;
     cluster.start_the_rest().await?;
-    cluster.run_endless(RATE).await?;
+    run_endless(&mut cluster).await?;
     let killed = Instant::now();
     cluster.kill_leader()?;
     cluster.until_running_again().await?;
@@ -167,14 +200,44 @@ async fn kill<S: System>(
     Ok(took)
 }
 
+/// Runs the endless job until it has state that a failure would lose.
+async fn run_endless<S: System>(cluster: &mut S) -> anyhow::Result<()> {
+    cluster.submit_endless(RATE, None).await?;
+    until_all_run(cluster).await?;
+    until_soon("the first checkpoint", async || {
+        let body = cluster.get_of_job("/checkpoints").await?;
+        let completed = body["counts"]["completed"].as_u64();
+        ensure!(completed > Some(0), "{body}");
+        Ok(())
+    })
+    .await
+}
+
+async fn until_all_run<S: System>(cluster: &S) -> anyhow::Result<()> {
+    until_soon("all subtasks to run", async || {
+        let body = cluster.get_of_job("").await?;
+        ensure!(all_subtasks_run(&body), "{body}");
+        Ok(())
+    })
+    .await
+}
+
+/// Waits for what is expected soon; asks both systems equally often.
+async fn until_soon<T>(
+    what: &str,
+    poll: impl AsyncFnMut() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    wait_for_every(SOON, what, BOUND, poll).await
+}
+
 /// The figures of one system that need no kill.
 struct Rounds {
     leads: Figure,
     leader: Figure,
     standby: Figure,
     worker: Figure,
-    /// The first and the second count.
-    counts: [Count; 2],
+    /// The first, the second and the third count.
+    counts: [Count; 3],
 }
 
 struct Count {
@@ -204,7 +267,7 @@ impl Rounds {
             leader: figure("leader, idle: resident", Unit::Mebibytes),
             standby: figure("standby, idle: resident", Unit::Mebibytes),
             worker: figure("worker, idle: resident", Unit::Mebibytes),
-            counts: [Count::of(name, "first"), Count::of(name, "second")],
+            counts: ["first", "second", "third"].map(|which| Count::of(name, which)),
         }
     }
 
@@ -228,9 +291,9 @@ impl Rounds {
         }
         let records = options.pick(RECORDS.0, RECORDS.1);
         let millions = records as f64 / 1e6;
-        for count in &mut self.counts {
+        for (which, count) in self.counts.iter_mut().enumerate() {
             let before = cpu_of(pids)?;
-            cluster.submit_count(records).await?;
+            cluster.submit_count(records, which == 2).await?;
             let began = Instant::now();
             cluster.until_counted().await?;
             let took = began.elapsed();

@@ -1,6 +1,7 @@
 //! The Tanist part: a cluster of the chaos harness with the program's default settings.
 
 use anyhow::{Context as _, ensure};
+use serde_json::Value;
 use tanist_chaos::process::Process;
 use tanist_chaos::store::Store;
 use tanist_chaos::wait::wait_for_every;
@@ -10,8 +11,13 @@ use tanist_proto::id::JobId;
 use super::{POLL_INTERVAL, System, Timeouts};
 use crate::BenchOptions;
 use crate::http::Http;
-use crate::jobs::{self, KEYED_COUNT, STREAM};
-use crate::watch::{self, BOUND, until, until_led, until_running};
+use crate::jobs::{self, CHECKPOINTED_COUNT, KEYED_COUNT};
+use crate::watch::{self, BOUND, until, until_led};
+
+/// A rate that no source reaches.
+const UNTHROTTLED: &str = "1000000000";
+/// Records of a job that does not end while it is measured.
+const ENDLESS: &str = "1000000000000";
 
 pub(super) struct TanistCluster {
     cluster: Cluster,
@@ -25,6 +31,24 @@ pub(super) struct TanistCluster {
 impl TanistCluster {
     fn leader(&self) -> String {
         self.cluster.rest_address(0).to_owned()
+    }
+
+    /// Waits until both JobManagers know of so many slots: the standby asks the leader.
+    async fn until_slots(&self, slots: u64) -> anyhow::Result<()> {
+        for jobmanager in [0, 1] {
+            let address = self.cluster.rest_address(jobmanager);
+            until("the slots", async || {
+                let body = self.http.get(address, "/v1/overview").await?;
+                ensure!(body["slots-total"] == slots, "{body}");
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    fn path_of_job(&self, path: &str) -> anyhow::Result<String> {
+        Ok(format!("/v1/jobs/{}{path}", self.job()?))
     }
 
     fn job(&self) -> anyhow::Result<JobId> {
@@ -41,7 +65,7 @@ impl System for TanistCluster {
         zookeeper: &str,
     ) -> anyhow::Result<TanistCluster> {
         let builder = options.cluster(Store::zookeeper_at(zookeeper.to_owned()));
-        let builder = builder.jobmanagers(2).taskmanagers(1).slots(2);
+        let builder = builder.jobmanagers(2).taskmanagers(2).slots(2);
         Ok(TanistCluster {
             cluster: builder.prepare().await?,
             http: Http::default(),
@@ -59,7 +83,12 @@ impl System for TanistCluster {
     async fn start_the_rest(&mut self) -> anyhow::Result<()> {
         self.cluster.jobmanager(1).start()?;
         self.cluster.taskmanager(0).start()?;
-        self.cluster.wait_until_complete().await
+        self.until_slots(2).await
+    }
+
+    async fn start_spare_worker(&mut self) -> anyhow::Result<()> {
+        self.cluster.taskmanager(1).start()?;
+        self.until_slots(4).await
     }
 
     fn pids(&mut self) -> anyhow::Result<[u32; 3]> {
@@ -69,11 +98,20 @@ impl System for TanistCluster {
         Ok([leader, standby, pid(self.cluster.taskmanager(0))?])
     }
 
-    async fn submit_count(&mut self, records: u64) -> anyhow::Result<()> {
+    async fn submit_count(&mut self, records: u64, with_checkpoints: bool) -> anyhow::Result<()> {
         let count = records.to_string();
-        let parameters = [("count", count.as_str())];
+        let checkpointed = [
+            ("count", count.as_str()),
+            ("keys", "1000"),
+            ("rate", UNTHROTTLED),
+            ("interval", "1s"),
+        ];
+        let (file, parameters) = match with_checkpoints {
+            true => (CHECKPOINTED_COUNT, &checkpointed[..]),
+            false => (KEYED_COUNT, &checkpointed[..1]),
+        };
         let leader = self.leader();
-        let submitted = jobs::submit(&self.http, &leader, KEYED_COUNT, 2, &parameters);
+        let submitted = jobs::submit(&self.http, &leader, file, 2, parameters);
         self.job = Some(submitted.await?);
         Ok(())
     }
@@ -88,14 +126,46 @@ impl System for TanistCluster {
         .await
     }
 
-    async fn run_endless(&mut self, rate: u64) -> anyhow::Result<()> {
+    async fn submit_endless(&mut self, rate: u64, savepoint: Option<&str>) -> anyhow::Result<()> {
         let rate = rate.to_string();
-        let parameters = [("rate", rate.as_str())];
+        let parameters = [
+            ("count", ENDLESS),
+            ("keys", "1000"),
+            ("rate", rate.as_str()),
+            ("interval", "1s"),
+        ];
         let leader = self.leader();
-        let submitted = jobs::submit(&self.http, &leader, STREAM, 2, &parameters);
+        let submitted = jobs::submit_from(
+            &self.http,
+            &leader,
+            CHECKPOINTED_COUNT,
+            2,
+            &parameters,
+            savepoint,
+        );
         self.job = Some(submitted.await?);
-        until_running(&self.http, &leader, self.job()?).await?;
         self.former = Some(self.cluster.leader().await?);
+        Ok(())
+    }
+
+    async fn get_of_job(&self, path: &str) -> anyhow::Result<Value> {
+        self.http
+            .get(&self.leader(), &self.path_of_job(path)?)
+            .await
+    }
+
+    async fn post_of_job(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let path = self.path_of_job(path)?;
+        self.http.post(&self.leader(), &path, body).await
+    }
+
+    fn savepoints(&self) -> String {
+        let directory = self.cluster.directory().join("savepoints");
+        directory.to_string_lossy().into_owned()
+    }
+
+    fn kill_worker(&mut self) -> anyhow::Result<()> {
+        self.cluster.taskmanager(0).kill();
         Ok(())
     }
 
