@@ -69,8 +69,8 @@ pub(crate) struct InputGate {
     sources: Vec<Source>,
     next: usize,
     alignment: Alignment,
-    /// A channel has ended, which may move event time on.
-    has_lost_channel: bool,
+    /// The number of a channel that has ended, until that is told.
+    ended: Option<usize>,
     readable: Arc<Notify>,
     /// Tasks that find local producers and fill remote channels.
     _openers: JoinSet<()>,
@@ -86,7 +86,7 @@ impl InputGate {
             sources,
             next: 0,
             alignment: Alignment::default(),
-            has_lost_channel: false,
+            ended: None,
             readable,
             _openers: openers,
         }
@@ -99,13 +99,8 @@ impl InputGate {
 
     /// Returns what comes next of any channel, in turn.
     pub(crate) fn poll(&mut self, is_blocked: impl Fn(usize) -> bool) -> Result<Input, InputError> {
-        if std::mem::take(&mut self.has_lost_channel)
-            && let Some(signal) = self.align()
-        {
-            return Ok(Input::Time(signal));
-        }
-        if let Some(signal) = self.alignment.pending() {
-            return Ok(Input::Time(signal));
+        if let Some(input) = self.take_due() {
+            return Ok(input);
         }
         let mut looked_at = 0;
         while looked_at < self.sources.len() {
@@ -154,9 +149,10 @@ impl InputGate {
                             .partitions
                             .consumed(local.partition, local.target, channel);
                     }
-                    // A channel that has ended no longer holds event time back.
-                    self.has_lost_channel = true;
-                    return Ok(Input::ChannelEnded(number));
+                    self.ended = Some(number);
+                    if let Some(input) = self.take_due() {
+                        return Ok(input);
+                    }
                 }
                 Popped::Failed(cause) => {
                     return Err(InputError {
@@ -172,6 +168,19 @@ impl InputGate {
         } else {
             Input::Idle
         })
+    }
+
+    /// Event time, and then the end of a channel. One that has ended no longer holds time back, and the end may complete
+    /// a checkpoint: what follows from the records before a barrier belongs in front of it.
+    fn take_due(&mut self) -> Option<Input> {
+        if let Some(signal) = self.alignment.pending() {
+            return Some(Input::Time(signal));
+        }
+        self.ended?;
+        if let Some(signal) = self.align() {
+            return Some(Input::Time(signal));
+        }
+        self.ended.take().map(Input::ChannelEnded)
     }
 
     fn align(&mut self) -> Option<TimeSignal> {

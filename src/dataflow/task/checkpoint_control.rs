@@ -117,7 +117,9 @@ impl CheckpointControl {
             Phase::Running { has_source: false } | Phase::InputEnded { has_source: false } => {
                 return refused("it has no source");
             }
-            Phase::InputEnded { has_source: true } if self.has_saved(barrier.number) => {
+            Phase::InputEnded { has_source: true }
+                if self.has_saved(barrier.number) || state.is_saving(barrier.number) =>
+            {
                 return Answer::Injected(Ack {});
             }
             Phase::InputEnded { has_source: true } => return Answer::SourceEnded(Ack {}),
@@ -518,6 +520,17 @@ mod tests {
         control.decline(7, "damaged".to_owned());
         let declined = CheckpointProgress::Declined("damaged".to_owned());
         assert_eq!(progress(&control), (7, declined));
+    }
+
+    #[test]
+    fn a_source_that_has_ended_is_still_saving_what_it_took_up_before() {
+        let control = source();
+        control.trigger(barrier(5));
+        control.take_trigger();
+        control.freeze(5);
+        control.end_input();
+        assert_eq!(control.trigger(barrier(5)), Answer::Injected(Ack {}));
+        assert_eq!(control.trigger(barrier(6)), Answer::SourceEnded(Ack {}));
     }
 
     #[test]

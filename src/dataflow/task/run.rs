@@ -27,7 +27,7 @@ use super::restore::{Beginning, own_number};
 use super::status::{Counters, TaskStatus};
 use crate::coordination::CoordinatorRequest;
 use crate::end_guard::EndGuard;
-use crate::exchange::{Exchange, Input, InputGate};
+use crate::exchange::{ChannelRequest, Exchange, Input, InputGate};
 use crate::operator::{
     EndOfInput, OperatorFactory, Output, SinkOutput, Source, SourceState, Stopped,
 };
@@ -111,6 +111,9 @@ impl Run {
                 self.checkpoints.begin(plan.inputs.is_empty());
                 self.checkpoints.end_input();
                 self.status.send_replace(TaskStatus::Running);
+                // So have its producers, and what they offer is kept until it is read.
+                plan.inputs.retain(|input| !input.is_kept);
+                self.read_ends(plan.inputs).await?;
                 return Ok(output);
             }
         };
@@ -135,8 +138,7 @@ impl Run {
         match source {
             Some((place, source)) => self.poll(&place, source, &mut chain, outputs).await?,
             None => {
-                let term = (self.spec.cluster_incarnation.clone(), self.spec.epoch);
-                let gate = self.exchange.open(plan.inputs, &term);
+                let gate = self.open(plan.inputs);
                 self.checkpoints.open(gate.channels());
                 self.read(gate, &mut chain, outputs).await?;
             }
@@ -243,6 +245,23 @@ impl Run {
                     source.close();
                     return Ok(());
                 }
+            }
+        }
+    }
+
+    fn open(&self, inputs: Vec<ChannelRequest>) -> InputGate {
+        let term = (self.spec.cluster_incarnation.clone(), self.spec.epoch);
+        self.exchange.open(inputs, &term)
+    }
+
+    /// Reads channels in which only their ends are.
+    async fn read_ends(&self, inputs: Vec<ChannelRequest>) -> Result<(), TaskError> {
+        let mut gate = self.open(inputs);
+        loop {
+            match gate.poll(|_| false)? {
+                Input::Ended => return Ok(()),
+                Input::Idle => gate.readable().await,
+                Input::Batch(_) | Input::Time(_) | Input::Barrier(..) | Input::ChannelEnded(_) => {}
             }
         }
     }

@@ -145,3 +145,22 @@ async fn a_barrier_that_is_not_above_the_last_one_fails_a_channel_over_tcp() {
         "{failed}"
     );
 }
+
+#[tokio::test]
+async fn time_that_a_channel_held_back_comes_before_its_end() {
+    let managers = TaskManager::start_many::<2>().await;
+    for consumer in &managers {
+        let ([one, other], mut gate) = two_channels(&managers[0], consumer).await;
+        one.signal(TimeSignal::Watermark(100));
+        other.signal(TimeSignal::Watermark(50));
+        assert_eq!(next(&mut gate, &[]).await, "Time(Watermark(50))");
+        one.barrier(barrier(3));
+        assert_eq!(next(&mut gate, &[]).await, "barrier 3 of channel 0");
+        // Its end completes the checkpoint.
+        other.finish();
+        assert_eq!(next(&mut gate, &[0]).await, "Time(Watermark(100))");
+        assert_eq!(next(&mut gate, &[0]).await, "ChannelEnded(1)");
+        let exchange = managers[0].runtime.exchange();
+        exchange.release(partition().job, Generation::new(1));
+    }
+}

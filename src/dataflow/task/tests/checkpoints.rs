@@ -217,6 +217,28 @@ async fn a_subtask_that_had_ended_opens_nothing_and_its_channel_ends() {
 }
 
 #[tokio::test]
+async fn of_a_region_that_had_ended_no_partition_is_left() {
+    for at in BOTH {
+        let region = Region::start(at).await;
+        let running = [region.cut(0, 3).await, region.cut(1, 3).await];
+        let sink = saved(&region.sink, 3).await;
+        drop(region);
+        let ended = [&running[0], &running[1], &sink].map(|it| SubtaskSnapshot {
+            vertex_id: it.vertex_id.clone(),
+            subtask: it.subtask,
+            ended: true,
+            ..SubtaskSnapshot::default()
+        });
+        let region = Region::restore(at, Waiting::default(), Some((3, ended))).await;
+        for task in region.sources.iter().chain([&region.sink]) {
+            let ended = task.ended().await;
+            assert!(matches!(ended, TaskStatus::Finished { .. }), "{ended:?}");
+        }
+        wait_until("no partition", || region.partitions() == 0).await;
+    }
+}
+
+#[tokio::test]
 async fn a_trigger_interrupts_a_source_that_waits() {
     for waiting in [Waiting::Notified, Waiting::ForAnHour, Waiting::Pending] {
         let region = Region::restore(At::SameTaskManager, waiting, None).await;
