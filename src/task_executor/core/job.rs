@@ -34,7 +34,8 @@ pub struct Beginning {
     pub cluster: ClusterIncarnation,
     /// The checkpoint that it is restored from; 0: it begins from the start.
     pub restored_from: u64,
-    /// Whether what it does for checkpoints is reported.
+    /// Whether its region takes part in checkpoints. Under a later leader it may though it does not: then it is reported
+    /// from the first number on that it hears of.
     pub takes_checkpoints: bool,
 }
 
@@ -372,14 +373,7 @@ impl Job {
     ) -> Result<(), String> {
         let now = timeouts.from;
         self.executions.admit(execution, allocation, now)?;
-        let Beginning {
-            cluster,
-            restored_from,
-            takes_checkpoints,
-        } = begins;
-        if takes_checkpoints {
-            self.checkpoints.admit(execution, cluster, restored_from);
-        }
+        self.checkpoints.admit(execution, begins);
         let older = execution.previous();
         let superseded = self.executions.cancel_up_to(older, timeouts);
         output.cancel(self.id, superseded);

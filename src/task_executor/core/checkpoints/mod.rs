@@ -32,6 +32,7 @@ pub use self::absence::Absence;
 pub use self::pieces::Pieces;
 use self::reports::Reports;
 use super::executions::ExecutionKey;
+use super::job::Beginning;
 use super::outbox::Route;
 use super::output::Output;
 
@@ -122,6 +123,10 @@ struct Known {
     /// How long it took to save what is acknowledged.
     times: pb::CheckpointTimes,
     life: Life,
+    /// Whether its region takes part in checkpoints: heartbeats have its report.
+    takes_part: bool,
+    /// Its subtask was cancelled: once it has ended, nothing of it is needed that the JobMaster knows.
+    is_cancelled: bool,
 }
 
 impl Known {
@@ -192,26 +197,29 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Begins with an execution, which is restored from this checkpoint; 0: from none. Those of older generations of
-    /// its subtask are not needed any more.
-    pub fn admit(&mut self, key: ExecutionKey, cluster: ClusterIncarnation, restored_from: u64) {
+    /// Begins with an execution. Those of older generations of its subtask are not needed any more.
+    pub fn admit(&mut self, key: ExecutionKey, begins: Beginning) {
         self.forget_up_to(key.previous());
         let known = Known {
-            cluster,
-            highest: restored_from,
+            cluster: begins.cluster,
+            highest: begins.restored_from,
             progress: Progress::Unheard,
             input_ended: false,
             paused: false,
             times: pb::CheckpointTimes::default(),
             life: Life::Runs,
+            takes_part: begins.takes_checkpoints,
+            is_cancelled: false,
         };
         self.known.insert(key, known);
     }
 
-    /// Forgets generations of a subtask up to this one that have ended.
+    /// Forgets generations of a subtask up to this one: those that run once they have ended.
     pub fn forget_up_to(&mut self, up_to: ExecutionKey) {
-        self.known
-            .retain(|key, known| known.life == Life::Runs || !up_to.covers(key));
+        self.known.retain(|key, known| {
+            known.is_cancelled |= up_to.covers(key);
+            known.life == Life::Runs || !known.is_cancelled
+        });
         self.reports.retain(|key| self.known.contains_key(key));
     }
 
@@ -227,7 +235,9 @@ impl Checkpoints {
         };
         if status.input_ended && !known.input_ended {
             known.input_ended = true;
-            self.reports.add(*key);
+            if known.takes_part {
+                self.reports.add(*key);
+            }
         }
         if status.paused != known.paused && known.life == Life::Runs {
             known.paused = status.paused;
@@ -237,6 +247,7 @@ impl Checkpoints {
         if number < before || (number == before && known.progress.is_decided()) {
             return Step::Nothing;
         }
+        known.takes_part |= number > before;
         let was_writing = known.progress == Progress::Writing;
         let mut step = match was_writing {
             true => Step::Drop,
@@ -351,7 +362,16 @@ impl Checkpoints {
             known.progress = Progress::declined(reason.to_owned());
             self.reports.add(*key);
         }
+        self.forget_cancelled();
         highest
+    }
+
+    /// Forgets what was cancelled and has ended, once the JobMaster knows what it had saved.
+    fn forget_cancelled(&mut self) {
+        let reports = &self.reports;
+        self.known.retain(|key, known| {
+            !known.is_cancelled || known.life == Life::Runs || reports.holds(key)
+        });
     }
 
     /// Whether an execution has finished here.
@@ -375,10 +395,11 @@ impl Checkpoints {
         taken.collect()
     }
 
-    /// Reports for a heartbeat: of all that fit in a message. The JobMaster knows the others, or they are sent.
+    /// Reports for a heartbeat: of all that fit in a message, and whose regions take part. The JobMaster knows the
+    /// others, or they are sent.
     pub fn reports(&self) -> Vec<pb::CheckpointReport> {
         let reports = self.with_room().into_iter();
-        let reports = reports.filter(|(.., has_room)| *has_room);
+        let reports = reports.filter(|(_, known, has_room)| *has_room && known.takes_part);
         reports.map(|(key, known, _)| known.report(key)).collect()
     }
 
@@ -448,6 +469,7 @@ impl Checkpoints {
     pub fn finish_report(&mut self, call: u64, retry_at: Option<Uptime>) {
         self.reports.finish(call, retry_at);
         self.reports.retain(|key| self.known.contains_key(key));
+        self.forget_cancelled();
     }
 }
 

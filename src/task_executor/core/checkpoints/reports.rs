@@ -67,6 +67,11 @@ impl Reports {
         self.due.contains(key)
     }
 
+    /// Whether a report is not known to have arrived.
+    pub fn holds(&self, key: &ExecutionKey) -> bool {
+        self.due.contains(key) || self.in_flight.values().any(|keys| keys.contains(key))
+    }
+
     /// Sends what is due, in calls of limited size.
     pub fn send(
         &mut self,

@@ -15,6 +15,7 @@ use super::core_tests::Step as WorldStep;
 use super::core_world::{World, scope};
 use crate::core::checkpoints::{Checkpoints, Step};
 use crate::core::executions::ExecutionKey;
+use crate::core::job::Beginning;
 use crate::core::messages::execution_key;
 use crate::core::{Effect, Event, TaskKey};
 use crate::launcher::TaskStatus;
@@ -46,11 +47,19 @@ fn with(number: u64, progress: CheckpointProgress) -> CheckpointStatus {
     }
 }
 
+fn from_checkpoint(number: u64) -> Beginning {
+    Beginning {
+        cluster: ClusterIncarnation::new("c1"),
+        restored_from: number,
+        takes_checkpoints: true,
+    }
+}
+
 /// One execution, restored from checkpoint 3.
 fn restored() -> (Checkpoints, ExecutionKey) {
     let mut checkpoints = Checkpoints::default();
     let key = execution(2);
-    checkpoints.admit(key, ClusterIncarnation::new("c1"), 3);
+    checkpoints.admit(key, from_checkpoint(3));
     (checkpoints, key)
 }
 
@@ -162,9 +171,44 @@ fn a_report_outlives_its_task_until_a_younger_generation_begins() {
     // It ended before it heard of this one.
     checkpoints.abort(&key, 5);
     assert_eq!(states(&checkpoints), [(4, Pb::Acknowledged)]);
-    checkpoints.admit(execution(3), ClusterIncarnation::new("c1"), 0);
+    checkpoints.admit(execution(3), from_checkpoint(0));
     assert_eq!(states(&checkpoints), [(0, Pb::Unheard)]);
     assert!(!checkpoints.is_due(&key));
+}
+
+#[test]
+fn a_task_that_took_no_part_is_reported_once_it_hears_of_a_number() {
+    let (mut checkpoints, key) = (Checkpoints::default(), execution(2));
+    let begins = Beginning {
+        takes_checkpoints: false,
+        ..from_checkpoint(0)
+    };
+    checkpoints.admit(key, begins);
+    let ended = CheckpointStatus {
+        input_ended: true,
+        ..with(0, CheckpointProgress::Unheard)
+    };
+    checkpoints.update(&key, ended, true);
+    assert_eq!(states(&checkpoints), []);
+    assert!(!checkpoints.is_due(&key));
+    // A later leader takes checkpoints of its region.
+    checkpoints.update(&key, saved(5, 10), true);
+    assert_eq!(states(&checkpoints), [(5, Pb::Acknowledged)]);
+    assert!(checkpoints.is_due(&key));
+    assert!(checkpoints.full_report()[0].input_ended);
+}
+
+#[test]
+fn nothing_of_a_cancelled_task_is_kept_once_it_has_ended() {
+    let (mut checkpoints, key) = restored();
+    checkpoints.update(&key, saved(4, 10), true);
+    checkpoints.forget_up_to(key);
+    assert_eq!(states(&checkpoints), [(4, Pb::Acknowledged)]);
+    // The JobMaster does not know it yet.
+    assert_eq!(checkpoints.end(&key, false), 4);
+    assert_eq!(checkpoints.full_report().len(), 1);
+    checkpoints.finish_report(1, None);
+    assert!(checkpoints.full_report().is_empty());
 }
 
 #[test]
@@ -198,7 +242,7 @@ fn acknowledged(subtasks: u32, size: usize) -> (Checkpoints, Vec<ExecutionKey>) 
     let keys = (0..subtasks).map(|subtask| execution_key(VERTEX, subtask, 2));
     let keys: Vec<_> = keys.map(|key| key.expect("an execution")).collect();
     for key in &keys {
-        checkpoints.admit(*key, ClusterIncarnation::new("c1"), 3);
+        checkpoints.admit(*key, from_checkpoint(3));
         checkpoints.update(key, with_output(4, size), true);
     }
     (checkpoints, keys)
