@@ -484,6 +484,10 @@ impl CheckpointCore {
                     let (is_end_decided, out) = (self.is_end_decided, &mut self.out);
                     let text = format!("the store refused the request: {reason}");
                     self.savepoints.refuse(requests, &text, is_end_decided, out);
+                    if let Some(object) = write.manifest_object() {
+                        self.removal
+                            .leave_manifest(object.to_owned(), &mut self.out);
+                    }
                     let regions = write.completion.map_or_else(Vec::new, |it| it.regions);
                     let reason = format!("the store refused it: {reason}");
                     self.give_up(now_ms, &regions, &reason);

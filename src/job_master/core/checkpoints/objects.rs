@@ -8,6 +8,11 @@ pub(super) fn number_of(object: &str) -> Option<u64> {
     object.split_once('-')?.0.parse().ok()
 }
 
+/// The number of the checkpoint whose manifest an object holds, by its name.
+pub(super) fn number_of_manifest(object: &str) -> Option<u64> {
+    number_of(object.strip_prefix("manifest-")?)
+}
+
 /// The objects that the snapshot of a subtask names.
 pub(super) fn named_by_subtask(snapshot: &pb::SubtaskSnapshot) -> impl Iterator<Item = &str> {
     pieces(snapshot).filter_map(Piece::object)
@@ -44,7 +49,10 @@ mod tests {
     #[test]
     fn the_number_of_an_object_is_in_its_name() {
         assert_eq!(number_of("12-3-0123456789abcdef"), Some(12));
-        assert_eq!(number_of("manifest-12-0123456789abcdef"), None);
+        let manifest = "manifest-12-0123456789abcdef";
+        assert_eq!(number_of(manifest), None);
+        assert_eq!(number_of_manifest(manifest), Some(12));
+        assert_eq!(number_of_manifest("12-3-0123456789abcdef"), None);
         assert_eq!(number_of("12"), None);
     }
 }

@@ -56,6 +56,15 @@ pub(super) struct Write {
     pub(super) left: Option<String>,
 }
 
+impl Write {
+    /// The object that holds the manifest of what it completes.
+    pub(super) fn manifest_object(&self) -> Option<&str> {
+        let completed = self.record.retained.last();
+        let completed = completed.filter(|_| self.completion.is_some())?;
+        manifest_object(completed.manifest.as_ref())
+    }
+}
+
 /// The record and its manifests; see the module.
 #[derive(Debug)]
 pub(super) struct CheckpointRecord {
@@ -282,6 +291,19 @@ impl CheckpointRecord {
             regions.filter(move |region| is_new(manifest, region))
         });
         regions.flat_map(named_by_region).collect()
+    }
+
+    /// The objects that hold manifests of the durable record, or of the one that is being written.
+    pub(super) fn manifest_objects(&self) -> BTreeSet<&str> {
+        let writing = self.writing.iter().map(|write| &*write.record);
+        let records = writing.chain([&*self.durable]);
+        let manifests = records.flat_map(|record| {
+            let retained = record.retained.iter().map(|it| it.manifest.as_ref());
+            let removing = record.removing.iter().map(|it| it.manifest.as_ref());
+            let origin = record.origin.iter().map(|it| it.manifest.as_ref());
+            retained.chain(removing).chain(origin)
+        });
+        manifests.filter_map(manifest_object).collect()
     }
 
     /// Whether the newest snapshot of a region, or the origin if it has none and the job owns it, names an object.

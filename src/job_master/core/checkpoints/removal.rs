@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use tanist_proto::v1 as pb;
 
 use super::Effect;
-use super::objects::{manifest_object, named_by, named_by_subtask, number_of};
+use super::objects::{manifest_object, named_by, named_by_subtask, number_of, number_of_manifest};
 use super::options::RETRY_MS;
 use super::output::Output;
 use super::planted::{Fault, is_planted};
@@ -46,6 +46,7 @@ pub(super) struct Removal {
 struct Garbage<'a> {
     floor: u64,
     named: BTreeSet<&'a str>,
+    manifests: BTreeSet<&'a str>,
 }
 
 impl Garbage<'_> {
@@ -55,10 +56,15 @@ impl Garbage<'_> {
         Garbage {
             floor: writing.map_or(record.durable().floor, |write| write.record.floor),
             named: record.named(),
+            manifests: record.manifest_objects(),
         }
     }
 
+    /// A manifest that is being put has a number that is not below.
     fn has(&self, object: &str) -> bool {
+        if let Some(number) = number_of_manifest(object) {
+            return number < self.floor && !self.manifests.contains(object);
+        }
         number_of(object).is_some_and(|number| number < self.floor) && !self.named.contains(object)
     }
 

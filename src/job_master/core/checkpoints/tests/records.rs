@@ -200,6 +200,34 @@ fn the_manifest_of_an_origin_is_removed_once_each_region_has_a_snapshot() {
 }
 
 #[test]
+fn a_manifest_that_no_record_names_is_removed() {
+    let (mut bench, number) = Bench::with_number(1);
+    bench.core.options.has_blob_store = true;
+    bench.acknowledge(SOURCE, number, 9_000);
+    let effects = bench.acknowledge(SINK, number, 1);
+    let is_put = |effect: &Effect| matches!(effect, Effect::PutManifest { .. });
+    assert!(effects.iter().any(is_put), "{effects:?}");
+    let put = pb::ManifestObject {
+        name: format!("manifest-{number}-a"),
+        length: 9_000,
+    };
+    let effects = bench.hear(Event::ManifestPut(put.clone()));
+    let (write, _) = written(&effects).expect("it is put");
+    let reason = "a key is too large".to_owned();
+    let effects = bench.hear(Event::WriteRefused { write, reason });
+    assert_eq!(removed(&effects), [put.name]);
+
+    // Leaders that died left two, one of a number that may still be completed.
+    let mut record = record();
+    record.floor = 9;
+    let mut bench = Bench::new(record, waiting());
+    bench.pass(1);
+    let objects = ["manifest-8-a", "manifest-9-a"].map(str::to_owned);
+    let effects = bench.hear(Event::Listed(objects.to_vec()));
+    assert_eq!(removed(&effects), ["manifest-8-a"]);
+}
+
+#[test]
 fn an_intact_manifest_that_does_not_fit_is_an_error() {
     let fit = manifest(7, taken(6, "6-1-a"));
     let change = |change: &dyn Fn(&mut pb::CheckpointManifest)| {
