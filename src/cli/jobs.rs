@@ -273,10 +273,13 @@ fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)>
     }
     if let Some(savepoint) = &checkpoints.savepoint {
         let at = time_if_known(savepoint.requested_at);
-        let text = match (&savepoint.location, &savepoint.reason) {
-            (Some(path), _) => format!("{path}, requested at {at}"),
-            (None, Some(reason)) => format!("failed, requested at {at}: {reason}"),
-            (None, None) => format!("in progress, requested at {at}"),
+        let text = match (&savepoint.location, &savepoint.reason, &savepoint.waits_for) {
+            (Some(path), _, _) => format!("{path}, requested at {at}"),
+            (None, Some(reason), _) => format!("failed, requested at {at}: {reason}"),
+            (None, None, Some(awaited)) => {
+                format!("in progress, requested at {at}: {awaited}")
+            }
+            (None, None, None) => format!("in progress, requested at {at}"),
         };
         lines.push(("Savepoint", text));
     }

@@ -101,9 +101,9 @@ pub struct RestoredCheckpoint {
     pub id: u64,
     /// When the region was restored.
     pub restore_timestamp: i64,
-    /// Always `false`.
+    /// Whether it was a savepoint.
     pub is_savepoint: bool,
-    /// Always absent.
+    /// A savepoint: its path.
     pub external_path: Option<String>,
 }
 

@@ -150,4 +150,7 @@ pub struct SavepointInfo {
     /// FAILED: why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// IN_PROGRESS: what it waits for, if its checkpoint is not complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
 }

@@ -111,7 +111,9 @@ impl Checkpoints {
         let skipped = skipped.collect::<BTreeSet<_>>().into_iter();
         let skipped = skipped.map(|(vertices, reason)| pb::SkippedRegion { vertices, reason });
         let savepoints = match detail {
-            Detail::Full => savepoints::summaries(self.core.durable()),
+            Detail::Full => {
+                savepoints::summaries(self.core.durable(), |it| self.core.waits_for(it))
+            }
             Detail::Brief => Vec::new(),
         };
         pb::CheckpointDetails {

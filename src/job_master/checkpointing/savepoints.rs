@@ -122,8 +122,11 @@ impl Savepoints {
     }
 }
 
-/// The requests of a record, for people.
-pub(super) fn summaries(record: &pb::JobCheckpoints) -> Vec<pb::SavepointSummary> {
+/// The requests of a record, for people. `waits_for`: what an open one waits for.
+pub(super) fn summaries(
+    record: &pb::JobCheckpoints,
+    waits_for: impl Fn(&pb::SavepointRequest) -> Option<String>,
+) -> Vec<pb::SavepointSummary> {
     let summary = |request: &pb::SavepointRequest| pb::SavepointSummary {
         trigger_id: request.trigger_id.clone(),
         outcome: match request.progress() {
@@ -134,7 +137,7 @@ pub(super) fn summaries(record: &pb::JobCheckpoints) -> Vec<pb::SavepointSummary
             SavepointProgress::Failed => pb::SavepointOutcome::Failed,
         }
         .into(),
-        text: request.outcome.clone(),
+        text: waits_for(request).unwrap_or_else(|| request.outcome.clone()),
         requested_at_ms: request.requested_at_ms,
         number: request.number,
         stops: request.stops,
@@ -409,7 +412,9 @@ mod tests {
     fn a_request_that_is_being_copied_is_in_progress_for_people() {
         use SavepointProgress::{Completed, Copying};
         let requests = [request("a", Copying, ""), request("b", Completed, "/s/1")];
-        let [a, b] = summaries(&record(&requests)).try_into().expect("two");
+        let [a, b] = summaries(&record(&requests), |_| None)
+            .try_into()
+            .expect("two");
         assert_eq!(a.outcome(), pb::SavepointOutcome::InProgress);
         assert_eq!(
             (b.outcome(), b.text.as_str()),

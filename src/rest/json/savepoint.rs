@@ -119,5 +119,6 @@ pub(crate) fn savepoint_info(savepoint: &SavepointSummary) -> SavepointInfo {
         stops: savepoint.stops,
         location: text(SavepointOutcome::Completed),
         reason: text(SavepointOutcome::Failed),
+        waits_for: text(SavepointOutcome::InProgress).filter(|text| !text.is_empty()),
     }
 }

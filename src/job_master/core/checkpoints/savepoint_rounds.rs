@@ -89,20 +89,25 @@ impl CheckpointCore {
             }
             false => {
                 let missing = self.missing(request);
+                let missing = missing.map_or_else(String::new, |it| format!(": {it}"));
                 format!("its checkpoint was not complete within {timeout_ms} ms{missing}")
             }
         })
     }
 
+    /// What a request waits for whose checkpoint is not complete, for people.
+    pub fn waits_for(&self, request: &pb::SavepointRequest) -> Option<String> {
+        let is_waiting = request.progress() == pb::SavepointProgress::Requested;
+        is_waiting.then(|| self.missing(request)).flatten()
+    }
+
     /// What a request waits for, in words.
-    fn missing(&self, request: &pb::SavepointRequest) -> String {
+    fn missing(&self, request: &pb::SavepointRequest) -> Option<String> {
         let lacking = match self.record.newest_manifest() {
             Some(newest) => regions_without(newest, request.from),
             None => (0..self.regions.topology().region_count()).collect(),
         };
-        let Some(first) = lacking.first() else {
-            return String::new();
-        };
+        let first = lacking.first()?;
         let at = self.regions.get(*first);
         let mut places = at.by_task_manager().into_keys();
         let without = places.find(|place| self.links.takes_none(place));
@@ -123,7 +128,7 @@ impl CheckpointCore {
             1 => String::new(),
             count => format!(", and {} other regions lack it too", count - 1),
         };
-        format!(": the region of {vertices} {why}{others}")
+        Some(format!("the region of {vertices} {why}{others}"))
     }
 
     /// The regions that the next round takes, if it may begin. While the job stops, only those whose sources do not

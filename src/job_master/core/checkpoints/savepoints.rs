@@ -76,8 +76,16 @@ impl Savepoints {
         obstacle: Option<String>,
     ) -> Option<Result<(), String>> {
         let id = &request.trigger_id;
-        if durable.iter().any(|it| it.trigger_id == *id) {
-            return Some(Ok(()));
+        if let Some(known) = durable.iter().find(|it| it.trigger_id == *id) {
+            let is_same = (known.stops, &known.directory) == (request.stop, &request.directory);
+            return Some(match is_same {
+                true => Ok(()),
+                false => Err(format!(
+                    "trigger id {id} is that of another request, {}for a savepoint below {}",
+                    if known.stops { "to stop the job, " } else { "" },
+                    known.directory
+                )),
+            });
         }
         if self.asked.iter().any(|it| it.request.trigger_id == *id) {
             return None;

@@ -168,8 +168,13 @@ fn a_request_is_answered_once_it_is_durable_and_completes_without_an_interval() 
     let effects = durably(&mut bench, effects);
     assert_eq!(answers(&effects), [("a", true)]);
     assert_eq!(triggers(&effects), [(0, 10, true, false)]);
+    let awaited = bench.core.waits_for(&bench.core.durable().requests[0]);
+    let expected = "the region of t0, t1 has not completed it";
+    assert_eq!(awaited.as_deref(), Some(expected));
     let effects = complete(&mut bench, 0, 10);
     assert_eq!(copies(&effects), [("a", 10)]);
+    let copied_now = &bench.core.durable().requests[0];
+    assert_eq!(bench.core.waits_for(copied_now), None);
     let copying = pb::SavepointProgress::Copying;
     assert_eq!(requests(bench.core.durable()), [("a", 10, copying)]);
     assert!(bench.core.points().has_uncommitted);
@@ -184,6 +189,11 @@ fn a_request_is_answered_once_it_is_durable_and_completes_without_an_interval() 
     let effects = hear(&mut bench, asked("a", false));
     assert_eq!(answers(&effects), [("a", true)]);
     assert_eq!(triggers(&bench.pass(5_000)), []);
+    // Nobody is told that the job stops who asked for that under an id that stands for something else.
+    let effects = hear(&mut bench, asked("a", true));
+    let refusal = refusal(&effects);
+    assert!(refusal.contains("another request"), "{refusal}");
+    assert!(refusal.contains("/savepoints"), "{refusal}");
 }
 
 #[test]
