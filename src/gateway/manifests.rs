@@ -26,10 +26,11 @@ pub fn is_retained(status: pb::JobStatus, retention: pb::CheckpointRetention) ->
     }
 }
 
-/// The record of a job that has ended: the newest checkpoint alone stays, if `is_kept`, and all else is garbage.
-/// Requests for savepoints have failed.
+/// The record of a job that has ended: the newest checkpoint alone stays, if `is_kept`, and all else is garbage. That
+/// may be the one that the job began with. A savepoint is not needed any more. Requests for savepoints have failed.
 pub fn ended(mut record: pb::JobCheckpoints, is_kept: bool) -> pb::JobCheckpoints {
     record.floor = record.next;
+    record.origin = None;
     for request in record.requests.iter_mut().filter(|it| is_open(it)) {
         request.set_progress(pb::SavepointProgress::Failed);
         "the job has ended".clone_into(&mut request.outcome);
@@ -70,6 +71,7 @@ mod tests {
             next: 17,
             floor: 3,
             retained: vec![completed(5), completed(7)],
+            origin: Some(pb::CheckpointOrigin::default()),
             requests: vec![pb::SavepointRequest {
                 number: 5,
                 progress: pb::SavepointProgress::Copying.into(),
@@ -84,6 +86,7 @@ mod tests {
         };
         let kept = ended(record.clone(), true);
         assert_eq!((numbers(&kept), kept.floor), ((vec![7], vec![5]), 17));
+        assert_eq!(kept.origin, None);
         let request = &kept.requests[0];
         assert_eq!(request.progress(), pb::SavepointProgress::Failed);
         assert_eq!(numbers(&ended(record, false)), (vec![], vec![5, 7]));

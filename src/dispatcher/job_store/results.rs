@@ -110,14 +110,6 @@ impl JobStore {
         retained: &Retained,
     ) -> Result<pb::JobResult, JobStoreError> {
         let job = job_id(&result.job_id)?;
-        // A job that has ended begins from nothing any more.
-        let retained = &match retained {
-            Retained::Record(record) => Retained::Record(Arc::new(pb::JobCheckpoints {
-                origin: None,
-                ..(**record).clone()
-            })),
-            Retained::Nothing | Retained::Unread => retained.clone(),
-        };
         let objects = self.ledger.objects_of(job);
         if objects != pb::Cleanup::default() {
             let remove = result.remove.get_or_insert_default();

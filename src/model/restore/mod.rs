@@ -13,13 +13,13 @@ mod tasks;
 
 use tanist_proto::v1::{
     CheckpointManifest, CoordinatorState, JobGraph, JobVertex, ManifestStep, Operator,
-    SubtaskSnapshot,
+    RegionSnapshot, RegionSnapshotKind, SubtaskSnapshot,
 };
 
 use self::saved::Saved;
 use crate::job_graph::shown;
 use crate::problem::{MAX_PROBLEMS, listing};
-use crate::topology::uid;
+use crate::topology::{MAX_REGIONS, subtask_regions, uid};
 use crate::{OperatorSpec, Schema};
 
 /// What happens to state whose step is not in the graph.
@@ -112,6 +112,39 @@ pub fn coordinators(
 ) -> Result<Vec<CoordinatorState>, Mismatch> {
     let saved = Saved::of(manifest)?;
     Ok(splits::coordinators(manifest, &saved, graph)?)
+}
+
+/// The manifest by the tasks and regions of the graph: the checkpoint that a job with this graph begins with. Its output
+/// is committed.
+pub fn laid_out(
+    manifest: &CheckpointManifest,
+    graph: &JobGraph,
+) -> Result<CheckpointManifest, Mismatch> {
+    let number = manifest.number;
+    let mut regions: Vec<RegionSnapshot> = Vec::new();
+    let of_tasks = subtask_regions(graph, MAX_REGIONS);
+    for (task, region) in redistribute(manifest, graph)?.into_iter().zip(of_tasks) {
+        if regions.len() <= region {
+            let empty = RegionSnapshot {
+                kind: RegionSnapshotKind::Taken.into(),
+                number,
+                // No attempt of this job took it.
+                generation: 0,
+                subtasks: Vec::new(),
+            };
+            regions.resize(region + 1, empty);
+        }
+        regions[region].subtasks.push(task);
+    }
+    Ok(CheckpointManifest {
+        job_id: graph.job_id.clone(),
+        number,
+        layout: 0,
+        regions,
+        coordinators: coordinators(manifest, graph)?,
+        uncommitted: Vec::new(),
+        steps: steps(graph),
+    })
 }
 
 /// What the keyed state of an operator is of; empty: it has none, or only the operator knows.

@@ -8,6 +8,7 @@ use tanist_gateway::persistence::JobStateStore as _;
 use tanist_ha::blob::{BlobStore, range_checksum};
 use tanist_ha::memory::MemoryCluster;
 
+use super::super::{Kept, Retained};
 use super::Place as Stored;
 use super::*;
 use crate::DispatcherOptions;
@@ -100,16 +101,20 @@ fn from_job(job: JobId) -> pb::RestoreRequest {
     }
 }
 
-/// It fits, and the coordinators are those of the manifest.
+/// It fits as it is, and the coordinators are those of the manifest.
 fn fitting(
     manifest: &pb::CheckpointManifest,
-    _: &pb::JobGraph,
+    graph: &pb::JobGraph,
     _: Unclaimed,
-) -> Result<Vec<pb::CoordinatorState>, String> {
-    Ok(vec![pb::CoordinatorState {
-        operator: format!("of {}", manifest.number),
-        ..pb::CoordinatorState::default()
-    }])
+) -> Result<pb::CheckpointManifest, String> {
+    Ok(pb::CheckpointManifest {
+        job_id: graph.job_id.clone(),
+        coordinators: vec![pb::CoordinatorState {
+            operator: format!("of {}", manifest.number),
+            ..pb::CoordinatorState::default()
+        }],
+        ..manifest.clone()
+    })
 }
 
 async fn put(
@@ -143,6 +148,20 @@ async fn origin(leader: &Leader, job: JobId) -> (pb::CheckpointOrigin, pb::Check
     (origin, manifest.expect("whole"))
 }
 
+/// The manifest of the checkpoint that a job begins with, which is its own.
+async fn begun(leader: &Leader, job: JobId) -> pb::CheckpointManifest {
+    let record = record(leader, job).await.expect("there is one");
+    assert_eq!((record.next, record.floor, &record.origin), (8, 8, &None));
+    let [begun] = &*record.retained else {
+        panic!("{record:?}");
+    };
+    assert_eq!((begun.number, begun.committed), (7, true));
+    let bytes = leader.store.manifest_of(job, begun.manifest.as_ref()).await;
+    let manifest = manifest::decode(&bytes.expect("readable")).expect("whole");
+    assert_eq!(manifest.job_id, job.to_string());
+    manifest
+}
+
 async fn sweep(leader: &Leader) -> usize {
     let gc = leader.store.orphan_gc();
     let swept = gc.sweep(Duration::ZERO, Duration::ZERO).await;
@@ -165,7 +184,7 @@ async fn a_job_begins_from_a_savepoint_and_its_record_is_part_of_the_submission(
         .await;
         assert_eq!(state.expect("stored").coordinators[0].operator, "of 7");
         let (origin, found) = origin(&leader, job).await;
-        assert_eq!((origin.number, origin.owned), (7, false));
+        assert_eq!(origin.number, 7);
         assert_eq!(origin.directory, path);
         assert_eq!(found, savepoints::read(&path).await.expect("read"));
         let place = origin
@@ -190,7 +209,7 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
     let path = place.savepoint("one", &manifest(0)).await;
     let unfit: Fits = |_, _, unclaimed| match unclaimed {
         Unclaimed::Refused => Err("state of `count` has no step".to_owned()),
-        Unclaimed::Ignored => Ok(Vec::new()),
+        Unclaimed::Ignored => Ok(pb::CheckpointManifest::default()),
     };
     let half = place.savepoint("half", &manifest(0)).await;
     std::fs::remove_file(place.directory.path().join("half/_metadata")).expect("removed");
@@ -363,8 +382,7 @@ async fn what_a_failed_job_left_is_kept_and_copied_for_a_job_that_begins_from_it
             .expect("stored");
         let started_from = record(leader, job).await.map(|it| it.started_from);
         assert_eq!(started_from, Some(format!("job:{JOB}")));
-        let (origin, found) = origin(leader, job).await;
-        assert_eq!((origin.directory.as_str(), origin.owned), ("", true));
+        let found = begun(leader, job).await;
         let names = savepoints::objects_of(&found);
         let object = names.first().expect("one object");
         assert!(object.starts_with("7-0-"), "{object}");
@@ -383,7 +401,7 @@ async fn what_a_failed_job_left_is_kept_and_copied_for_a_job_that_begins_from_it
     assert_eq!(sweep(&b).await, 2);
     let refused = put(&b, OTHER, &from_job(JOB), fitting).await;
     assert!(refused.is_err());
-    origin(&b, JobId::from_bits(0xA)).await;
+    begun(&b, JobId::from_bits(0xA)).await;
 }
 
 #[tokio::test]
@@ -509,8 +527,7 @@ async fn a_claimed_checkpoint_is_moved_to_the_job_that_begins_from_it() {
 
     let b = place.leader_after(&a, "b").await;
     assert_eq!(record(&b, JOB).await, None);
-    let (origin, found) = origin(&b, first).await;
-    assert_eq!((origin.directory.as_str(), origin.owned), ("", true));
+    let found = begun(&b, first).await;
     let names = savepoints::objects_of(&found);
     let objects = b.store.objects_of(first).expect("a blob store");
     for name in names {
@@ -539,4 +556,69 @@ async fn only_a_checkpoint_of_an_ended_job_that_is_cleaned_up_can_be_claimed() {
     let refusal = put(&a, other, &of_path, fitting).await;
     let refusal = refusal.expect_err("the user's").to_string();
     assert!(refusal.contains("belongs to the user"), "{refusal}");
+}
+
+/// The job of `run_with_checkpoint` has failed, `heir` claims its checkpoint, and ends before it takes one.
+async fn claim_and_end(leader: &Leader, heir: JobId, status: pb::JobStatus) -> Retained {
+    put(leader, heir, &claim(JOB), fitting)
+        .await
+        .expect("claimed");
+    let mut result = pb::JobResult {
+        status: status.into(),
+        dirty: false,
+        ..result_of(heir)
+    };
+    let store = &leader.store;
+    let retained = store.retained_without_job_master(heir, &mut result).await;
+    let retained = retained.expect("readable");
+    store
+        .put_result_with(result, &retained)
+        .await
+        .expect("written");
+    retained
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claimed_checkpoint_outlives_a_job_that_ends_before_it_takes_one() {
+    use pb::JobStatus::{Canceled, Failed};
+    let (heir, next) = (JobId::from_bits(8), JobId::from_bits(9));
+    for is_next_leader in [false, true] {
+        let place = World::new().await;
+        let a = place.leader("a").await;
+        fail_with_checkpoint(&a).await;
+        claim_and_end(&a, heir, Failed).await;
+        let leader = match is_next_leader {
+            true => place.leader_after(&a, "b").await,
+            false => a,
+        };
+        let kept = leader.store.kept_objects(heir).await.expect("readable");
+        let claimed = begun(&leader, heir).await;
+        assert_eq!(kept, Kept::These(savepoints::objects_of(&claimed)));
+        put(&leader, next, &claim(heir), fitting)
+            .await
+            .expect("claimed");
+        let names = savepoints::objects_of(&begun(&leader, next).await);
+        let objects = leader.store.objects_of(next).expect("a blob store");
+        for name in names {
+            assert_eq!(objects.get(&name).await.expect("copied"), "state");
+        }
+    }
+    // After a cancellation by the setting: until a JobMaster knows better, that of the job that it was claimed from.
+    for (retention, is_kept) in [
+        (pb::CheckpointRetention::RetainOnCancellation, true),
+        (pb::CheckpointRetention::DeleteOnCancellation, false),
+    ] {
+        let place = World::new().await;
+        let a = place.leader("a").await;
+        let taken = run_with_checkpoint(&a, retention).await;
+        a.retain_with_last(taken);
+        let result = pb::JobResult {
+            status: Failed.into(),
+            ..result_of(JOB)
+        };
+        a.end_last(End::Result(Box::new(result)));
+        until_clean(&a).await;
+        let retained = claim_and_end(&a, heir, Canceled).await;
+        assert_eq!(matches!(retained, Retained::Record(_)), is_kept);
+    }
 }
