@@ -18,8 +18,10 @@
 //! - A submission names an upload that is gone: every piece is checked before the submission is written; it is
 //!   refused.
 //! - Objects of checkpoints of a job without any record were written for a submission that failed, or late by a task of
-//!   a job that is forgotten. A submission that is being written protects the directory of its job first. The objects
-//!   are listed before the term is confirmed, so that those of a later term's submission are not among them.
+//!   a job that is forgotten. Those of a job of which there is nothing but a result that is clean are of a checkpoint
+//!   that another job has claimed, or late as well. A submission that is being written protects the directory of its
+//!   job first. The objects are listed before the term is confirmed, so that those of a later term's submission, perhaps
+//!   of a job with the same id, are not among them.
 //! - A graph or result can't be read: its objects are unknown, so all objects of that job are kept.
 //! - Another cluster keeps its objects in the same place: names contain the cluster.
 //! - A cluster with a copy of this store does: the marker shows it, and nothing is deleted ([`Storage`]).
@@ -142,7 +144,7 @@ impl<'a> OrphanGc<'a> {
         refused.map_or(Ok(swept), |error| Err(JobStoreError::Refused(error)))
     }
 
-    /// Removes objects of checkpoints of jobs that have no record.
+    /// Removes objects of checkpoints that no record names.
     async fn sweep_checkpoints(self) -> Result<usize, JobStoreError> {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
@@ -156,7 +158,8 @@ impl<'a> OrphanGc<'a> {
             let storage = blobs.checkpoints(&name);
             let objects = storage.list().await.map_err(JobStoreError::Refused)?;
             // In this order: a submission that begins after the listing writes objects that are not in it.
-            if self.checkpoints.may_have_objects(job) || self.records.has_any(job).await? {
+            if self.checkpoints.may_have_objects(job) || self.records.needs_checkpoints(job).await?
+            {
                 continue;
             }
             // A later term, which may know the job, has not begun yet, and so has written none of what is listed.
@@ -171,7 +174,7 @@ impl<'a> OrphanGc<'a> {
             removed.map_err(JobStoreError::Refused)?;
             swept += objects.len();
             if !objects.is_empty() {
-                info!(%job, objects = objects.len(), "removed objects of checkpoints of a job that does not exist");
+                info!(%job, objects = objects.len(), "removed objects of checkpoints that no record names");
             }
         }
         Ok(swept)

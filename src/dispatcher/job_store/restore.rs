@@ -8,7 +8,7 @@
 //! first retained checkpoint of that job, by the regions of its graph. So the ended job can be forgotten at any time,
 //! each object has one owner, and a job that ends before a checkpoint of its own leaves what it began from. One that
 //! is claimed leaves the ended job: the transaction of the submission deletes its record, so at each moment one record
-//! names the checkpoint. What is left in the directory of the ended job is garbage from then on.
+//! names the checkpoint. What is left in the directory of the ended job is garbage from then on, for the sweep.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,7 +24,6 @@ use tanist_proto::manifest;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::restore_request::From as RestoreFrom;
 use tanist_proto::v1::stored_manifest::Place;
-use tracing::warn;
 
 use super::JobStore;
 use super::error::JobStoreError;
@@ -116,10 +115,13 @@ impl JobStore {
                           claimed: start without a claim";
             return Err(refused(reason.to_owned()));
         }
-        // A claim removes what another submission may be copying.
-        let _copying = match is_claim {
-            true => (Some(self.retained_starts.write().await), None),
-            false => (None, Some(self.retained_starts.read().await)),
+        // What a claim has left behind is removed, and another submission may be copying it.
+        let _copying = match request.from {
+            Some(RestoreFrom::JobId(_)) if is_claim => {
+                (Some(self.retained_starts.write().await), None)
+            }
+            Some(RestoreFrom::JobId(_)) => (None, Some(self.retained_starts.read().await)),
+            Some(RestoreFrom::Path(_)) | None => (None, None),
         };
         let unclaimed = match request.allow_non_restored_state {
             true => Unclaimed::Ignored,
@@ -187,31 +189,7 @@ impl JobStore {
             }
         };
         self.put_with_checkpoints(graph, state, Some(&record), claimed)
-            .await?;
-        if let Some(ended) = claimed {
-            self.remove_claimed(ended).await;
-        }
-        Ok(())
-    }
-
-    /// Removes what a claimed checkpoint has left in the directory of its ended job. No record names it any more. What
-    /// can't be removed goes with the result of that job.
-    async fn remove_claimed(&self, ended: JobId) {
-        let Some(storage) = self.objects_of(ended) else {
-            return;
-        };
-        let removing = async {
-            for object in storage.list().await? {
-                storage.remove(&object).await?;
-            }
-            storage.remove_directory().await
-        };
-        let reason = match tokio::time::timeout(TIMEOUT, removing).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(_elapsed) => no_answer(&storage.location()).to_string(),
-        };
-        warn!(job = %ended, reason, "objects of a claimed checkpoint are left until the result of their job is removed");
+            .await
     }
 
     /// The newest checkpoint that an ended job left.

@@ -253,7 +253,8 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
             "{text}"
         );
         assert_eq!(record(&leader, JOB).await, None);
-        assert!(!leader.store.records.has_any(JOB).await.expect("answered"));
+        let is_needed = leader.store.records.needs_checkpoints(JOB).await;
+        assert!(!is_needed.expect("answered"));
     }
     let disposed = leader.store.dispose_savepoint(&path).await;
     disposed.expect("no job begins from it");
@@ -522,10 +523,16 @@ async fn a_claimed_checkpoint_is_moved_to_the_job_that_begins_from_it() {
     assert!(refusal.contains("was retained"), "{refusal}");
     assert_eq!(record(&a, second).await, None);
     assert_eq!(record(&a, JOB).await, None, "it has left the ended job");
-    let left = a.store.objects_of(JOB).expect("a blob store").list().await;
-    assert_eq!(left.expect("listed"), Vec::<String>::new());
 
     let b = place.leader_after(&a, "b").await;
+    let left = b.store.objects_of(JOB).expect("a blob store");
+    // A leader that was deposed does not know whether the id is used again.
+    let gc = a.store.orphan_gc();
+    let swept = gc.sweep(Duration::ZERO, Duration::ZERO).await;
+    swept.expect_err("deposed");
+    assert_eq!(left.list().await.expect("listed").len(), 2);
+    assert_eq!(sweep(&b).await, 2);
+    assert_eq!(left.list().await.expect("listed"), Vec::<String>::new());
     assert_eq!(record(&b, JOB).await, None);
     let found = begun(&b, first).await;
     let names = savepoints::objects_of(&found);
@@ -621,4 +628,21 @@ async fn a_claimed_checkpoint_outlives_a_job_that_ends_before_it_takes_one() {
         let retained = claim_and_end(&a, heir, Canceled).await;
         assert_eq!(matches!(retained, Retained::Record(_)), is_kept);
     }
+}
+
+/// A submission with a claim holds up only those that copy retained checkpoints.
+#[tokio::test(start_paused = true)]
+async fn a_start_from_a_savepoint_waits_for_no_claim() {
+    let place = World::new().await;
+    let leader = place.leader("a").await;
+    let path = place.savepoint("one", &manifest(0)).await;
+    let claiming = leader.store.retained_starts.write().await;
+    let (of_path, of_job) = (from_path(&path), from_job(JOB));
+    let begun = put(&leader, OTHER, &of_path, fitting);
+    let begun = tokio::time::timeout(Duration::from_secs(600), begun).await;
+    begun.expect("it does not wait").expect("stored");
+    let waiting = put(&leader, JobId::from_bits(9), &of_job, fitting);
+    let waiting = tokio::time::timeout(Duration::from_secs(600), waiting).await;
+    waiting.expect_err("it waits");
+    drop(claiming);
 }
