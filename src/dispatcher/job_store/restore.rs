@@ -27,10 +27,12 @@ use tanist_proto::v1::stored_manifest::Place;
 
 use super::JobStore;
 use super::error::JobStoreError;
+use super::hidden_output::Heir;
 use super::records::{ResultRecord, job_id, name_of};
+use crate::cleanup::SinkCleaner;
 
 /// Time to read and check a savepoint, or to copy one object. Its place may be on a file system that hangs.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 const COPIES_AT_ONCE: usize = 8;
 
 /// What a job begins from.
@@ -67,9 +69,6 @@ pub(crate) fn fits(
     graph: &pb::JobGraph,
     unclaimed: Unclaimed,
 ) -> Result<pb::CheckpointManifest, String> {
-    if let Some(hidden) = restore::hidden_output(manifest) {
-        return Err(hidden);
-    }
     let checked = restore::check(manifest, graph, unclaimed);
     let laid_out = checked.and_then(|()| restore::laid_out(manifest, graph));
     laid_out.map_err(|mismatch| mismatch.to_string())
@@ -77,35 +76,39 @@ pub(crate) fn fits(
 
 impl JobStore {
     /// Like [`JobStore::put_submission`], for a job that begins from a savepoint or a retained checkpoint. Adds to the
-    /// state what its coordinators go on with.
+    /// state what its coordinators go on with. `sinks` know the files that a retained checkpoint names.
     pub(crate) async fn put_restored_submission(
         &self,
         graph: &pb::JobGraph,
         state: &mut pb::JobState,
         request: &pb::RestoreRequest,
-        fits: Fits,
+        (fits, sinks): (Fits, &dyn SinkCleaner),
     ) -> Result<(), JobStoreError> {
         let job = job_id(&graph.job_id)?;
         // From here on the sweep leaves the job's directory alone.
         self.checkpoints.note_written(job);
-        let written = self
-            .try_put_restored(job, graph, state, request, fits)
-            .await;
+        let heir = Heir { job, graph, sinks };
+        let mut has_files = false;
+        let putting = self.try_put_restored(heir, state, request, (fits, &mut has_files));
+        let written = putting.await;
         if written.as_ref().is_err_and(|error| !error.is_term_over()) {
             self.checkpoints.forget(job);
             self.origins.forget(job);
+            if has_files {
+                heir.give_up().await;
+            }
         }
         written
     }
 
     async fn try_put_restored(
         &self,
-        job: JobId,
-        graph: &pb::JobGraph,
+        heir: Heir<'_>,
         state: &mut pb::JobState,
         request: &pb::RestoreRequest,
-        fits: Fits,
+        (fits, has_files): (Fits, &mut bool),
     ) -> Result<(), JobStoreError> {
+        let Heir { job, graph, .. } = heir;
         let refused = |reason: String| {
             JobStoreError::NotRestored(format!("job {job} can't be started: {reason}"))
         };
@@ -138,6 +141,9 @@ impl JobStore {
                 let reading = tokio::time::timeout(TIMEOUT, savepoints::read(path)).await;
                 let manifest = reading.map_err(|_elapsed| no_answer(path))?;
                 let manifest = manifest.map_err(|error| not_read(error, &refused))?;
+                if let Some(hidden) = restore::hidden_output(&manifest) {
+                    return Err(refused(hidden));
+                }
                 Source::Savepoint {
                     manifest,
                     directory,
@@ -172,10 +178,16 @@ impl JobStore {
             Source::Retained {
                 ended,
                 checkpoint,
+                manifest,
                 retention,
-                ..
             } => {
-                let manifest = self.copied(job, ended, laid_out, &refused).await?;
+                heir.finish_commit((ended, &checkpoint), &manifest, &refused)
+                    .await?;
+                let mut manifest = self.copied(job, ended, laid_out, &refused).await?;
+                *has_files = !manifests::hidden_files(&manifest).is_empty();
+                let storage = self.objects_of(job);
+                heir.take_over(&mut manifest, storage.as_ref(), &refused)
+                    .await?;
                 record.started_from = format!("job:{ended}");
                 // Until its JobMaster knows the settings of the cluster.
                 let options = graph.options.as_ref();
@@ -183,6 +195,7 @@ impl JobStore {
                 record.retention = own.unwrap_or(retention.into());
                 record.retained.push(pb::CompletedCheckpoint {
                     manifest: Some(self.stored(job, &manifest, &refused).await?),
+                    committed: true,
                     ..checkpoint
                 });
                 is_claim.then_some(ended)
@@ -221,12 +234,6 @@ impl JobStore {
         let Some(newest) = record.retained.pop() else {
             return Err(refused(format!("no checkpoint of job {job} was retained")));
         };
-        if !newest.committed {
-            return Err(refused(format!(
-                "output of checkpoint {} of job {job} was given up, and is lost",
-                newest.number
-            )));
-        }
         let reading =
             tokio::time::timeout(TIMEOUT, self.manifest_of(job, newest.manifest.as_ref()));
         let bytes = reading.await.map_err(|_elapsed| no_answer(ended))?;
@@ -370,7 +377,7 @@ fn normal(path: &str) -> String {
     path.strip_prefix("file://").unwrap_or(path).to_owned()
 }
 
-fn no_answer(place: &str) -> JobStoreError {
+pub(super) fn no_answer(place: &str) -> JobStoreError {
     JobStoreError::Refused(Error::Unavailable {
         store: "the blob store",
         reason: format!("{place} has given no answer for {TIMEOUT:?}"),

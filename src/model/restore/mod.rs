@@ -79,8 +79,8 @@ pub fn check(
     }
 }
 
-/// Why output of the job that saved it would be lost: it was not visible, and was removed with the job. None: all of it
-/// was visible.
+/// Why a savepoint can't have the manifest: it names output that is not visible, in files of sinks. None: all of it is
+/// visible.
 pub fn hidden_output(manifest: &CheckpointManifest) -> Option<String> {
     let mut subtasks = manifest.regions.iter().flat_map(|region| &region.subtasks);
     let hidden = subtasks.find(|it| !it.files.is_empty() || !it.output.is_empty())?;
@@ -88,8 +88,8 @@ pub fn hidden_output(manifest: &CheckpointManifest) -> Option<String> {
     let step = steps.find(|step| step.vertex_id == hidden.vertex_id);
     let step = step.map_or(hidden.vertex_id.as_str(), |step| step.name.as_str());
     Some(format!(
-        "step {} has output that was not visible when its state was saved, and that was removed with its job: \
-         begin from a savepoint, which makes all output visible",
+        "step {} has output that is not visible yet, and a savepoint has no files of sinks: have it commit with checkpoints, \
+         or begin from the retained checkpoint of the job",
         shown(step)
     ))
 }
@@ -114,8 +114,8 @@ pub fn coordinators(
     Ok(splits::coordinators(manifest, &saved, graph)?)
 }
 
-/// The manifest by the tasks and regions of the graph: the checkpoint that a job with this graph begins with. Its output
-/// is committed.
+/// The manifest by the tasks and regions of the graph: the checkpoint that a job with this graph begins with. It lists
+/// nothing to commit.
 pub fn laid_out(
     manifest: &CheckpointManifest,
     graph: &JobGraph,

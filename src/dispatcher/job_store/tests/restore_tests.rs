@@ -1,8 +1,11 @@
 //! Jobs that begin from savepoints and from what other jobs left, over a directory and the memory store.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_gateway::DispatcherGateway as _;
 use tanist_gateway::persistence::JobStateStore as _;
 use tanist_ha::blob::{BlobStore, range_checksum};
@@ -12,8 +15,12 @@ use super::super::{Kept, Retained};
 use super::Place as Stored;
 use super::*;
 use crate::DispatcherOptions;
+use crate::cleanup::HiddenOutput;
 use crate::core::{Submission, first_state};
 use crate::tests::scripted::{End, JOB, Leader, blobs, result_of, submission};
+
+#[path = "hidden_output_tests.rs"]
+mod hidden_output;
 
 const OTHER: JobId = JobId::from_bits(8);
 
@@ -109,6 +116,7 @@ fn fitting(
 ) -> Result<pb::CheckpointManifest, String> {
     Ok(pb::CheckpointManifest {
         job_id: graph.job_id.clone(),
+        uncommitted: Vec::new(),
         coordinators: vec![pb::CoordinatorState {
             operator: format!("of {}", manifest.number),
             ..pb::CoordinatorState::default()
@@ -123,11 +131,80 @@ async fn put(
     request: &pb::RestoreRequest,
     fits: Fits,
 ) -> Result<pb::JobState, JobStoreError> {
+    let files = Files::default();
+    put_with(leader, job, request, (fits, &files)).await
+}
+
+async fn put_with(
+    leader: &Leader,
+    job: JobId,
+    request: &pb::RestoreRequest,
+    (fits, files): (Fits, &Files),
+) -> Result<pb::JobState, JobStoreError> {
     let submission = submission(job);
     let mut state = first_state(&submission, 1);
+    let how = (fits, files as &dyn SinkCleaner);
     let store = &leader.store;
-    let putting = store.put_restored_submission(&submission.graph, &mut state, request, fits);
+    let putting = store.put_restored_submission(&submission.graph, &mut state, request, how);
     putting.await.map(|()| state)
+}
+
+/// The files of sinks. A file that is given to a job has its id before its path.
+#[derive(Debug, Default)]
+struct Files {
+    /// What can't be done.
+    trouble: Mutex<Option<&'static str>>,
+    committed: Mutex<Vec<(u64, usize)>>,
+    /// Job, run and directory.
+    cleaned: Mutex<Vec<(JobId, String, String)>>,
+    given: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Files {
+    fn checked(&self) -> Result<(), String> {
+        let trouble = *self.trouble.lock();
+        trouble.map_or(Ok(()), |trouble| Err(trouble.to_owned()))
+    }
+}
+
+#[async_trait]
+impl SinkCleaner for Files {
+    async fn clean(
+        &self,
+        directory: &str,
+        job: JobId,
+        run: &str,
+        kept: &HiddenOutput,
+    ) -> Result<(), String> {
+        self.checked()?;
+        assert_eq!(*kept, HiddenOutput::default());
+        let cleaned = (job, run.to_owned(), directory.to_owned());
+        self.cleaned.lock().push(cleaned);
+        Ok(())
+    }
+
+    async fn finish_commit(
+        &self,
+        number: u64,
+        committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), String> {
+        self.checked()?;
+        self.committed.lock().push((number, committables.len()));
+        Ok(())
+    }
+
+    async fn hand_over(
+        &self,
+        files: &[Vec<u8>],
+        (job, _): (JobId, &str),
+        _: &[PathBuf],
+    ) -> Result<Vec<Vec<u8>>, String> {
+        self.checked()?;
+        self.given.lock().extend(files.iter().cloned());
+        let job = job.to_string();
+        let given = files.iter().map(|file| [job.as_bytes(), file].concat());
+        Ok(given.collect())
+    }
 }
 
 async fn record(leader: &Leader, job: JobId) -> Option<pb::JobCheckpoints> {
@@ -600,7 +677,9 @@ async fn a_claimed_checkpoint_outlives_a_job_that_ends_before_it_takes_one() {
         };
         let kept = leader.store.kept_objects(heir).await.expect("readable");
         let claimed = begun(&leader, heir).await;
-        assert_eq!(kept, Kept::These(savepoints::objects_of(&claimed)));
+        let objects = savepoints::objects_of(&claimed);
+        let output = HiddenOutput::default();
+        assert_eq!(kept, Kept::These { objects, output });
         put(&leader, next, &claim(heir), fitting)
             .await
             .expect("claimed");
