@@ -135,6 +135,7 @@ mod tests {
             committables: vec![committable(b"part-1")],
             output: Vec::new(),
             files: vec![b"/out/.tanist/a".to_vec()],
+            from_start: false,
         };
         let ended = pb::SubtaskSnapshot {
             vertex_id: "0000000000000000000000000000000a".to_owned(),
@@ -242,7 +243,6 @@ mod tests {
                 number: 2,
                 manifest: Some(inline),
                 directory: "/savepoints/2".to_owned(),
-                owned: true,
             }),
             requests: vec![pb::SavepointRequest {
                 trigger_id: "a".to_owned(),
@@ -262,7 +262,7 @@ mod tests {
     const RECORD_FORMAT_1: &str = concat!(
         "0a2030303030303030303030303030303030303030303030303030303030303030621017180620012a100807",
         "12040a020102180320808004280132260805122212200a1b6d616e69666573742d352d303132333435363738",
-        "3961626364656610a8463a19080212040a0201021a0d2f73617665706f696e74732f322001422a0a0161120b",
+        "3961626364656610a8463a17080212040a0201021a0d2f73617665706f696e74732f32422a0a0161120b",
         "2f73617665706f696e7473180720022a0d2f73617665706f696e74732f37300138e80740064801520d2f7361",
         "7665706f696e74732f32",
     );

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tanist_client::Restore;
 use tanist_compile::{ChainingOptions, CompileOptions};
-use tanist_config::{Configuration, LoadOptions};
+use tanist_config::{ClaimMode, Configuration, LoadOptions};
 use tanist_leadership::application::left_by;
 use tanist_operators::become_child_if_asked;
 use tanist_process::ApplicationSetup;
@@ -183,7 +183,9 @@ fn complete(
         working_dir,
         ..compile_options(configuration)
     };
+    // All of its jobs begin from it, and a checkpoint is claimed once.
     let restore = Restore::configured(configuration);
+    let restore = restore.map(|restore| restore.with_claim_mode(ClaimMode::NoClaim));
     setup
         .with_parameters(args.parameters.into_iter().collect())
         .compiled_with(options)

@@ -205,7 +205,7 @@ pub(super) struct RestoreArgs {
     #[arg(long)]
     pub(super) allow_non_restored_state: bool,
     /// NO_CLAIM: what the job begins from stays as it is; CLAIM: a retained checkpoint is moved to the job; default:
-    /// execution.state-recovery.claim-mode, or else NO_CLAIM
+    /// NO_CLAIM, or without --from-savepoint execution.state-recovery.claim-mode
     #[arg(long, value_name = "MODE", value_parser = ClaimMode::from_str)]
     pub(super) claim_mode: Option<ClaimMode>,
 }

@@ -169,10 +169,8 @@ pub(super) fn restore_of(
     args: &RestoreArgs,
 ) -> Result<Option<Restore>, &'static str> {
     let restore = match &args.from_savepoint {
-        Some(from) => {
-            let claim_mode = configuration.client().state_recovery.claim_mode;
-            Some(Restore::new(from.clone()).with_claim_mode(claim_mode))
-        }
+        // What is configured about the claim is meant for the path that is configured.
+        Some(from) => Some(Restore::new(from.clone())),
         None => Restore::configured(configuration),
     };
     let restore = restore.map(|restore| match args.claim_mode {
@@ -442,7 +440,7 @@ mod tests {
         assert_eq!(of(&configured, &named("/a", true)), some("/a", true));
         assert_eq!(of(&configured, &allowed), some("/b", true));
         assert_eq!(of(&configured, &RestoreArgs::default()), some("/b", false));
-        let claim_mode = |settings: &[(&str, &str)], claim_mode| {
+        let claim_mode = |settings: &[(&str, &str)], named: RestoreArgs, claim_mode| {
             let mut load = tanist_config::LoadOptions::default();
             for (key, value) in settings {
                 load = load.with(key, value);
@@ -450,20 +448,30 @@ mod tests {
             let configuration = Configuration::load(load).expect("it is valid");
             let args = RestoreArgs {
                 claim_mode,
-                ..named("/a", false)
+                ..named
             };
             let restore = restore_of(&configuration, &args).expect("a restore");
             restore.map(|it| it.request().claim_mode())
         };
-        let claim = [("execution.state-recovery.claim-mode", "CLAIM")];
+        let here = || named("/a", false);
+        let claim = [
+            ("execution.state-recovery.path", "/b"),
+            ("execution.state-recovery.claim-mode", "CLAIM"),
+        ];
         let [kept, claimed] = [
             Some(RecoveryClaimMode::NoClaim),
             Some(RecoveryClaimMode::Claim),
         ];
-        assert_eq!(claim_mode(&[], None), kept);
-        assert_eq!(claim_mode(&[], Some(ClaimMode::Claim)), claimed);
-        assert_eq!(claim_mode(&claim, None), claimed);
-        assert_eq!(claim_mode(&claim, Some(ClaimMode::NoClaim)), kept);
+        assert_eq!(claim_mode(&[], here(), None), kept);
+        assert_eq!(claim_mode(&[], here(), Some(ClaimMode::Claim)), claimed);
+        // What is configured is about the path that is configured.
+        assert_eq!(claim_mode(&claim, here(), None), kept);
+        let nowhere = RestoreArgs::default;
+        assert_eq!(claim_mode(&claim, nowhere(), None), claimed);
+        assert_eq!(
+            claim_mode(&claim, nowhere(), Some(ClaimMode::NoClaim)),
+            kept
+        );
         let error = of(&[], &allowed).expect_err("there is nothing to leave out");
         assert!(error.contains("--from-savepoint"), "{error}");
     }

@@ -385,7 +385,7 @@ options! {
         STATE_RECOVERY_IGNORE_UNCLAIMED: bool = "execution.state-recovery.ignore-unclaimed-state", Value("false"),
             "Whether such a job may leave state out that none of its steps has. Otherwise it is refused.";
         STATE_RECOVERY_CLAIM_MODE: ClaimMode = "execution.state-recovery.claim-mode", Value("NO_CLAIM"),
-            "`NO_CLAIM`: what a job begins from stays as it is, and can be used again. `CLAIM`: a retained checkpoint is moved to the job; a savepoint belongs to the user and can't be claimed. `LEGACY` is refused. `--claim-mode` and `claim-mode` override it.";
+            "`NO_CLAIM`: what a job begins from stays as it is, and can be used again. `CLAIM`: a retained checkpoint is moved to the job; a savepoint belongs to the user and can't be claimed. `LEGACY` is refused. It is about `execution.state-recovery.path` alone, and not about applications, all of whose jobs begin from that path. `--claim-mode` and `claim-mode` override it.";
     }
     "Cleanup" {
         CLEANUP_INITIAL: Duration = "cleanup-strategy.exponential-delay.initial-backoff", Value("1 s"),

@@ -296,13 +296,15 @@ impl Calls {
 
     fn write_submission(&mut self, submission: Box<Submission>, mut state: Box<pb::JobState>) {
         let store = self.context.store.clone();
+        let sinks = self.context.cleaner.sinks.clone();
         self.spawn(async move {
             failpoint("submit.persisting").await;
             let written = match &submission.restore {
                 None => store.put_submission(&submission.graph, &state).await,
                 Some(request) => {
                     let graph = &submission.graph;
-                    let putting = store.put_restored_submission(graph, &mut state, request, fits);
+                    let how = (fits as _, &*sinks);
+                    let putting = store.put_restored_submission(graph, &mut state, request, how);
                     putting.await
                 }
             };

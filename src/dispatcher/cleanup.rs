@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::job_store::Kept;
+use super::job_store::{Kept, Note};
 use super::uploads;
 
 /// Timeout for the last check of leftovers before results are removed: a directory may be on a file system that hangs.
@@ -29,12 +30,53 @@ const LOOKS_AT_ONCE: usize = 16;
 /// Timeout for removing one directory or blob; then the try counts as failed.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Removes the pending files of one run of a job from a sink's directory, and none of another run under the same id.
+/// Output of a job's sinks that is not visible and that its retained checkpoint names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HiddenOutput {
+    /// Paths of pending files.
+    pub files: BTreeSet<Vec<u8>>,
+    /// What is to be committed still.
+    pub uncommitted: Vec<pb::CheckpointCommittable>,
+}
+
+/// The work on what sinks of ended jobs have left. All of it is idempotent. An error says what could not be done.
+/// Dropping a future ends the wait; afterwards nothing more begins.
 #[async_trait]
 pub trait SinkCleaner: Send + Sync + fmt::Debug + 'static {
-    /// Idempotent. The error says what could not be removed. Dropping the future ends the wait; afterwards no
-    /// removal begins.
-    async fn clean(&self, directory: &str, job: JobId, run: &str) -> Result<(), String>;
+    /// Removes the pending files of one run of a job from a sink's directory, except what is kept, and none of another
+    /// run under the same id.
+    async fn clean(
+        &self,
+        directory: &str,
+        job: JobId,
+        run: &str,
+        kept: &HiddenOutput,
+    ) -> Result<(), String>;
+
+    /// Makes output visible that a durable checkpoint of an ended job lists.
+    async fn finish_commit(
+        &self,
+        number: u64,
+        _committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), String> {
+        Err(format!(
+            "no sink is known that has output of checkpoint {number}"
+        ))
+    }
+
+    /// Gives pending files of an ended job to a run of another one, whose sinks write into these directories. Returns
+    /// the paths that it has of them, in the same order. The ended job keeps its own.
+    async fn hand_over(
+        &self,
+        files: &[Vec<u8>],
+        (job, _run): (JobId, &str),
+        _directories: &[PathBuf],
+    ) -> Result<Vec<Vec<u8>>, String> {
+        let number = files.len();
+        Err(format!(
+            "no sink is known that could give {number} files to job {job}"
+        ))
+    }
 }
 
 enum Look {
@@ -98,7 +140,7 @@ impl Cleaner {
         session: &LeaderSession,
     ) -> bool {
         let until = Instant::now() + LAST_LOOK_TIMEOUT;
-        let nothing = Kept::These(BTreeSet::new());
+        let nothing = Kept::default();
         let look = async |(job, remove): &(JobId, pb::Cleanup)| {
             if session.check().is_err() {
                 return Look::NotLeading;
@@ -140,9 +182,12 @@ impl Cleaner {
     }
 
     async fn try_once(&self, job: JobId, remove: &pb::Cleanup, kept: &Kept) -> Result<(), String> {
-        for directory in &remove.sink_directories {
-            let cleaning = self.sinks.clean(directory, job, &remove.run);
-            answered(directory, cleaning).await?;
+        // What can't be told from the rest stays until the result of the job is removed.
+        if let Kept::These { output, .. } = kept {
+            for directory in &remove.sink_directories {
+                let cleaning = self.sinks.clean(directory, job, &remove.run, output);
+                answered(directory, cleaning).await?;
+            }
         }
         let named = remove.blobs.iter().map(|name| name.parse::<Name>());
         let named = named.collect::<Result<Vec<Name>, _>>();
@@ -167,13 +212,20 @@ impl Cleaner {
             }
         }
         match kept {
-            Kept::These(kept) if remove.checkpoints => self.remove_checkpoints(job, kept).await,
-            Kept::These(_) | Kept::All => Ok(()),
+            Kept::These { objects, .. } if remove.checkpoints => {
+                self.remove_checkpoints(job, &remove.run, objects).await
+            }
+            Kept::These { .. } | Kept::All => Ok(()),
         }
     }
 
     /// Removes all objects of a job's checkpoints but these. Without a blob store its state stood in its record.
-    async fn remove_checkpoints(&self, job: JobId, kept: &BTreeSet<String>) -> Result<(), String> {
+    async fn remove_checkpoints(
+        &self,
+        job: JobId,
+        run: &str,
+        kept: &BTreeSet<String>,
+    ) -> Result<(), String> {
         let Some(blobs) = &self.blobs else {
             return Ok(());
         };
@@ -183,9 +235,17 @@ impl Cleaner {
         let listing = storage.list().map_err(|error| error.to_string());
         let listed = answered(&place, listing).await?;
         for object in listed.into_iter().filter(|object| !kept.contains(object)) {
+            let place = format!("{place}/{object}");
+            let reading = Note::read(&storage, &object);
+            let note = answered(&place, reading.map_err(|error| error.to_string())).await?;
+            // Of an attempt of its submission that was not written.
+            if let Some(note) = note {
+                let cleaning = note.clean(&*self.sinks, job, run);
+                answered("a directory of a sink", cleaning).await?;
+            }
             let removal = storage.remove(&object);
             let removal = removal.map_err(|error| error.to_string());
-            answered(&format!("{place}/{object}"), removal).await?;
+            answered(&place, removal).await?;
         }
         let removal = storage.remove_directory();
         answered(&place, removal.map_err(|error| error.to_string())).await
@@ -224,7 +284,13 @@ mod tests {
 
     #[async_trait]
     impl SinkCleaner for Hanging {
-        async fn clean(&self, _directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
+        async fn clean(
+            &self,
+            _directory: &str,
+            _job: JobId,
+            _run: &str,
+            _kept: &HiddenOutput,
+        ) -> Result<(), String> {
             std::future::pending().await
         }
     }
@@ -236,7 +302,13 @@ mod tests {
 
     #[async_trait]
     impl SinkCleaner for Failing {
-        async fn clean(&self, _directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
+        async fn clean(
+            &self,
+            _directory: &str,
+            _job: JobId,
+            _run: &str,
+            _kept: &HiddenOutput,
+        ) -> Result<(), String> {
             self.tries.fetch_add(1, Ordering::Relaxed);
             Err("no permission".to_owned())
         }
@@ -257,7 +329,12 @@ mod tests {
         };
         let (_no_trouble, storage_trouble) = watch::channel(None);
         cleaner
-            .run(JobId::from_bits(1), &remove, &Kept::All, storage_trouble)
+            .run(
+                JobId::from_bits(1),
+                &remove,
+                &Kept::default(),
+                storage_trouble,
+            )
             .await
     }
 
@@ -277,7 +354,8 @@ mod tests {
         };
         let (trouble, storage_trouble) = watch::channel(Some("not mounted".to_owned()));
         let began = Instant::now();
-        let running = cleaner.run(JobId::from_bits(1), &remove, &Kept::All, storage_trouble);
+        let nothing = Kept::default();
+        let running = cleaner.run(JobId::from_bits(1), &remove, &nothing, storage_trouble);
         let mounting = async {
             tokio::time::sleep(Duration::from_secs(5)).await;
             trouble.send_replace(None);

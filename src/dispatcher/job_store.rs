@@ -19,6 +19,7 @@ mod checkpoint_records;
 mod description_cache;
 mod description_store;
 mod error;
+mod hidden_output;
 mod job_reader;
 mod job_records;
 mod late_reads;
@@ -53,6 +54,7 @@ use self::blob_ledger::BlobLedger;
 use self::checkpoint_records::CheckpointRecords;
 use self::description_store::DescriptionStore;
 pub use self::error::JobStoreError;
+pub(crate) use self::hidden_output::Note;
 use self::job_reader::JobReader;
 use self::job_records::{JobRecords, store_backoff};
 use self::late_reads::LateReads;
@@ -64,6 +66,7 @@ pub(crate) use self::restore::fits;
 pub(crate) use self::results::{Kept, Retained};
 pub use self::storage::{Storage, StorageUser};
 use self::transaction::Transaction;
+use super::cleanup::SinkCleaner;
 use super::recovery::{Caution, RecoveredJob, RecoveredJobs};
 
 /// Reads and writes the records of one term's jobs.
@@ -78,6 +81,8 @@ pub struct JobStore {
     descriptions: DescriptionStore,
     storage: Storage,
     late_reads: LateReads,
+    /// The work on files that submissions which were not written have taken over.
+    sinks: Option<Arc<dyn SinkCleaner>>,
 }
 
 /// Default memory limit, in bytes, of the descriptions of ended jobs.
@@ -109,6 +114,7 @@ impl JobStore {
             descriptions: DescriptionStore::new(records.clone(), DEFAULT_CACHE),
             storage: Storage::new(records.clone()),
             late_reads: LateReads::new(),
+            sinks: None,
             records,
         }
     }
@@ -117,6 +123,13 @@ impl JobStore {
     #[must_use]
     pub fn with_description_cache(mut self, bytes: usize) -> JobStore {
         self.descriptions = DescriptionStore::new(self.records.clone(), bytes);
+        self
+    }
+
+    /// Sets what knows the files of sinks. Without it the sweep of orphans leaves them.
+    #[must_use]
+    pub fn with_sinks(mut self, sinks: Arc<dyn SinkCleaner>) -> JobStore {
+        self.sinks = Some(sinks);
         self
     }
 

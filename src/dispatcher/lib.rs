@@ -59,7 +59,7 @@ mod tests;
 mod uploads;
 
 pub use self::actor::{Dispatcher, DispatcherContext};
-pub use self::cleanup::{Cleaner, SinkCleaner};
+pub use self::cleanup::{Cleaner, HiddenOutput, SinkCleaner};
 pub use self::graph_checks::GraphChecks;
 pub use self::handle::DispatcherHandle;
 pub use self::job_store::{JobStore, JobStoreError, StateRecord, StorageUser};

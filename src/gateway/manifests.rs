@@ -1,5 +1,5 @@
-//! Where the manifest of a checkpoint is kept: in the record of its job, or in an object that the record names. And
-//! which checkpoints stay in the record of a job that has ended. Pure functions.
+//! Where the manifest of a checkpoint is kept: in the record of its job, or in an object that the record names. Which
+//! checkpoints stay in the record of a job that has ended, and which files of sinks they name. Pure functions.
 
 use std::collections::BTreeSet;
 
@@ -26,10 +26,11 @@ pub fn is_retained(status: pb::JobStatus, retention: pb::CheckpointRetention) ->
     }
 }
 
-/// The record of a job that has ended: the newest checkpoint alone stays, if `is_kept`, and all else is garbage.
-/// Requests for savepoints have failed.
+/// The record of a job that has ended: the newest checkpoint alone stays, if `is_kept`, and all else is garbage. That
+/// may be the one that the job began with. A savepoint is not needed any more. Requests for savepoints have failed.
 pub fn ended(mut record: pb::JobCheckpoints, is_kept: bool) -> pb::JobCheckpoints {
     record.floor = record.next;
+    record.origin = None;
     for request in record.requests.iter_mut().filter(|it| is_open(it)) {
         request.set_progress(pb::SavepointProgress::Failed);
         "the job has ended".clone_into(&mut request.outcome);
@@ -53,6 +54,36 @@ pub fn subsume(record: &mut pb::JobCheckpoints, retained: usize, pinned: &BTreeS
     record.removing.extend(subsumed);
 }
 
+/// Paths of the pending files of sinks that the snapshots of a manifest name. What its commit takes is not among them.
+pub fn hidden_files(manifest: &pb::CheckpointManifest) -> Vec<Vec<u8>> {
+    let subtasks = manifest.regions.iter().flat_map(|it| &it.subtasks);
+    let of_subtask = |subtask: &pb::SubtaskSnapshot| {
+        let output = subtask.output.iter();
+        let output = output.map(|it| it.pending_path.clone().into_bytes());
+        subtask
+            .files
+            .iter()
+            .cloned()
+            .chain(output)
+            .collect::<Vec<_>>()
+    };
+    subtasks.flat_map(of_subtask).collect()
+}
+
+/// Gives [`hidden_files`] other paths, in the same order.
+pub fn rename_hidden_files(manifest: &mut pb::CheckpointManifest, paths: Vec<Vec<u8>>) {
+    let mut paths = paths.into_iter();
+    let regions = manifest.regions.iter_mut();
+    for subtask in regions.flat_map(|it| &mut it.subtasks) {
+        for (file, path) in subtask.files.iter_mut().zip(&mut paths) {
+            *file = path;
+        }
+        for (output, path) in subtask.output.iter_mut().zip(&mut paths) {
+            output.pending_path = String::from_utf8_lossy(&path).into_owned();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +101,7 @@ mod tests {
             next: 17,
             floor: 3,
             retained: vec![completed(5), completed(7)],
+            origin: Some(pb::CheckpointOrigin::default()),
             requests: vec![pb::SavepointRequest {
                 number: 5,
                 progress: pb::SavepointProgress::Copying.into(),
@@ -84,9 +116,39 @@ mod tests {
         };
         let kept = ended(record.clone(), true);
         assert_eq!((numbers(&kept), kept.floor), ((vec![7], vec![5]), 17));
+        assert_eq!(kept.origin, None);
         let request = &kept.requests[0];
         assert_eq!(request.progress(), pb::SavepointProgress::Failed);
         assert_eq!(numbers(&ended(record, false)), (vec![], vec![5, 7]));
+    }
+
+    #[test]
+    fn hidden_files_are_renamed_in_the_order_in_which_they_are_listed() {
+        let subtask = |files: [&str; 2], output: &str| pb::SubtaskSnapshot {
+            files: files.map(|it| it.as_bytes().to_vec()).to_vec(),
+            output: vec![pb::Committable {
+                pending_path: output.to_owned(),
+                final_path: "visible".to_owned(),
+            }],
+            ..pb::SubtaskSnapshot::default()
+        };
+        let manifest = |subtasks| pb::CheckpointManifest {
+            regions: vec![pb::RegionSnapshot {
+                subtasks,
+                ..pb::RegionSnapshot::default()
+            }],
+            ..pb::CheckpointManifest::default()
+        };
+        let mut renamed = manifest(vec![subtask(["a", "b"], "c"), subtask(["d", "e"], "f")]);
+        let found = hidden_files(&renamed);
+        assert_eq!(found, ["a", "b", "c", "d", "e", "f"].map(str::as_bytes));
+        let given = found.into_iter().map(|it| [b"x-", &*it].concat()).collect();
+        rename_hidden_files(&mut renamed, given);
+        let expected = vec![
+            subtask(["x-a", "x-b"], "x-c"),
+            subtask(["x-d", "x-e"], "x-f"),
+        ];
+        assert_eq!(renamed, manifest(expected));
     }
 
     #[test]

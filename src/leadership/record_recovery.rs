@@ -33,6 +33,7 @@ pub(super) fn job_store(
     .with_max_split(settings::max_graph_size(&services.options));
     let decoded = records.decoded();
     let store = JobStore::new(records, pipeline.clone(), session.epoch());
+    let store = store.with_sinks(services.sinks.cleaner.clone());
     let cache = settings::description_cache(&services.options);
     (Arc::new(store.with_description_cache(cache)), decoded)
 }

@@ -208,6 +208,7 @@ fn restart_strategy(options: &RestartStrategyOptions) -> RestartStrategy {
 mod tests {
     use async_trait::async_trait;
     use tanist_config::{Configuration, LoadOptions};
+    use tanist_dispatcher::HiddenOutput;
     use tanist_proto::id::JobId;
 
     use super::*;
@@ -218,7 +219,7 @@ mod tests {
 
     #[async_trait]
     impl SinkCleaner for NoSinks {
-        async fn clean(&self, _: &str, _: JobId, _: &str) -> Result<(), String> {
+        async fn clean(&self, _: &str, _: JobId, _: &str, _: &HiddenOutput) -> Result<(), String> {
             Ok(())
         }
     }

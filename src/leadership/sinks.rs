@@ -11,6 +11,6 @@ use tanist_job_master::SinkCommitter;
 pub struct Sinks {
     /// Makes output visible.
     pub committer: Arc<dyn SinkCommitter>,
-    /// Removes what a job left behind.
+    /// Removes what a job left behind, or hands it over to another one.
     pub cleaner: Arc<dyn SinkCleaner>,
 }

@@ -5,7 +5,8 @@
 //! another part. A task that is restored repeats nothing: all that its snapshot names is in a durable manifest.
 //!
 //! A snapshot makes the part that is not complete durable and names it with its length. From then on it belongs to the
-//! job: the sink does not remove it, however it ends. A restored sink copies that length into a file of its own.
+//! job: the sink does not remove it, however it ends. A restored sink copies that length into a file of its own. What
+//! an ended job has handed over is found in the directory of this job's run, whatever path the snapshot says.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -163,11 +164,11 @@ impl Operator for FileSink {
         self.check_output()?;
         // Also before the first record: a directory that can't be written to is heard of at once.
         let restored = std::mem::take(&mut self.restored);
-        let ending = self.ending.clone();
+        let (ending, names) = (self.ending.clone(), self.names.clone());
         let part = self.part()?;
         let open = restored.iter().filter_map(|state| state.open.as_ref());
         open.into_iter()
-            .try_for_each(|former| part.copy(former, &ending))
+            .try_for_each(|former| part.copy(&names.found(former), former, &ending))
     }
 
     fn process(&mut self, batch: RecordBatch, _output: &mut Output) -> Result<(), OperatorError> {

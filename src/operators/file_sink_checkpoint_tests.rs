@@ -129,6 +129,49 @@ fn a_complete_part_is_named_until_a_snapshot_that_has_it_is_durable() {
     assert_eq!(parts(&ended(&mut sink)), last);
 }
 
+/// From the checkpoint of an ended job, whose cleanup comes before or after the other job begins.
+#[test]
+fn a_job_that_begins_from_a_checkpoint_goes_on_with_the_part_that_was_open() {
+    for is_cleaned_first in [true, false] {
+        let directory = tempfile::tempdir().expect("directory");
+        let spec = rolling(directory.path(), 1_000, HOUR);
+        let first = checkpointed(0);
+        let mut sink = opened(&spec, &first, None).expect("open");
+        write(&mut sink, "a");
+        let snapshot = saved(&mut sink, barrier(3, 0));
+        write(&mut sink, "not in the checkpoint");
+        drop(sink);
+        let kept = sink::KeptFiles {
+            paths: snapshot.files.iter().cloned().collect(),
+            has_uncommitted: false,
+        };
+        let clean = |kept: &sink::KeptFiles| {
+            let cleaned = sink::cleanup_except(directory.path(), (first.job, ""), kept);
+            cleaned.expect("cleaned up");
+        };
+        if is_cleaned_first {
+            clean(&kept);
+        }
+        let second = OperatorContext {
+            job: JobId::from_bits(0xB),
+            ..checkpointed(3)
+        };
+        let heir = (second.job, "");
+        let directories = [directory.path().to_owned()];
+        let given = sink::hand_over(&snapshot.files, heir, &directories, &|| true);
+        assert_eq!(given.expect("handed over").len(), 1);
+        clean(&sink::KeptFiles::default());
+        // It is restored twice, from the same snapshot.
+        for _ in 0..2 {
+            let mut sink = opened(&spec, &second, Some(&snapshot)).expect("open");
+            write(&mut sink, "b");
+            let parts = parts(&ended(&mut sink));
+            let content: Vec<&str> = parts.iter().map(|it| &*it.1).collect();
+            assert_eq!(content, ["a\nb\n"]);
+        }
+    }
+}
+
 #[test]
 fn a_sink_without_records_names_nothing() {
     let directory = tempfile::tempdir().expect("directory");

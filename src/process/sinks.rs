@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use tanist_dispatcher::SinkCleaner;
+use tanist_dispatcher::{HiddenOutput, SinkCleaner};
 use tanist_job_master::{CommitError, SinkCommitter, Superseded};
 use tanist_leadership::Sinks;
-use tanist_operators::sink::{self, SinkError};
+use tanist_operators::sink::{self, KeptFiles, SinkError};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
@@ -83,10 +83,12 @@ fn commit_error(error: SinkError) -> CommitError {
         // The files in the way are another run's; only their owner may remove them. What can't be read stays so.
         SinkError::Occupied { .. }
         | SinkError::NoDirectory { .. }
-        | SinkError::Unreadable { .. } => CommitError::Refused(error.to_string()),
+        | SinkError::Unreadable { .. }
+        | SinkError::Elsewhere { .. } => CommitError::Refused(error.to_string()),
         // An output that seems lost may come back: its directory may not be mounted. Another JobManager may know
         // the sink.
         SinkError::Lost { .. }
+        | SinkError::Removed { .. }
         | SinkError::Io { .. }
         | SinkError::UnknownKind { .. }
         | SinkError::NotAwaited => CommitError::Failed(error.to_string()),
@@ -142,20 +144,63 @@ impl SinkCommitter for FileSinks {
 
 #[async_trait]
 impl SinkCleaner for FileSinks {
-    async fn clean(&self, directory: &str, job: JobId, run: &str) -> Result<(), String> {
+    async fn clean(
+        &self,
+        directory: &str,
+        job: JobId,
+        run: &str,
+        kept: &HiddenOutput,
+    ) -> Result<(), String> {
         let (directory, run) = (PathBuf::from(directory), run.to_owned());
+        let kept = kept_files(kept);
         let work = {
             let directory = directory.clone();
             // A hanging file system hangs at this look, where nothing is removed: so nothing is removed after
             // the caller has stopped waiting.
             move |awaited: Awaited<'_>| match sink::has_pending(&directory) {
-                Ok(true) if awaited.is_awaited() => sink::cleanup(&directory, job, &run),
+                Ok(true) if awaited.is_awaited() => {
+                    sink::cleanup_except(&directory, (job, &run), &kept)
+                }
                 Ok(_) => Ok(()),
                 Err(error) => Err(error),
             }
         };
         let done = self.files.run(vec![directory], work).await?;
         done.map_err(|error| error.to_string())
+    }
+
+    async fn finish_commit(
+        &self,
+        number: u64,
+        committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), String> {
+        let committed = self.commit_checkpoint(number, committables).await;
+        committed.map_err(|error| error.to_string())
+    }
+
+    async fn hand_over(
+        &self,
+        files: &[Vec<u8>],
+        (job, run): (JobId, &str),
+        directories: &[PathBuf],
+    ) -> Result<Vec<Vec<u8>>, String> {
+        let (files, run, of_job) = (files.to_vec(), run.to_owned(), directories.to_vec());
+        let work = move |awaited: Awaited<'_>| {
+            sink::hand_over(&files, (job, &run), &of_job, &|| awaited.is_awaited())
+        };
+        let done = self.files.run(directories.to_vec(), work).await?;
+        done.map_err(|error| error.to_string())
+    }
+}
+
+/// The files of what is kept. What other sinks than these are to commit has none.
+fn kept_files(kept: &HiddenOutput) -> KeptFiles {
+    let committables = kept.uncommitted.iter();
+    let parts = committables.filter_map(|it| sink::decoded(std::slice::from_ref(it)).ok());
+    let parts = parts.flatten().map(|part| part.pending_path.into_bytes());
+    KeptFiles {
+        paths: kept.files.iter().cloned().chain(parts).collect(),
+        has_uncommitted: !kept.uncommitted.is_empty(),
     }
 }
 
@@ -216,6 +261,47 @@ mod tests {
         let removed = files.remove_superseded(&sinks, JOB, &superseded);
         removed.await.expect("removed");
         assert!(!Path::new(&zombie.pending_path).exists());
+    }
+
+    #[tokio::test]
+    async fn hidden_output_of_an_ended_job_is_kept_committed_and_handed_over() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().to_string_lossy().into_owned();
+        let files = FileSinks::default();
+        let (listed, committable) = part(directory.path(), "v-0-1-a");
+        let (taken, other) = part(directory.path(), "v-0-1-b");
+        let (open, _) = part(directory.path(), "v-1-1-c");
+        let (left, _) = part(directory.path(), "v-1-1-d");
+        let foreign = pb::CheckpointCommittable {
+            kind: "topic".to_owned(),
+            ..committable.clone()
+        };
+        let open = open.pending_path.into_bytes();
+        let kept = HiddenOutput {
+            files: [open.clone()].into(),
+            uncommitted: vec![committable.clone(), other.clone(), foreign],
+        };
+        files.clean(&path, JOB, "r", &kept).await.expect("cleaned");
+        assert!(!Path::new(&left.pending_path).exists());
+        let heir = (JobId::from_bits(2), "s");
+        let directories = [PathBuf::from(&path)];
+        let given = files.hand_over(&[open], heir, &directories).await;
+        let given = given.expect("handed over").concat();
+        let listing = [committable, other];
+        for _ in 0..2 {
+            let committed = files.finish_commit(7, &listing).await;
+            committed.expect("committed");
+            assert!(Path::new(&listed.final_path).exists());
+            // A reader has taken it away. The mark says so, and it stays while the output counts as uncommitted.
+            let _ = fs::remove_file(&taken.final_path);
+            let cleaned = files.clean(&path, JOB, "r", &kept).await;
+            cleaned.expect("cleaned");
+        }
+        let nothing = HiddenOutput::default();
+        let cleaned = files.clean(&path, JOB, "r", &nothing).await;
+        cleaned.expect("cleaned");
+        let given = String::from_utf8(given).expect("a path");
+        assert_eq!(fs::read(given).expect("it is there"), b"v-1-1-c");
     }
 
     #[tokio::test]

@@ -110,6 +110,8 @@ fn restore(
         RestError::bad_request(format!("the query parameter `{name}={text}` {wrong}"))
     };
     let claim_mode = match parameters.0.get(CLAIM_MODE) {
+        // What is configured is meant for the path that is configured.
+        None if parameters.0.contains_key(SAVEPOINT_PATH) => ClaimMode::NoClaim,
         None => recovery.claim_mode,
         Some(text) => text
             .parse()

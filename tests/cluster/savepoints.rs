@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use anyhow::ensure;
-use tanist_chaos::{Cluster, StoreKind};
+use tanist_chaos::{Cluster, StoreKind, wait_for};
 
 use crate::kill_at_every_step::{die_in_turns, kill_at};
-use crate::support::{cluster_on, need_failpoints};
-use crate::verified::{COUNT, Verified};
+use crate::support::{BOUND, cluster_on, need_failpoints};
+use crate::verified::{AT_END, COMMITTING, COUNT, Verified};
 
 on_stores! {
     each {
@@ -19,6 +19,7 @@ on_stores! {
     usually on anywhere(Embedded) {
         a_savepoint_is_taken_though_its_leaders_die,
         a_damaged_savepoint_is_refused,
+        output_that_a_cancelled_job_has_not_shown_is_finished_by_the_next_one,
     }
 }
 
@@ -111,4 +112,51 @@ async fn a_damaged_savepoint_is_refused(kind: StoreKind) -> anyhow::Result<()> {
         "{refusal:?}"
     );
     Ok(())
+}
+
+/// The sinks have open parts in each checkpoint. Each job begins from that of the one before, in the same directories.
+async fn output_that_a_cancelled_job_has_not_shown_is_finished_by_the_next_one(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let retention = "execution.checkpointing.externalized-checkpoint-retention";
+    for file in [AT_END, COMMITTING] {
+        let builder = cluster_on(kind)
+            .await?
+            .set(retention, "RETAIN_ON_CANCELLATION")
+            .taskmanagers(2)
+            .slots(1);
+        let mut cluster = builder.start().await?;
+        let mut job = match file {
+            AT_END => Verified::start(&mut cluster, COUNT).await?,
+            _ => Verified::start_committing(&mut cluster, COUNT).await?,
+        };
+        for claim_mode in ["NO_CLAIM", "CLAIM"] {
+            job.until_completed_above(&mut cluster, 5).await?;
+            cancel(&mut cluster, &job).await?;
+            let arguments = ["--claim-mode", claim_mode];
+            job = job.resume(&mut cluster, file, &arguments).await?;
+        }
+        // It has begun, and perhaps not taken a checkpoint: then the next one begins where it did.
+        cancel(&mut cluster, &job).await?;
+        job = job.resume(&mut cluster, file, &[]).await?;
+        cluster.wait_for_state(job.job, "FINISHED").await?;
+        job.check_output()?;
+    }
+    Ok(())
+}
+
+/// Cancels a job, and waits until it is cleaned up: its checkpoint can be claimed then.
+async fn cancel(cluster: &mut Cluster, job: &Verified) -> anyhow::Result<()> {
+    let leader = cluster.leader().await?;
+    let id = job.job.to_string();
+    let arguments = ["cancel", &id, "--address", &leader.rest];
+    cluster.cli().run(&arguments).await?.success()?;
+    cluster.wait_for_state(job.job, "CANCELED").await?;
+    wait_for("the cleanup", BOUND, async || {
+        let dump = cluster.store_dump().await?;
+        let mut results = dump.results.values();
+        ensure!(results.all(|it| !it.dirty), "its result is dirty");
+        anyhow::Ok(())
+    })
+    .await
 }

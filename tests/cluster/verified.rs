@@ -18,7 +18,9 @@ pub(crate) const COUNT: u64 = 20_000;
 const WINDOW: i64 = 1_000;
 const KEYS: usize = 50;
 /// The job file of a job that commits with checkpoints.
-const COMMITTING: &str = "committing.yaml";
+pub(crate) const COMMITTING: &str = "committing.yaml";
+/// That of one that commits at its end.
+pub(crate) const AT_END: &str = "checkpointed.yaml";
 
 /// What distinguishes jobs of two independent regions, one of which also counts by window.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +69,7 @@ pub(crate) struct Verified {
 impl Verified {
     /// A job whose output becomes visible at its end.
     pub(crate) async fn start(cluster: &mut Cluster, count: u64) -> anyhow::Result<Verified> {
-        Verified::begin(cluster, "checkpointed.yaml", count, Vec::new(), &[]).await
+        Verified::begin(cluster, AT_END, count, Vec::new(), &[]).await
     }
 
     /// A job whose output becomes visible with its checkpoints.
@@ -89,16 +91,46 @@ impl Verified {
         Verified::begin(cluster, COMMITTING, self.count, self.outputs, &from).await
     }
 
+    /// The same job with the same output directories, which continues where this one was cancelled.
+    pub(crate) async fn resume(
+        mut self,
+        cluster: &mut Cluster,
+        file: &str,
+        arguments: &[&str],
+    ) -> anyhow::Result<Verified> {
+        let output = self.outputs.pop().context("it has output")?;
+        let from = format!("job:{}", self.job);
+        let arguments = [&["--from-savepoint", &from], arguments].concat();
+        Verified::begin_in(
+            cluster,
+            file,
+            self.count,
+            (self.outputs, output),
+            &arguments,
+        )
+        .await
+    }
+
     async fn begin(
         cluster: &mut Cluster,
         file: &str,
         count: u64,
-        mut outputs: Vec<[PathBuf; 2]>,
+        outputs: Vec<[PathBuf; 2]>,
         arguments: &[&str],
     ) -> anyhow::Result<Verified> {
         let number = outputs.len();
         let output = ["counts", "numbers"].map(|name| format!("{name}-{number}"));
         let output = output.map(|name| cluster.directory().join(name));
+        Verified::begin_in(cluster, file, count, (outputs, output), arguments).await
+    }
+
+    async fn begin_in(
+        cluster: &mut Cluster,
+        file: &str,
+        count: u64,
+        (mut outputs, output): (Vec<[PathBuf; 2]>, [PathBuf; 2]),
+        arguments: &[&str],
+    ) -> anyhow::Result<Verified> {
         let submission = Submission::new(job_file(file))
             .path("counts", &output[0])
             .path("numbers", &output[1])

@@ -22,7 +22,7 @@ use tanist_proto::id::JobId;
 use tracing::warn;
 
 use super::error::JobStoreError;
-use super::records::name_of;
+use super::records::{ResultRecord, name_of};
 
 /// Timeout for one use of the blob store by writes that something else waits for.
 const BLOB_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,18 +92,21 @@ impl JobRecords {
         self.store.get(&name_of(job)).await
     }
 
-    /// Whether the store has any record of a job, after all earlier writes of this process.
-    pub(super) async fn has_any(&self, job: JobId) -> Result<bool, JobStoreError> {
-        let kinds = [
-            kinds::GRAPHS,
-            kinds::STATES,
-            kinds::CHECKPOINTS,
-            kinds::RESULTS,
-        ];
+    /// Whether objects of a job's checkpoints may be needed, after all earlier writes of this process: it runs, it is
+    /// not cleaned up, or some of them were retained.
+    pub(super) async fn needs_checkpoints(&self, job: JobId) -> Result<bool, JobStoreError> {
+        let kinds = [kinds::GRAPHS, kinds::STATES, kinds::CHECKPOINTS];
         let keys = kinds.map(|kind| Key::new(kind, name_of(job)));
         let found = self.coordination_store().get(&keys).await;
         let found = found.map_err(JobStoreError::Refused)?;
-        Ok(found.iter().any(Option::is_some))
+        if found.iter().any(Option::is_some) {
+            return Ok(true);
+        }
+        match self.get::<ResultRecord>(job).await {
+            Ok(result) => Ok(result.is_some_and(|it| it.record.0.dirty)),
+            Err(error) if error.may_pass() => Err(JobStoreError::Refused(error)),
+            Err(_) => Ok(true),
+        }
     }
 
     /// Reads all records of one type from the store.

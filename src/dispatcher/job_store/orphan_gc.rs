@@ -18,33 +18,41 @@
 //! - A submission names an upload that is gone: every piece is checked before the submission is written; it is
 //!   refused.
 //! - Objects of checkpoints of a job without any record were written for a submission that failed, or late by a task of
-//!   a job that is forgotten. A submission that is being written protects the directory of its job first. The objects
-//!   are listed before the term is confirmed, so that those of a later term's submission are not among them.
+//!   a job that is forgotten. Those of a job of which there is nothing but a result that is clean are of a checkpoint
+//!   that another job has claimed, or late as well. A submission that is being written protects the directory of its
+//!   job first. The objects are listed before the term is confirmed, so that those of a later term's submission,
+//!   perhaps of a job with the same id, are not among them.
 //! - A graph or result can't be read: its objects are unknown, so all objects of that job are kept.
 //! - Another cluster keeps its objects in the same place: names contain the cluster.
 //! - A cluster with a copy of this store does: the marker shows it, and nothing is deleted ([`Storage`]).
 //!
 //! `blob.orphan-grace` is for clients, not for safety: the time that an upload may wait for its submission.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_gateway::kinds;
-use tanist_ha::blob::BlobStore;
+use tanist_ha::blob::{BlobStore, CheckpointStorage};
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::{Key, Name};
 use tanist_ha::records::record::{self, Encoded};
 use tanist_ha::store::Write;
+use tanist_proto::id::JobId;
 use tracing::{debug, info};
 
 use super::JobStore;
 use super::blob_ledger::BlobLedger;
 use super::checkpoint_records::CheckpointRecords;
 use super::error::JobStoreError;
+use super::hidden_output::Note;
 use super::job_records::JobRecords;
 use super::storage::Storage;
+use crate::cleanup::SinkCleaner;
 
 /// Format of the record `tombstones/<object>`, which has no content.
 const TOMBSTONE_FORMAT: u16 = 1;
+/// Timeout for removing files of sinks that a submission has taken over.
+const CLEAN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of objects that are deleted after one transaction.
 const BATCH: usize = 64;
 
@@ -55,6 +63,7 @@ pub struct OrphanGc<'a> {
     ledger: &'a BlobLedger,
     checkpoints: &'a CheckpointRecords,
     storage: &'a Storage,
+    sinks: Option<&'a Arc<dyn SinkCleaner>>,
 }
 
 impl<'a> OrphanGc<'a> {
@@ -64,6 +73,7 @@ impl<'a> OrphanGc<'a> {
             ledger: &store.ledger,
             checkpoints: &store.checkpoints,
             storage: &store.storage,
+            sinks: store.sinks.as_ref(),
         }
     }
 
@@ -142,7 +152,7 @@ impl<'a> OrphanGc<'a> {
         refused.map_or(Ok(swept), |error| Err(JobStoreError::Refused(error)))
     }
 
-    /// Removes objects of checkpoints of jobs that have no record.
+    /// Removes objects of checkpoints that no record names.
     async fn sweep_checkpoints(self) -> Result<usize, JobStoreError> {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
@@ -156,25 +166,56 @@ impl<'a> OrphanGc<'a> {
             let storage = blobs.checkpoints(&name);
             let objects = storage.list().await.map_err(JobStoreError::Refused)?;
             // In this order: a submission that begins after the listing writes objects that are not in it.
-            if self.checkpoints.may_have_objects(job) || self.records.has_any(job).await? {
+            if self.checkpoints.may_have_objects(job) || self.records.needs_checkpoints(job).await?
+            {
                 continue;
             }
             // A later term, which may know the job, has not begun yet, and so has written none of what is listed.
             self.records.confirm_term().await?;
+            let mut removed = 0;
             for object in &objects {
+                if self.has_files(job, &storage, object).await? {
+                    continue;
+                }
                 storage
                     .remove(object)
                     .await
                     .map_err(JobStoreError::Refused)?;
+                removed += 1;
             }
-            let removed = storage.remove_directory().await;
-            removed.map_err(JobStoreError::Refused)?;
-            swept += objects.len();
-            if !objects.is_empty() {
-                info!(%job, objects = objects.len(), "removed objects of checkpoints of a job that does not exist");
+            let directory = storage.remove_directory().await;
+            directory.map_err(JobStoreError::Refused)?;
+            swept += removed;
+            if removed > 0 {
+                info!(%job, objects = removed, "removed objects of checkpoints that no record names");
             }
         }
         Ok(swept)
+    }
+
+    /// Whether an object says where files are that a submission has taken over, and they can't be removed at present.
+    async fn has_files(
+        self,
+        job: JobId,
+        storage: &CheckpointStorage,
+        object: &str,
+    ) -> Result<bool, JobStoreError> {
+        let note = Note::read(storage, object).await;
+        let Some(note) = note.map_err(JobStoreError::Refused)? else {
+            return Ok(false);
+        };
+        let Some(sinks) = self.sinks else {
+            return Ok(true);
+        };
+        let cleaning = tokio::time::timeout(CLEAN_TIMEOUT, note.clean(&**sinks, job, ""));
+        match cleaning.await {
+            Ok(Ok(())) => Ok(false),
+            Ok(Err(reason)) => {
+                debug!(%job, reason, "files that a submission has taken over can't be removed");
+                Ok(true)
+            }
+            Err(_elapsed) => Ok(true),
+        }
     }
 
     async fn mark_and_delete(

@@ -4,10 +4,11 @@
 //! The record `checkpoints/<job>` with the origin is part of the submission's transaction. What was copied or written
 //! for a submission that fails is in the job's directory, which has no record then: the sweep of orphans removes it.
 //!
-//! A retained checkpoint of an ended job is copied into the directory of the new one, under new names. So the ended job
-//! can be forgotten at any time, and each object has one owner. One that is claimed leaves the ended job: the
-//! transaction of the submission deletes its record, so at each moment one record names the checkpoint. What is left in
-//! the directory of the ended job is garbage from then on.
+//! A retained checkpoint of an ended job is copied into the directory of the new one, under new names, and becomes the
+//! first retained checkpoint of that job, by the regions of its graph. So the ended job can be forgotten at any time,
+//! each object has one owner, and a job that ends before a checkpoint of its own leaves what it began from. One that
+//! is claimed leaves the ended job: the transaction of the submission deletes its record, so at each moment one record
+//! names the checkpoint. What is left in the directory of the ended job is garbage from then on, for the sweep.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,68 +24,91 @@ use tanist_proto::manifest;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::restore_request::From as RestoreFrom;
 use tanist_proto::v1::stored_manifest::Place;
-use tracing::warn;
 
 use super::JobStore;
 use super::error::JobStoreError;
+use super::hidden_output::Heir;
 use super::records::{ResultRecord, job_id, name_of};
+use crate::cleanup::SinkCleaner;
 
 /// Time to read and check a savepoint, or to copy one object. Its place may be on a file system that hangs.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 const COPIES_AT_ONCE: usize = 8;
 
-/// Whether a graph can begin from a manifest, and what its coordinators go on with.
-pub(crate) type Fits = fn(
-    &pb::CheckpointManifest,
-    &pb::JobGraph,
-    Unclaimed,
-) -> Result<Vec<pb::CoordinatorState>, String>;
+/// What a job begins from.
+enum Source {
+    Savepoint {
+        manifest: pb::CheckpointManifest,
+        directory: String,
+    },
+    /// The newest checkpoint of an ended job.
+    Retained {
+        ended: JobId,
+        checkpoint: pb::CompletedCheckpoint,
+        manifest: pb::CheckpointManifest,
+        /// What that job wanted to be retained.
+        retention: pb::CheckpointRetention,
+    },
+}
+
+impl Source {
+    fn manifest(&self) -> &pb::CheckpointManifest {
+        match self {
+            Source::Savepoint { manifest, .. } | Source::Retained { manifest, .. } => manifest,
+        }
+    }
+}
+
+/// Whether a graph can begin from a manifest, and that manifest by its tasks and regions.
+pub(crate) type Fits =
+    fn(&pb::CheckpointManifest, &pb::JobGraph, Unclaimed) -> Result<pb::CheckpointManifest, String>;
 
 /// See [`Fits`].
 pub(crate) fn fits(
     manifest: &pb::CheckpointManifest,
     graph: &pb::JobGraph,
     unclaimed: Unclaimed,
-) -> Result<Vec<pb::CoordinatorState>, String> {
-    if let Some(hidden) = restore::hidden_output(manifest) {
-        return Err(hidden);
-    }
+) -> Result<pb::CheckpointManifest, String> {
     let checked = restore::check(manifest, graph, unclaimed);
-    let coordinators = checked.and_then(|()| restore::coordinators(manifest, graph));
-    coordinators.map_err(|mismatch| mismatch.to_string())
+    let laid_out = checked.and_then(|()| restore::laid_out(manifest, graph));
+    laid_out.map_err(|mismatch| mismatch.to_string())
 }
 
 impl JobStore {
     /// Like [`JobStore::put_submission`], for a job that begins from a savepoint or a retained checkpoint. Adds to the
-    /// state what its coordinators go on with.
+    /// state what its coordinators go on with. `sinks` know the files that a retained checkpoint names.
     pub(crate) async fn put_restored_submission(
         &self,
         graph: &pb::JobGraph,
         state: &mut pb::JobState,
         request: &pb::RestoreRequest,
-        fits: Fits,
+        (fits, sinks): (Fits, &dyn SinkCleaner),
     ) -> Result<(), JobStoreError> {
         let job = job_id(&graph.job_id)?;
         // From here on the sweep leaves the job's directory alone.
         self.checkpoints.note_written(job);
-        let written = self
-            .try_put_restored(job, graph, state, request, fits)
-            .await;
+        let heir = Heir { job, graph, sinks };
+        let mut has_files = false;
+        let putting = self.try_put_restored(heir, state, request, (fits, &mut has_files));
+        let written = putting.await;
         if written.as_ref().is_err_and(|error| !error.is_term_over()) {
             self.checkpoints.forget(job);
             self.origins.forget(job);
+            if has_files {
+                heir.give_up().await;
+            }
         }
         written
     }
 
     async fn try_put_restored(
         &self,
-        job: JobId,
-        graph: &pb::JobGraph,
+        heir: Heir<'_>,
         state: &mut pb::JobState,
         request: &pb::RestoreRequest,
-        fits: Fits,
+        (fits, has_files): (Fits, &mut bool),
     ) -> Result<(), JobStoreError> {
+        let Heir { job, graph, .. } = heir;
         let refused = |reason: String| {
             JobStoreError::NotRestored(format!("job {job} can't be started: {reason}"))
         };
@@ -94,16 +118,19 @@ impl JobStore {
                           claimed: start without a claim";
             return Err(refused(reason.to_owned()));
         }
-        // A claim removes what another submission may be copying.
-        let _copying = match is_claim {
-            true => (Some(self.retained_starts.write().await), None),
-            false => (None, Some(self.retained_starts.read().await)),
+        // What a claim has left behind is removed, and another submission may be copying it.
+        let _copying = match request.from {
+            Some(RestoreFrom::JobId(_)) if is_claim => {
+                (Some(self.retained_starts.write().await), None)
+            }
+            Some(RestoreFrom::JobId(_)) => (None, Some(self.retained_starts.read().await)),
+            Some(RestoreFrom::Path(_)) | None => (None, None),
         };
         let unclaimed = match request.allow_non_restored_state {
             true => Unclaimed::Ignored,
             false => Unclaimed::Refused,
         };
-        let (manifest, directory) = match &request.from {
+        let source = match &request.from {
             None => {
                 let reason = "its restore names neither a savepoint nor a job".to_owned();
                 return Err(refused(reason));
@@ -114,79 +141,77 @@ impl JobStore {
                 let reading = tokio::time::timeout(TIMEOUT, savepoints::read(path)).await;
                 let manifest = reading.map_err(|_elapsed| no_answer(path))?;
                 let manifest = manifest.map_err(|error| not_read(error, &refused))?;
-                (manifest, directory)
+                if let Some(hidden) = restore::hidden_output(&manifest) {
+                    return Err(refused(hidden));
+                }
+                Source::Savepoint {
+                    manifest,
+                    directory,
+                }
             }
-            Some(RestoreFrom::JobId(ended)) => (
-                self.retained(ended, is_claim, &refused).await?,
-                String::new(),
-            ),
+            Some(RestoreFrom::JobId(ended)) => self.retained(ended, is_claim, &refused).await?,
         };
-        let number = manifest.number;
-        state.coordinators = fits(&manifest, graph, unclaimed)
+        let number = source.manifest().number;
+        let laid_out = fits(source.manifest(), graph, unclaimed)
             .map_err(|mismatch| refused(format!("checkpoint {number}: {mismatch}")))?;
-        let manifest = match &request.from {
-            Some(RestoreFrom::JobId(ended)) => self.copied(job, ended, manifest, &refused).await?,
-            Some(RestoreFrom::Path(_)) | None => manifest,
-        };
-        let origin = pb::CheckpointOrigin {
-            number,
-            manifest: Some(self.stored(job, &manifest, &refused).await?),
-            // The objects in the job's own directory are copies.
-            owned: directory.is_empty(),
-            directory,
-        };
-        let started_from = match &request.from {
-            Some(RestoreFrom::JobId(ended)) => format!("job:{ended}"),
-            Some(RestoreFrom::Path(_)) | None => origin.directory.clone(),
-        };
+        state.coordinators.clone_from(&laid_out.coordinators);
         let next = number.saturating_add(1);
-        let record = pb::JobCheckpoints {
+        let mut record = pb::JobCheckpoints {
             job_id: graph.job_id.clone(),
             next,
             floor: next,
-            origin: Some(origin),
-            started_from,
             ..pb::JobCheckpoints::default()
         };
-        let claimed = match &request.from {
-            Some(RestoreFrom::JobId(ended)) if is_claim => Some(job_id(ended)?),
-            Some(RestoreFrom::JobId(_) | RestoreFrom::Path(_)) | None => None,
+        let claimed = match source {
+            Source::Savepoint {
+                manifest,
+                directory,
+            } => {
+                record.started_from.clone_from(&directory);
+                record.origin = Some(pb::CheckpointOrigin {
+                    number,
+                    manifest: Some(self.stored(job, &manifest, &refused).await?),
+                    directory,
+                });
+                None
+            }
+            Source::Retained {
+                ended,
+                checkpoint,
+                manifest,
+                retention,
+            } => {
+                heir.finish_commit((ended, &checkpoint), &manifest, &refused)
+                    .await?;
+                let mut manifest = self.copied(job, ended, laid_out, &refused).await?;
+                *has_files = !manifests::hidden_files(&manifest).is_empty();
+                let storage = self.objects_of(job);
+                heir.take_over(&mut manifest, storage.as_ref(), &refused)
+                    .await?;
+                record.started_from = format!("job:{ended}");
+                // Until its JobMaster knows the settings of the cluster.
+                let options = graph.options.as_ref();
+                let own = options.and_then(|it| it.checkpoints?.retention);
+                record.retention = own.unwrap_or(retention.into());
+                record.retained.push(pb::CompletedCheckpoint {
+                    manifest: Some(self.stored(job, &manifest, &refused).await?),
+                    committed: true,
+                    ..checkpoint
+                });
+                is_claim.then_some(ended)
+            }
         };
         self.put_with_checkpoints(graph, state, Some(&record), claimed)
-            .await?;
-        if let Some(ended) = claimed {
-            self.remove_claimed(ended).await;
-        }
-        Ok(())
+            .await
     }
 
-    /// Removes what a claimed checkpoint has left in the directory of its ended job. No record names it any more. What
-    /// can't be removed goes with the result of that job.
-    async fn remove_claimed(&self, ended: JobId) {
-        let Some(storage) = self.objects_of(ended) else {
-            return;
-        };
-        let removing = async {
-            for object in storage.list().await? {
-                storage.remove(&object).await?;
-            }
-            storage.remove_directory().await
-        };
-        let reason = match tokio::time::timeout(TIMEOUT, removing).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(_elapsed) => no_answer(&storage.location()).to_string(),
-        };
-        warn!(job = %ended, reason, "objects of a claimed checkpoint are left until the result of their job is removed");
-    }
-
-    /// The manifest of the newest checkpoint that an ended job left.
+    /// The newest checkpoint that an ended job left.
     async fn retained(
         &self,
         ended: &str,
         is_claim: bool,
         refused: &impl Fn(String) -> JobStoreError,
-    ) -> Result<pb::CheckpointManifest, JobStoreError> {
+    ) -> Result<Source, JobStoreError> {
         let job: JobId = ended
             .parse()
             .map_err(|_| refused(format!("{ended} is not the id of a job")))?;
@@ -205,16 +230,10 @@ impl JobStore {
             .checkpoints
             .read(job, &self.records, &self.ledger)
             .await?;
-        let newest = record.and_then(|mut record| record.retained.pop());
-        let Some(newest) = newest else {
+        let mut record = record.unwrap_or_default();
+        let Some(newest) = record.retained.pop() else {
             return Err(refused(format!("no checkpoint of job {job} was retained")));
         };
-        if !newest.committed {
-            return Err(refused(format!(
-                "output of checkpoint {} of job {job} was given up, and is lost",
-                newest.number
-            )));
-        }
         let reading =
             tokio::time::timeout(TIMEOUT, self.manifest_of(job, newest.manifest.as_ref()));
         let bytes = reading.await.map_err(|_elapsed| no_answer(ended))?;
@@ -229,7 +248,12 @@ impl JobStore {
                 newest.number
             )));
         }
-        Ok(manifest)
+        Ok(Source::Retained {
+            ended: job,
+            retention: record.retention(),
+            checkpoint: newest,
+            manifest,
+        })
     }
 
     /// Copies the objects of an ended job's checkpoint into the directory of a new job. Returns the manifest with their
@@ -237,17 +261,15 @@ impl JobStore {
     async fn copied(
         &self,
         job: JobId,
-        ended: &str,
+        ended: JobId,
         mut manifest: pb::CheckpointManifest,
         refused: &impl Fn(String) -> JobStoreError,
     ) -> Result<pb::CheckpointManifest, JobStoreError> {
-        // All of it is committed.
-        manifest.uncommitted.clear();
         let objects: BTreeSet<String> = savepoints::objects_of(&manifest);
         if objects.is_empty() {
             return Ok(manifest);
         }
-        let (Some(from), Some(to)) = (self.objects_of(job_id(ended)?), self.objects_of(job)) else {
+        let (Some(from), Some(to)) = (self.objects_of(ended), self.objects_of(job)) else {
             return Err(refused("there is no blob store".to_owned()));
         };
         let copies = objects.into_iter().map(|object| {
@@ -355,7 +377,7 @@ fn normal(path: &str) -> String {
     path.strip_prefix("file://").unwrap_or(path).to_owned()
 }
 
-fn no_answer(place: &str) -> JobStoreError {
+pub(super) fn no_answer(place: &str) -> JobStoreError {
     JobStoreError::Refused(Error::Unavailable {
         store: "the blob store",
         reason: format!("{place} has given no answer for {TIMEOUT:?}"),

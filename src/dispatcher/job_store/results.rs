@@ -19,21 +19,37 @@ use tracing::{error, info, warn};
 use super::JobStore;
 use super::description_store::reference_to;
 use super::error::JobStoreError;
+use super::hidden_output::hidden_output;
 use super::job_records::chunk_names;
 use super::records::{CheckpointsRecord, ResultRecord, job_id};
 use super::transaction::Transaction;
+use crate::cleanup::HiddenOutput;
 use crate::descriptions::{Dropped, in_short, is_short};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// Maximum delay until a result is written again. Its description is written again each time.
 const SLOWEST_RETRY: Duration = Duration::from_secs(60);
 
-/// Which objects of an ended job's checkpoints stay until its result is removed.
+/// What stays of an ended job until its result is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kept {
-    These(BTreeSet<String>),
-    /// They can't be told from the others.
+    These {
+        /// Objects of its checkpoints.
+        objects: BTreeSet<String>,
+        output: HiddenOutput,
+    },
+    /// It can't be told from the rest.
     All,
+}
+
+impl Default for Kept {
+    /// Nothing.
+    fn default() -> Kept {
+        Kept::These {
+            objects: BTreeSet::new(),
+            output: HiddenOutput::default(),
+        }
+    }
 }
 
 /// What stays of the checkpoints of a job that ends.
@@ -110,14 +126,6 @@ impl JobStore {
         retained: &Retained,
     ) -> Result<pb::JobResult, JobStoreError> {
         let job = job_id(&result.job_id)?;
-        // A job that has ended begins from nothing any more.
-        let retained = &match retained {
-            Retained::Record(record) => Retained::Record(Arc::new(pb::JobCheckpoints {
-                origin: None,
-                ..(**record).clone()
-            })),
-            Retained::Nothing | Retained::Unread => retained.clone(),
-        };
         let objects = self.ledger.objects_of(job);
         if objects != pb::Cleanup::default() {
             let remove = result.remove.get_or_insert_default();
@@ -348,7 +356,7 @@ impl JobStore {
         Ok(())
     }
 
-    /// The objects that an ended job's retained checkpoints name: its cleanup leaves them. Waits for the stores without
+    /// What an ended job's retained checkpoints name: its cleanup leaves it. Waits for the stores without
     /// limit; fails only if the term is over.
     pub(crate) async fn kept_objects(&self, job: JobId) -> Result<Kept, JobStoreError> {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
@@ -358,7 +366,7 @@ impl JobStore {
                 Err(error) if error.is_term_over() => return Err(error),
                 Err(JobStoreError::Refused(error)) if error.may_pass() => error.to_string(),
                 Err(error) => {
-                    warn!(%job, %error, "a retained checkpoint can't be read: all objects of checkpoints of the job are kept");
+                    warn!(%job, %error, "a retained checkpoint can't be read: all objects of checkpoints of the job are kept, and its hidden output");
                     return Ok(Kept::All);
                 }
             };
@@ -374,7 +382,7 @@ impl JobStore {
             .checkpoints
             .read(job, &self.records, &self.ledger)
             .await?;
-        let mut kept = BTreeSet::new();
+        let (mut objects, mut output) = (BTreeSet::new(), HiddenOutput::default());
         for retained in record.unwrap_or_default().retained {
             let stored = retained.manifest.as_ref();
             let bytes = self.manifest_of(job, stored).await;
@@ -384,12 +392,15 @@ impl JobStore {
                 let reason = error.to_string();
                 JobStoreError::Refused(Error::Corrupt { key, reason })
             })?;
-            kept.extend(savepoints::objects_of(&manifest));
+            objects.extend(savepoints::objects_of(&manifest));
+            let hidden = hidden_output(&retained, &manifest);
+            output.files.extend(hidden.files);
+            output.uncommitted.extend(hidden.uncommitted);
             if let Some(Place::Object(object)) = stored.and_then(|it| it.place.as_ref()) {
-                kept.insert(object.name.clone());
+                objects.insert(object.name.clone());
             }
         }
-        Ok(Kept::These(kept))
+        Ok(Kept::These { objects, output })
     }
 
     /// Removes the chunks that a job's result names. Waits for space in the store without limit; fails only if

@@ -27,8 +27,8 @@ use tokio::sync::watch;
 
 use super::testing::{JOB, cancel, checks, describe, recovered, result, submission};
 use crate::{
-    Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
-    RecoveredJobs, SinkCleaner,
+    Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, HiddenOutput,
+    JobStore, RecoveredJobs, SinkCleaner,
 };
 
 /// A JobMaster that ends when the test says so.
@@ -139,7 +139,13 @@ impl ResourceRequirementsGateway for Environment {
 
 #[async_trait]
 impl SinkCleaner for Environment {
-    async fn clean(&self, directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
+    async fn clean(
+        &self,
+        directory: &str,
+        _job: JobId,
+        _run: &str,
+        _kept: &HiddenOutput,
+    ) -> Result<(), String> {
         let mut failing = self.failing_cleanups.lock();
         if *failing > 0 {
             *failing -= 1;

@@ -29,8 +29,8 @@ use super::testing::{checks, found, recovered};
 use crate::core::{Deadline, Submission, SubmissionKey};
 use crate::handle::Command;
 use crate::{
-    Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
-    SinkCleaner,
+    Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, HiddenOutput,
+    JobStore, SinkCleaner,
 };
 
 /// How a scripted JobMaster has ended.
@@ -189,7 +189,13 @@ impl ResourceRequirementsGateway for World {
 
 #[async_trait]
 impl SinkCleaner for World {
-    async fn clean(&self, directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
+    async fn clean(
+        &self,
+        directory: &str,
+        _job: JobId,
+        _run: &str,
+        _kept: &HiddenOutput,
+    ) -> Result<(), String> {
         if self.hanging.lock().iter().any(|it| it == directory) {
             std::future::pending::<()>().await;
         }
@@ -274,12 +280,13 @@ impl Leader {
         let of_cluster = blobs.as_ref();
         let of_cluster = of_cluster.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation())));
         let of_records = RecordStore::new(coordination, of_cluster.clone(), 256);
-        let store = Arc::new(JobStore::new(of_records, pipeline, session.epoch()));
+        let world = Arc::new(World::default());
+        let store = JobStore::new(of_records, pipeline, session.epoch());
+        let store = Arc::new(store.with_sinks(world.clone()));
         let recovered = match results {
             Results::Read => recovered(&store).await,
             Results::Unread => found(&store).await,
         };
-        let world = Arc::new(World::default());
         let context = DispatcherContext {
             session: session.clone(),
             store: store.clone(),

@@ -50,7 +50,6 @@ fn from_savepoint(graph: &pb::JobGraph) -> pb::JobCheckpoints {
             number: 7,
             manifest: Some(pb::StoredManifest { place: Some(place) }),
             directory: "/savepoints/savepoint-9-1".to_owned(),
-            owned: false,
         }),
         started_from: "/savepoints/savepoint-9-1".to_owned(),
         ..pb::JobCheckpoints::default()

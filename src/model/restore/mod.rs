@@ -13,13 +13,13 @@ mod tasks;
 
 use tanist_proto::v1::{
     CheckpointManifest, CoordinatorState, JobGraph, JobVertex, ManifestStep, Operator,
-    SubtaskSnapshot,
+    RegionSnapshot, RegionSnapshotKind, SubtaskSnapshot,
 };
 
 use self::saved::Saved;
 use crate::job_graph::shown;
 use crate::problem::{MAX_PROBLEMS, listing};
-use crate::topology::uid;
+use crate::topology::{MAX_REGIONS, subtask_regions, uid};
 use crate::{OperatorSpec, Schema};
 
 /// What happens to state whose step is not in the graph.
@@ -79,8 +79,8 @@ pub fn check(
     }
 }
 
-/// Why output of the job that saved it would be lost: it was not visible, and was removed with the job. None: all of it
-/// was visible.
+/// Why a savepoint can't have the manifest: it names output that is not visible, in files of sinks. None: all of it is
+/// visible.
 pub fn hidden_output(manifest: &CheckpointManifest) -> Option<String> {
     let mut subtasks = manifest.regions.iter().flat_map(|region| &region.subtasks);
     let hidden = subtasks.find(|it| !it.files.is_empty() || !it.output.is_empty())?;
@@ -88,8 +88,8 @@ pub fn hidden_output(manifest: &CheckpointManifest) -> Option<String> {
     let step = steps.find(|step| step.vertex_id == hidden.vertex_id);
     let step = step.map_or(hidden.vertex_id.as_str(), |step| step.name.as_str());
     Some(format!(
-        "step {} has output that was not visible when its state was saved, and that was removed with its job: \
-         begin from a savepoint, which makes all output visible",
+        "step {} has output that is not visible yet, and a savepoint has no files of sinks: have it commit with checkpoints, \
+         or begin from the retained checkpoint of the job",
         shown(step)
     ))
 }
@@ -112,6 +112,39 @@ pub fn coordinators(
 ) -> Result<Vec<CoordinatorState>, Mismatch> {
     let saved = Saved::of(manifest)?;
     Ok(splits::coordinators(manifest, &saved, graph)?)
+}
+
+/// The manifest by the tasks and regions of the graph: the checkpoint that a job with this graph begins with. It lists
+/// nothing to commit.
+pub fn laid_out(
+    manifest: &CheckpointManifest,
+    graph: &JobGraph,
+) -> Result<CheckpointManifest, Mismatch> {
+    let number = manifest.number;
+    let mut regions: Vec<RegionSnapshot> = Vec::new();
+    let of_tasks = subtask_regions(graph, MAX_REGIONS);
+    for (task, region) in redistribute(manifest, graph)?.into_iter().zip(of_tasks) {
+        if regions.len() <= region {
+            let empty = RegionSnapshot {
+                kind: RegionSnapshotKind::Taken.into(),
+                number,
+                // No attempt of this job took it.
+                generation: 0,
+                subtasks: Vec::new(),
+            };
+            regions.resize(region + 1, empty);
+        }
+        regions[region].subtasks.push(task);
+    }
+    Ok(CheckpointManifest {
+        job_id: graph.job_id.clone(),
+        number,
+        layout: 0,
+        regions,
+        coordinators: coordinators(manifest, graph)?,
+        uncommitted: Vec::new(),
+        steps: steps(graph),
+    })
 }
 
 /// What the keyed state of an operator is of; empty: it has none, or only the operator knows.

@@ -11,7 +11,7 @@ use crate::job_graph::shown;
 /// What a subtask of a step saved.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part<'m> {
-    /// Its region has no snapshot: it begins from the start.
+    /// Its region has no snapshot, or it is a source of which none has anything: it begins from the start.
     Start,
     /// It had read and emitted everything.
     Ended(&'m SubtaskSnapshot),
@@ -57,10 +57,13 @@ impl<'m> Saved<'m> {
         let mut steps: BTreeMap<&str, SavedStep<'_>> = BTreeMap::new();
         let mut last_of: BTreeMap<&str, &str> = BTreeMap::new();
         for step in &manifest.steps {
+            // Only that one can be a source.
+            let is_first = !last_of.contains_key(&*step.vertex_id);
             let parts = (0..step.parallelism).map(|subtask| {
                 let found = of_subtask.get(&(&*step.vertex_id, subtask)).copied();
                 match found {
                     Some(ended) if ended.ended => Part::Ended(ended),
+                    Some(begun) if begun.from_start && is_first => Part::Start,
                     Some(saved) => Part::Saved(saved),
                     None => Part::Start,
                 }
@@ -71,7 +74,8 @@ impl<'m> Saved<'m> {
                 is_last: false,
             };
             let name = shown(&step.uid);
-            if !may_begin && saved.has_starts() {
+            let is_missing = |subtask: u32| !of_subtask.contains_key(&(&*step.vertex_id, subtask));
+            if !may_begin && (0..step.parallelism).any(is_missing) {
                 problems.insert(format!("a subtask of {name} is missing"));
             }
             last_of.insert(&step.vertex_id, &step.uid);

@@ -65,6 +65,7 @@ pub(super) fn redistribute(
                 vertex_id: vertex.id.clone(),
                 subtask,
                 ended: has_ended,
+                from_start: reads_from_start(vertex, steps, subtask),
                 ..SubtaskSnapshot::default()
             };
             for step in steps.iter().flatten() {
@@ -97,6 +98,21 @@ pub(super) fn unclaimed<'m>(saved: &Saved<'m>, graph: &JobGraph) -> Vec<&'m str>
     let steps = saved.steps.iter();
     let unclaimed = steps.filter(|(uid, step)| !claimed.contains(**uid) && step.has_state());
     unclaimed.map(|(uid, _)| *uid).collect()
+}
+
+/// Whether a subtask has a source of which nothing was saved.
+fn reads_from_start(vertex: &JobVertex, steps: &[Option<Claimed<'_, '_>>], subtask: u32) -> bool {
+    match steps.first() {
+        Some(Some(claimed)) => claimed.spec.is_source() && claimed.begin(subtask) == Begin::Start,
+        Some(None) => {
+            let spec = vertex
+                .operators
+                .first()
+                .map(|it| OperatorSpec::from_json(&it.spec));
+            spec.is_some_and(|spec| spec.is_ok_and(|spec| spec.is_source()))
+        }
+        None => false,
+    }
 }
 
 /// Whether all tasks that write to this one have ended.

@@ -525,6 +525,78 @@ fn a_region_without_a_snapshot_begins_from_the_start() {
     assert!(none.iter().all(|it| it.positions.is_empty() && !it.ended));
 }
 
+/// A job may begin from what another one began from, before it has saved anything itself.
+#[test]
+fn what_a_job_begins_with_gives_the_next_one_what_the_first_manifest_would_give() {
+    for (sources, counts, here) in [(2, 3, 3), (2, 3, 2), (1, 2, 5)] {
+        let first = manifest(&counting(sources, counts));
+        let mut graph = counting(sources, here);
+        graph.job_id = "second".to_owned();
+        let begun = laid_out(&first, &graph).expect("it fits");
+        assert_eq!((&*begun.job_id, begun.number), ("second", first.number));
+        assert_eq!(begun.regions.len(), 1, "as the graph has");
+        assert_eq!(begun.steps, steps(&graph));
+        for next in [2, 3, 5] {
+            let next = counting(sources, next);
+            let expected = tasks(&first, &next, "c");
+            let found = tasks(&begun, &next, "c");
+            let sum = |tasks: &[SubtaskSnapshot]| {
+                let segments = tasks.iter().flat_map(|it| &it.segments);
+                let named = segments.filter(|it| !it.content.is_empty());
+                let named = named.map(|it| (it.content.clone(), it.first_key_group));
+                named.collect::<std::collections::BTreeSet<_>>()
+            };
+            assert_eq!(sum(&found), sum(&expected));
+            assert_eq!(tasks(&begun, &next, "n"), tasks(&first, &next, "n"));
+        }
+    }
+    let lines = || {
+        let spec: OperatorSpec = operators::FileSource::new(["in"]).into();
+        vertex("f", &[("lines", spec)], 2)
+    };
+    let before = graph(
+        vec![vertex("n", &[("numbers", datagen())], 2)],
+        Partitioning::Forward,
+    );
+    let mut after = before.clone();
+    after.vertices.push(lines());
+    let begun = laid_out(&manifest(&before), &after).expect("it fits");
+    assert_eq!(begun.regions.len(), 4);
+    // Nothing was saved of the source that was added: it begins from the start again, at any parallelism.
+    let starts = |graph: &JobGraph| {
+        let tasks = tasks(&begun, graph, "f");
+        tasks
+            .iter()
+            .all(|it| it.from_start && it.positions.is_empty())
+    };
+    assert!(starts(&after));
+    after.vertices[1].parallelism = 3;
+    assert!(starts(&after));
+}
+
+#[test]
+fn a_subtask_that_begins_from_the_start_is_missed_by_another_parallelism_of_a_later_job_too() {
+    let source = |parallelism| {
+        graph(
+            vec![vertex("n", &[("numbers", datagen())], parallelism)],
+            Partitioning::Forward,
+        )
+    };
+    let mut partial = manifest(&source(3));
+    partial.regions[0].subtasks.remove(1);
+    partial.regions.push(RegionSnapshot {
+        kind: RegionSnapshotKind::FromStart.into(),
+        ..RegionSnapshot::default()
+    });
+    let begun = laid_out(&partial, &source(3)).expect("it fits");
+    assert_eq!(
+        tasks(&begun, &source(3), "n"),
+        tasks(&partial, &source(3), "n")
+    );
+    let problem = refused(&begun, &source(2));
+    assert!(problem.contains("is missing for some"), "{problem}");
+}
+
 #[test]
 fn the_files_of_a_source_that_had_ended_are_not_looked_for_again() {
     let lines = |parallelism| {

@@ -1,4 +1,5 @@
-//! Removes pending files that no commit took: all of one run of a job, or those of superseded attempts.
+//! Removes pending files that no commit took: of one run of a job those that nothing names, or those of superseded
+//! attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -9,7 +10,8 @@ use std::path::Path;
 
 use tanist_proto::id::JobId;
 
-use super::names::{PENDING_DIRECTORY, attempt_of, run_directory};
+use super::marks::is_mark;
+use super::names::{PENDING_DIRECTORY, attempt_of, is_handed_over, run_directory};
 use super::{SinkError, is_missing};
 
 /// By vertex and subtask: the attempts of the generations below it are superseded.
@@ -24,13 +26,30 @@ pub fn has_pending(directory: &Path) -> Result<bool, SinkError> {
     }
 }
 
-/// Removes all pending files of a run of a job from an output directory. Safe at any later time: another run
-/// under the same id has its pending files elsewhere. Idempotent. A directory that does not exist has none:
-/// usually no task has created it. If it appears later, it is cleaned again when the job's result is removed.
-pub fn cleanup(directory: &Path, job: JobId, run: &str) -> Result<(), SinkError> {
+/// Pending files of a job that has ended, which a retained checkpoint names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeptFiles {
+    /// Their paths.
+    pub paths: BTreeSet<Vec<u8>>,
+    /// Some of them are to be committed: marks say which ones were.
+    pub has_uncommitted: bool,
+}
+
+/// Removes the pending files of a run of a job from an output directory, except those that are kept. Safe at any later
+/// time: another run under the same id has its pending files elsewhere. Idempotent. A directory that does not exist has
+/// none: usually no task has created it. If it appears later, it is cleaned again when the job's result is removed.
+pub fn cleanup_except(
+    directory: &Path,
+    (job, run): (JobId, &str),
+    kept: &KeptFiles,
+) -> Result<(), SinkError> {
     let ours = directory.join(PENDING_DIRECTORY);
     let pending = ours.join(run_directory(job, run));
-    match fs::remove_dir_all(&pending) {
+    let removed = match *kept == KeptFiles::default() {
+        true => fs::remove_dir_all(&pending),
+        false => remove_others(&pending, kept),
+    };
+    match removed {
         Ok(()) => {}
         Err(error) if is_missing(&error) => {}
         Err(error) => return Err(SinkError::io("remove", &pending, error)),
@@ -43,8 +62,42 @@ pub fn cleanup(directory: &Path, job: JobId, run: &str) -> Result<(), SinkError>
     }
 }
 
-/// Removes the pending files of superseded attempts of a run, except those with the paths `kept`. A file that any
-/// later manifest may name is among these or of a younger generation, so this is safe at any later time. Idempotent.
+/// Removes all pending files of a run of a job; see [`cleanup_except`].
+#[cfg(test)]
+pub(crate) fn cleanup(directory: &Path, job: JobId, run: &str) -> Result<(), SinkError> {
+    cleanup_except(directory, (job, run), &KeptFiles::default())
+}
+
+/// Removes all files of a directory but some, and the directory if there are none.
+fn remove_others(pending: &Path, kept: &KeptFiles) -> std::io::Result<()> {
+    let names = names_of(&kept.paths);
+    for entry in fs::read_dir(pending)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_mark = is_mark(&name.to_string_lossy());
+        if names.contains(&*name) || kept.has_uncommitted && is_mark {
+            continue;
+        }
+        match fs::remove_file(entry.path()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    match fs::remove_dir(pending) {
+        Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// A name is used once, whatever the path to it is called.
+fn names_of(paths: &BTreeSet<Vec<u8>>) -> BTreeSet<&OsStr> {
+    let paths = paths.iter().map(|path| Path::new(OsStr::from_bytes(path)));
+    paths.filter_map(Path::file_name).collect()
+}
+
+/// Removes the pending files of superseded attempts of a run, and those that another job has handed over, except those
+/// with the paths `kept`. A file that any later manifest may name is among these or of a younger generation, so this is
+/// safe at any later time. Idempotent.
 pub fn remove_superseded(
     directory: &Path,
     (job, run): (JobId, &str),
@@ -59,18 +112,17 @@ pub fn remove_superseded(
         Err(error) if is_missing(&error) => return Ok(()),
         Err(error) => return Err(SinkError::io("read", &pending, error)),
     };
-    // A name is used once, whatever the path to it is called.
-    let names = kept.iter();
-    let names = names.filter_map(|path| Path::new(OsStr::from_bytes(path)).file_name());
-    let kept: BTreeSet<&OsStr> = names.collect();
+    let kept = names_of(kept);
     for entry in entries {
         let entry = entry.map_err(|error| SinkError::io("read", &pending, error))?;
         let name = entry.file_name();
-        let is_superseded = attempt_of(&name.to_string_lossy()).is_some_and(|attempt| {
-            let (vertex, subtask, generation) = attempt;
-            let below = below.get(&(vertex.to_owned(), subtask));
-            below.is_some_and(|below| generation < *below)
-        });
+        let shown = name.to_string_lossy();
+        let is_superseded = is_handed_over(&shown)
+            || attempt_of(&shown).is_some_and(|attempt| {
+                let (vertex, subtask, generation) = attempt;
+                let below = below.get(&(vertex.to_owned(), subtask));
+                below.is_some_and(|below| generation < *below)
+            });
         if !is_superseded || kept.contains(&*name) {
             continue;
         }
@@ -126,6 +178,34 @@ mod tests {
         fs::rename(&away, &directory).expect("back");
         cleanup(&directory, job, "").expect("cleaned up");
         assert_eq!(fs::read_dir(&directory).expect("directory").count(), 0);
+    }
+
+    #[test]
+    fn what_a_retained_checkpoint_names_is_kept_until_nothing_names_it() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let [open, other] = ["open", "other"].map(|name| pending(directory.path(), job, name));
+        let mark = Path::new(&open.pending_path).with_file_name("committing-7");
+        fs::write(&mark, "").expect("written");
+        // The path is written in another way.
+        let name = Path::new(&open.pending_path).file_name().expect("a file");
+        let elsewhere = Path::new("/elsewhere").join(name).into_os_string();
+        let mut kept = KeptFiles {
+            paths: BTreeSet::from([elsewhere.into_encoded_bytes()]),
+            has_uncommitted: true,
+        };
+        for has_uncommitted in [true, false] {
+            kept.has_uncommitted = has_uncommitted;
+            for _ in 0..2 {
+                cleanup_except(directory.path(), (job, ""), &kept).expect("cleaned up");
+                assert!(Path::new(&open.pending_path).exists());
+                assert!(!Path::new(&other.pending_path).exists());
+                assert_eq!(mark.exists(), has_uncommitted);
+            }
+        }
+        cleanup(directory.path(), job, "").expect("cleaned up");
+        assert!(!directory.path().join(PENDING_DIRECTORY).exists());
+        cleanup_except(directory.path(), (job, ""), &kept).expect("nothing is there");
     }
 
     /// The process was stopped before it removed anything, and its successor has removed the job since.

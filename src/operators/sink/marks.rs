@@ -51,6 +51,11 @@ impl Mark {
     }
 }
 
+/// Whether a file with this name is a mark, or an unfinished one.
+pub(super) fn is_mark(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
 /// The names in a mark; none if it does not exist.
 fn listed(mark: &Path) -> io::Result<BTreeSet<String>> {
     match fs::read_to_string(mark) {

@@ -3,9 +3,10 @@
 //! A task writes `<path>/.tanist/<job>-<run>/<vertex>-<subtask>-<generation>-<random>.pending`, makes it
 //! durable and reports a `Committable`. The leader makes it visible, any number of times: with [`commit_while`] after
 //! it has recorded that all of the job's tasks finished, with [`commit_checkpoint_while`] once a manifest that lists it
-//! is durable. A part is renamed into its place once and never over another file. [`cleanup`] removes what no commit
-//! took, of any generation, when the job has ended; [`remove_superseded`] removes that of former generations before.
-//! All functions block.
+//! is durable. A part is renamed into its place once and never over another file. [`cleanup_except`] removes what no
+//! commit took, of any generation, when the job has ended, except what a retained checkpoint names; [`hand_over`] gives
+//! that to a job that begins from the checkpoint; [`remove_superseded`] removes that of former generations before. All
+//! functions block.
 //!
 //! A pending file that a snapshot names belongs to the job: its task does not remove it, and a restored task copies it.
 //!
@@ -17,6 +18,7 @@
 //! and then taken away by its consumer. A part that no mark names is lost.
 
 mod committing;
+mod handover;
 mod leftovers;
 mod marks;
 mod names;
@@ -33,7 +35,10 @@ use tanist_dataflow::OperatorError;
 #[cfg(test)]
 pub(crate) use committing::commit;
 pub use committing::{commit_checkpoint_while, commit_while, decoded};
-pub use leftovers::{Below, cleanup, has_pending, remove_superseded};
+pub use handover::hand_over;
+#[cfg(test)]
+pub(crate) use leftovers::cleanup;
+pub use leftovers::{Below, KeptFiles, cleanup_except, has_pending, remove_superseded};
 pub use marks::forget_marks;
 pub(crate) use names::PartNames;
 pub(crate) use part::Part;
@@ -66,6 +71,21 @@ pub enum SinkError {
         pending: PathBuf,
         /// Path of the visible file.
         visible: PathBuf,
+    },
+    /// A retained checkpoint names a file, which does not exist.
+    #[error("output is lost: {path:?} is not there")]
+    Removed {
+        /// The pending file.
+        path: PathBuf,
+    },
+    /// No sink of the job writes into the directory of a pending file.
+    #[error(
+        "{path:?} is not visible yet, and no file sink of the job writes into its directory: keep the directory, \
+         or begin from a savepoint"
+    )]
+    Elsewhere {
+        /// The pending file.
+        path: PathBuf,
     },
     /// Output of a sink that this version does not know.
     #[error("this version can't commit output of kind {kind:?}, of the sink {uid:?}")]
@@ -102,8 +122,11 @@ impl SinkError {
     /// Whether only a person can fix it: another run's file is in the way.
     fn is_unrecoverable(&self) -> bool {
         match self {
-            SinkError::Occupied { .. } | SinkError::NoDirectory { .. } => true,
+            SinkError::Occupied { .. }
+            | SinkError::NoDirectory { .. }
+            | SinkError::Elsewhere { .. } => true,
             SinkError::Lost { .. }
+            | SinkError::Removed { .. }
             | SinkError::UnknownKind { .. }
             | SinkError::Unreadable { .. }
             | SinkError::NotAwaited

@@ -1,13 +1,15 @@
 //! Where file sinks write: the names of pending and visible files, and the check for files of another run.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use tanist_dataflow::OperatorContext;
 use tanist_model::OperatorSpec;
 use tanist_proto::id::JobId;
-use tanist_proto::v1::JobGraph;
+use tanist_proto::v1::{JobGraph, PendingFile};
 
 use super::SinkError;
 
@@ -15,6 +17,8 @@ use super::SinkError;
 pub(super) const PENDING_DIRECTORY: &str = ".tanist";
 const PART_PREFIX: &str = "part-";
 const PENDING_SUFFIX: &str = ".pending";
+/// How the names of pending files begin that an ended job has handed over.
+const HANDED_OVER: &str = "from-";
 
 /// Where one subtask of a file sink writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +68,17 @@ impl PartNames {
         } = self;
         let random: u64 = rand::random();
         pending.join(format!("{attempt}-{random:016x}{PENDING_SUFFIX}"))
+    }
+
+    /// Where a pending file is that a snapshot names: in the directory of this run, if an ended job has handed it over.
+    pub(crate) fn found(&self, file: &PendingFile) -> PathBuf {
+        let path = Path::new(OsStr::from_bytes(&file.path));
+        let name = path.file_name().unwrap_or_default();
+        let given = self.pending.join(handed_over(name));
+        match given.exists() {
+            true => given,
+            false => path.to_owned(),
+        }
     }
 
     /// The only part, which becomes visible when the job has finished.
@@ -133,6 +148,21 @@ pub(super) fn attempt_of(name: &str) -> Option<(&str, u32, u64)> {
     let generation = from_behind.next()?.parse().ok()?;
     let subtask = from_behind.next()?.parse().ok()?;
     Some((from_behind.next()?, subtask, generation))
+}
+
+/// The name of a pending file once its job has handed it over, perhaps to one that hands it over again.
+pub(super) fn handed_over(name: &OsStr) -> OsString {
+    if is_handed_over(&name.to_string_lossy()) {
+        return name.to_owned();
+    }
+    let mut renamed = OsString::from(HANDED_OVER);
+    renamed.push(name);
+    renamed
+}
+
+/// Whether a pending file with this name is of another job.
+pub(super) fn is_handed_over(name: &str) -> bool {
+    name.starts_with(HANDED_OVER)
 }
 
 /// Name of the directory of a run's pending files. It contains the run, so that a leader that was stopped until

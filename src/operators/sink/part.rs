@@ -3,10 +3,9 @@
 //! Invariant: a file that a snapshot may name belongs to the job, and is never removed here. Any other one is removed
 //! on drop.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Read as _, Write as _};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -54,15 +53,15 @@ impl Part {
         })
     }
 
-    /// Appends the content that a snapshot names, before anything is written. It is copied, because a former attempt
-    /// that does not know of its end may still append to the old file.
+    /// Appends the content that a snapshot names, which is at `path`, before anything is written. It is copied, because
+    /// a former attempt that does not know of its end may still append to the old file.
     pub(crate) fn copy(
         &mut self,
+        path: &Path,
         former: &PendingFile,
         ending: &TaskEnding,
     ) -> Result<(), OperatorError> {
-        let path = PathBuf::from(OsString::from_vec(former.path.clone()));
-        let file = File::open(&path).map_err(|error| OperatorError::io("read", &path, error))?;
+        let file = File::open(path).map_err(|error| OperatorError::io("read", path, error))?;
         let mut file = file.take(former.length);
         let mut copied = 0;
         while copied < former.length {
@@ -71,12 +70,12 @@ impl Part {
             }
             let mut next = file.by_ref().take(COPIED_AT_ONCE);
             let found = io::copy(&mut next, self.writer.get_mut());
-            match found.map_err(|error| OperatorError::io("copy", &path, error))? {
+            match found.map_err(|error| OperatorError::io("copy", path, error))? {
                 0 => {
                     let message =
                         format!("output is lost: it has {copied} of {} bytes", former.length);
                     let shorter = io::Error::new(ErrorKind::UnexpectedEof, message);
-                    return Err(OperatorError::io("copy", &path, shorter));
+                    return Err(OperatorError::io("copy", path, shorter));
                 }
                 found => copied += found,
             }

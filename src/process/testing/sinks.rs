@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use tanist_dispatcher::SinkCleaner;
+use tanist_dispatcher::{HiddenOutput, SinkCleaner};
 use tanist_job_master::{CommitError, SinkCommitter, Superseded};
 use tanist_leadership::Sinks;
 use tanist_proto::id::JobId;
@@ -68,7 +68,13 @@ impl SinkCommitter for RecordedSinks {
 
 #[async_trait]
 impl SinkCleaner for RecordedSinks {
-    async fn clean(&self, _directory: &str, job: JobId, _run: &str) -> Result<(), String> {
+    async fn clean(
+        &self,
+        _directory: &str,
+        job: JobId,
+        _run: &str,
+        _kept: &HiddenOutput,
+    ) -> Result<(), String> {
         if self.world.sinks_deny.load(Ordering::Relaxed) {
             return Err("a test forbids to remove anything".to_owned());
         }
@@ -162,8 +168,14 @@ impl SinkCommitter for MortalSinks {
 
 #[async_trait]
 impl SinkCleaner for MortalSinks {
-    async fn clean(&self, directory: &str, job: JobId, run: &str) -> Result<(), String> {
+    async fn clean(
+        &self,
+        directory: &str,
+        job: JobId,
+        run: &str,
+        kept: &HiddenOutput,
+    ) -> Result<(), String> {
         self.goes_on().await;
-        self.sinks.cleaner.clean(directory, job, run).await
+        self.sinks.cleaner.clean(directory, job, run, kept).await
     }
 }

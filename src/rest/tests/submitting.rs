@@ -394,8 +394,16 @@ async fn a_job_file_that_names_nothing_begins_as_the_configuration_of_the_jobman
     let file = || JOB_FILE.as_bytes().to_vec();
     let configured = begins("", YAML, file()).await;
     assert_eq!(configured, from("/configured", true, claimed));
-    let named = begins("?savepoint-path=/a&claim-mode=NO_CLAIM", YAML, file()).await;
-    assert_eq!(named, from("/a", true, kept));
+    for (query, claim_mode) in [
+        ("", kept),
+        ("&claim-mode=NO_CLAIM", kept),
+        ("&claim-mode=CLAIM", claimed),
+    ] {
+        let named = begins(&format!("?savepoint-path=/a{query}"), YAML, file()).await;
+        assert_eq!(named, from("/a", true, claim_mode), "{query}");
+    }
+    let not_claimed = begins("?claim-mode=NO_CLAIM", YAML, file()).await;
+    assert_eq!(not_claimed, from("/configured", true, kept));
     let strict = begins("?allow-non-restored-state=false", YAML, file()).await;
     assert_eq!(strict, from("/configured", false, claimed));
     // The client that compiled a graph has decided what it begins from.

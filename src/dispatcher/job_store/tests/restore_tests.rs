@@ -1,18 +1,26 @@
 //! Jobs that begin from savepoints and from what other jobs left, over a directory and the memory store.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_gateway::DispatcherGateway as _;
 use tanist_gateway::persistence::JobStateStore as _;
 use tanist_ha::blob::{BlobStore, range_checksum};
 use tanist_ha::memory::MemoryCluster;
 
+use super::super::{Kept, Retained};
 use super::Place as Stored;
 use super::*;
 use crate::DispatcherOptions;
+use crate::cleanup::HiddenOutput;
 use crate::core::{Submission, first_state};
 use crate::tests::scripted::{End, JOB, Leader, blobs, result_of, submission};
+
+#[path = "hidden_output_tests.rs"]
+mod hidden_output;
 
 const OTHER: JobId = JobId::from_bits(8);
 
@@ -100,16 +108,21 @@ fn from_job(job: JobId) -> pb::RestoreRequest {
     }
 }
 
-/// It fits, and the coordinators are those of the manifest.
+/// It fits as it is, and the coordinators are those of the manifest.
 fn fitting(
     manifest: &pb::CheckpointManifest,
-    _: &pb::JobGraph,
+    graph: &pb::JobGraph,
     _: Unclaimed,
-) -> Result<Vec<pb::CoordinatorState>, String> {
-    Ok(vec![pb::CoordinatorState {
-        operator: format!("of {}", manifest.number),
-        ..pb::CoordinatorState::default()
-    }])
+) -> Result<pb::CheckpointManifest, String> {
+    Ok(pb::CheckpointManifest {
+        job_id: graph.job_id.clone(),
+        uncommitted: Vec::new(),
+        coordinators: vec![pb::CoordinatorState {
+            operator: format!("of {}", manifest.number),
+            ..pb::CoordinatorState::default()
+        }],
+        ..manifest.clone()
+    })
 }
 
 async fn put(
@@ -118,11 +131,80 @@ async fn put(
     request: &pb::RestoreRequest,
     fits: Fits,
 ) -> Result<pb::JobState, JobStoreError> {
+    let files = Files::default();
+    put_with(leader, job, request, (fits, &files)).await
+}
+
+async fn put_with(
+    leader: &Leader,
+    job: JobId,
+    request: &pb::RestoreRequest,
+    (fits, files): (Fits, &Files),
+) -> Result<pb::JobState, JobStoreError> {
     let submission = submission(job);
     let mut state = first_state(&submission, 1);
+    let how = (fits, files as &dyn SinkCleaner);
     let store = &leader.store;
-    let putting = store.put_restored_submission(&submission.graph, &mut state, request, fits);
+    let putting = store.put_restored_submission(&submission.graph, &mut state, request, how);
     putting.await.map(|()| state)
+}
+
+/// The files of sinks. A file that is given to a job has its id before its path.
+#[derive(Debug, Default)]
+struct Files {
+    /// What can't be done.
+    trouble: Mutex<Option<&'static str>>,
+    committed: Mutex<Vec<(u64, usize)>>,
+    /// Job, run and directory.
+    cleaned: Mutex<Vec<(JobId, String, String)>>,
+    given: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Files {
+    fn checked(&self) -> Result<(), String> {
+        let trouble = *self.trouble.lock();
+        trouble.map_or(Ok(()), |trouble| Err(trouble.to_owned()))
+    }
+}
+
+#[async_trait]
+impl SinkCleaner for Files {
+    async fn clean(
+        &self,
+        directory: &str,
+        job: JobId,
+        run: &str,
+        kept: &HiddenOutput,
+    ) -> Result<(), String> {
+        self.checked()?;
+        assert_eq!(*kept, HiddenOutput::default());
+        let cleaned = (job, run.to_owned(), directory.to_owned());
+        self.cleaned.lock().push(cleaned);
+        Ok(())
+    }
+
+    async fn finish_commit(
+        &self,
+        number: u64,
+        committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), String> {
+        self.checked()?;
+        self.committed.lock().push((number, committables.len()));
+        Ok(())
+    }
+
+    async fn hand_over(
+        &self,
+        files: &[Vec<u8>],
+        (job, _): (JobId, &str),
+        _: &[PathBuf],
+    ) -> Result<Vec<Vec<u8>>, String> {
+        self.checked()?;
+        self.given.lock().extend(files.iter().cloned());
+        let job = job.to_string();
+        let given = files.iter().map(|file| [job.as_bytes(), file].concat());
+        Ok(given.collect())
+    }
 }
 
 async fn record(leader: &Leader, job: JobId) -> Option<pb::JobCheckpoints> {
@@ -141,6 +223,20 @@ async fn origin(leader: &Leader, job: JobId) -> (pb::CheckpointOrigin, pb::Check
         .await;
     let manifest = manifest::decode(&bytes.expect("readable"));
     (origin, manifest.expect("whole"))
+}
+
+/// The manifest of the checkpoint that a job begins with, which is its own.
+async fn begun(leader: &Leader, job: JobId) -> pb::CheckpointManifest {
+    let record = record(leader, job).await.expect("there is one");
+    assert_eq!((record.next, record.floor, &record.origin), (8, 8, &None));
+    let [begun] = &*record.retained else {
+        panic!("{record:?}");
+    };
+    assert_eq!((begun.number, begun.committed), (7, true));
+    let bytes = leader.store.manifest_of(job, begun.manifest.as_ref()).await;
+    let manifest = manifest::decode(&bytes.expect("readable")).expect("whole");
+    assert_eq!(manifest.job_id, job.to_string());
+    manifest
 }
 
 async fn sweep(leader: &Leader) -> usize {
@@ -165,7 +261,7 @@ async fn a_job_begins_from_a_savepoint_and_its_record_is_part_of_the_submission(
         .await;
         assert_eq!(state.expect("stored").coordinators[0].operator, "of 7");
         let (origin, found) = origin(&leader, job).await;
-        assert_eq!((origin.number, origin.owned), (7, false));
+        assert_eq!(origin.number, 7);
         assert_eq!(origin.directory, path);
         assert_eq!(found, savepoints::read(&path).await.expect("read"));
         let place = origin
@@ -190,7 +286,7 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
     let path = place.savepoint("one", &manifest(0)).await;
     let unfit: Fits = |_, _, unclaimed| match unclaimed {
         Unclaimed::Refused => Err("state of `count` has no step".to_owned()),
-        Unclaimed::Ignored => Ok(Vec::new()),
+        Unclaimed::Ignored => Ok(pb::CheckpointManifest::default()),
     };
     let half = place.savepoint("half", &manifest(0)).await;
     std::fs::remove_file(place.directory.path().join("half/_metadata")).expect("removed");
@@ -234,7 +330,8 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
             "{text}"
         );
         assert_eq!(record(&leader, JOB).await, None);
-        assert!(!leader.store.records.has_any(JOB).await.expect("answered"));
+        let is_needed = leader.store.records.needs_checkpoints(JOB).await;
+        assert!(!is_needed.expect("answered"));
     }
     let disposed = leader.store.dispose_savepoint(&path).await;
     disposed.expect("no job begins from it");
@@ -363,8 +460,7 @@ async fn what_a_failed_job_left_is_kept_and_copied_for_a_job_that_begins_from_it
             .expect("stored");
         let started_from = record(leader, job).await.map(|it| it.started_from);
         assert_eq!(started_from, Some(format!("job:{JOB}")));
-        let (origin, found) = origin(leader, job).await;
-        assert_eq!((origin.directory.as_str(), origin.owned), ("", true));
+        let found = begun(leader, job).await;
         let names = savepoints::objects_of(&found);
         let object = names.first().expect("one object");
         assert!(object.starts_with("7-0-"), "{object}");
@@ -383,7 +479,7 @@ async fn what_a_failed_job_left_is_kept_and_copied_for_a_job_that_begins_from_it
     assert_eq!(sweep(&b).await, 2);
     let refused = put(&b, OTHER, &from_job(JOB), fitting).await;
     assert!(refused.is_err());
-    origin(&b, JobId::from_bits(0xA)).await;
+    begun(&b, JobId::from_bits(0xA)).await;
 }
 
 #[tokio::test]
@@ -504,13 +600,18 @@ async fn a_claimed_checkpoint_is_moved_to_the_job_that_begins_from_it() {
     assert!(refusal.contains("was retained"), "{refusal}");
     assert_eq!(record(&a, second).await, None);
     assert_eq!(record(&a, JOB).await, None, "it has left the ended job");
-    let left = a.store.objects_of(JOB).expect("a blob store").list().await;
-    assert_eq!(left.expect("listed"), Vec::<String>::new());
 
     let b = place.leader_after(&a, "b").await;
+    let left = b.store.objects_of(JOB).expect("a blob store");
+    // A leader that was deposed does not know whether the id is used again.
+    let gc = a.store.orphan_gc();
+    let swept = gc.sweep(Duration::ZERO, Duration::ZERO).await;
+    swept.expect_err("deposed");
+    assert_eq!(left.list().await.expect("listed").len(), 2);
+    assert_eq!(sweep(&b).await, 2);
+    assert_eq!(left.list().await.expect("listed"), Vec::<String>::new());
     assert_eq!(record(&b, JOB).await, None);
-    let (origin, found) = origin(&b, first).await;
-    assert_eq!((origin.directory.as_str(), origin.owned), ("", true));
+    let found = begun(&b, first).await;
     let names = savepoints::objects_of(&found);
     let objects = b.store.objects_of(first).expect("a blob store");
     for name in names {
@@ -539,4 +640,88 @@ async fn only_a_checkpoint_of_an_ended_job_that_is_cleaned_up_can_be_claimed() {
     let refusal = put(&a, other, &of_path, fitting).await;
     let refusal = refusal.expect_err("the user's").to_string();
     assert!(refusal.contains("belongs to the user"), "{refusal}");
+}
+
+/// The job of `run_with_checkpoint` has failed, `heir` claims its checkpoint, and ends before it takes one.
+async fn claim_and_end(leader: &Leader, heir: JobId, status: pb::JobStatus) -> Retained {
+    put(leader, heir, &claim(JOB), fitting)
+        .await
+        .expect("claimed");
+    let mut result = pb::JobResult {
+        status: status.into(),
+        dirty: false,
+        ..result_of(heir)
+    };
+    let store = &leader.store;
+    let retained = store.retained_without_job_master(heir, &mut result).await;
+    let retained = retained.expect("readable");
+    store
+        .put_result_with(result, &retained)
+        .await
+        .expect("written");
+    retained
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claimed_checkpoint_outlives_a_job_that_ends_before_it_takes_one() {
+    use pb::JobStatus::{Canceled, Failed};
+    let (heir, next) = (JobId::from_bits(8), JobId::from_bits(9));
+    for is_next_leader in [false, true] {
+        let place = World::new().await;
+        let a = place.leader("a").await;
+        fail_with_checkpoint(&a).await;
+        claim_and_end(&a, heir, Failed).await;
+        let leader = match is_next_leader {
+            true => place.leader_after(&a, "b").await,
+            false => a,
+        };
+        let kept = leader.store.kept_objects(heir).await.expect("readable");
+        let claimed = begun(&leader, heir).await;
+        let objects = savepoints::objects_of(&claimed);
+        let output = HiddenOutput::default();
+        assert_eq!(kept, Kept::These { objects, output });
+        put(&leader, next, &claim(heir), fitting)
+            .await
+            .expect("claimed");
+        let names = savepoints::objects_of(&begun(&leader, next).await);
+        let objects = leader.store.objects_of(next).expect("a blob store");
+        for name in names {
+            assert_eq!(objects.get(&name).await.expect("copied"), "state");
+        }
+    }
+    // After a cancellation by the setting: until a JobMaster knows better, that of the job that it was claimed from.
+    for (retention, is_kept) in [
+        (pb::CheckpointRetention::RetainOnCancellation, true),
+        (pb::CheckpointRetention::DeleteOnCancellation, false),
+    ] {
+        let place = World::new().await;
+        let a = place.leader("a").await;
+        let taken = run_with_checkpoint(&a, retention).await;
+        a.retain_with_last(taken);
+        let result = pb::JobResult {
+            status: Failed.into(),
+            ..result_of(JOB)
+        };
+        a.end_last(End::Result(Box::new(result)));
+        until_clean(&a).await;
+        let retained = claim_and_end(&a, heir, Canceled).await;
+        assert_eq!(matches!(retained, Retained::Record(_)), is_kept);
+    }
+}
+
+/// A submission with a claim holds up only those that copy retained checkpoints.
+#[tokio::test(start_paused = true)]
+async fn a_start_from_a_savepoint_waits_for_no_claim() {
+    let place = World::new().await;
+    let leader = place.leader("a").await;
+    let path = place.savepoint("one", &manifest(0)).await;
+    let claiming = leader.store.retained_starts.write().await;
+    let (of_path, of_job) = (from_path(&path), from_job(JOB));
+    let begun = put(&leader, OTHER, &of_path, fitting);
+    let begun = tokio::time::timeout(Duration::from_secs(600), begun).await;
+    begun.expect("it does not wait").expect("stored");
+    let waiting = put(&leader, JobId::from_bits(9), &of_job, fitting);
+    let waiting = tokio::time::timeout(Duration::from_secs(600), waiting).await;
+    waiting.expect_err("it waits");
+    drop(claiming);
 }

@@ -223,7 +223,7 @@ impl Completing<'_> {
                 snapshots.push(
                     carried_over
                         .cloned()
-                        .unwrap_or_else(|| self.without_snapshot()),
+                        .unwrap_or_else(|| self.without_snapshot(region)),
                 );
                 continue;
             };
@@ -256,10 +256,11 @@ impl Completing<'_> {
         }
     }
 
-    fn without_snapshot(&self) -> pb::RegionSnapshot {
+    fn without_snapshot(&self, region: usize) -> pb::RegionSnapshot {
+        let takes_part = self.regions.topology().not_checkpointed(region).is_none();
         let kind = match self.record.durable().origin {
-            Some(_) => pb::RegionSnapshotKind::FromOrigin,
-            None => pb::RegionSnapshotKind::FromStart,
+            Some(_) if takes_part => pb::RegionSnapshotKind::FromOrigin,
+            Some(_) | None => pb::RegionSnapshotKind::FromStart,
         };
         pb::RegionSnapshot {
             kind: kind.into(),

@@ -13,7 +13,7 @@ use tanist_gateway::manifests;
 use tanist_proto::v1 as pb;
 
 use super::effect::RestoredFrom;
-use super::objects::{manifest_object, named_by, named_by_region, state_size};
+use super::objects::{manifest_object, named_by_region, state_size};
 use super::options::Topology;
 use super::planted::{Fault, is_planted};
 use super::unreadable::{Unreadable, unfit, unfit_origin};
@@ -277,12 +277,10 @@ impl CheckpointRecord {
         }
     }
 
-    /// All objects that a retained manifest or the origin names.
+    /// All objects that a retained manifest names. Those of an origin are in a directory of the user.
     pub(super) fn named(&self) -> BTreeSet<&str> {
         let retained = self.durable.retained.iter();
-        let origin = self.durable.origin.iter().map(|it| it.number);
-        let numbers = retained.map(|it| it.number).chain(origin);
-        let manifests = numbers.filter_map(|number| self.manifest(number));
+        let manifests = retained.filter_map(|it| self.manifest(it.number));
         let is_new = |manifest: &pb::CheckpointManifest, region: &pb::RegionSnapshot| {
             region.number == manifest.number || !is_planted(Fault::CarriedOverObjectDeleted)
         };
@@ -306,18 +304,10 @@ impl CheckpointRecord {
         manifests.filter_map(manifest_object).collect()
     }
 
-    /// Whether the newest snapshot of a region, or the origin if it has none and the job owns it, names an object.
+    /// Whether the newest snapshot of a region names an object.
     pub(super) fn names(&self, region: usize, object: &str) -> bool {
-        match (self.snapshot(region), self.origin()) {
-            (Some(_), _) => self
-                .objects
-                .get(region)
-                .is_some_and(|it| it.contains(object)),
-            (None, Some((origin, manifest))) => {
-                origin.owned && named_by(manifest).any(|it| it == object)
-            }
-            (None, None) => false,
-        }
+        let named = self.objects.get(region);
+        named.is_some_and(|named| named.contains(object))
     }
 
     /// Begins a write. To be called while none is in flight.
@@ -403,28 +393,14 @@ impl CheckpointRecord {
             // The output of another one was given up.
             kept.committed |= kept.number <= committed_up_to;
         }
-        let is_from_origin =
-            |region: &pb::RegionSnapshot| region.kind() == pb::RegionSnapshotKind::FromOrigin;
-        let kept = self.newest_manifest().filter(|_| is_kept);
-        if !kept.is_some_and(|kept| kept.regions.iter().any(is_from_origin)) {
-            drop_origin(&mut record);
-        }
         record
     }
 }
 
-/// Removes the origin. Its objects become garbage if the job owns them. Otherwise its manifest alone is the job's:
-/// returns the object that holds it.
+/// Removes the origin. Of its objects only that of its manifest is the job's: returns it.
 fn drop_origin(record: &mut pb::JobCheckpoints) -> Option<String> {
     let origin = record.origin.take()?;
-    if !origin.owned {
-        return manifest_object(origin.manifest.as_ref()).map(str::to_owned);
-    }
-    record.removing.push(pb::SubsumedCheckpoint {
-        number: origin.number,
-        manifest: origin.manifest,
-    });
-    None
+    manifest_object(origin.manifest.as_ref()).map(str::to_owned)
 }
 
 /// The checkpoints from which savepoints are copied.

@@ -1,6 +1,6 @@
 //! The removal of garbage: which objects may go, which removal runs, and of which subsumed checkpoints nothing is left.
 //!
-//! Garbage is what is numbered below the durable `floor` and that no retained manifest and no origin names. It stays
+//! Garbage is what is numbered below the durable `floor` and that no retained manifest names. It stays
 //! garbage, so a removal that a deposed leader makes late harms nothing. A subsumed checkpoint leaves the record when
 //! none of its objects may ever become garbage later: each one is removed, or a retained manifest names it.
 

@@ -127,6 +127,7 @@ fn with_places(
         committables,
         output,
         files,
+        from_start,
     } = snapshot;
     let mut places = places.into_iter();
     let mut next = || places.next().flatten();
@@ -180,6 +181,7 @@ fn with_places(
         committables: committables.clone(),
         output: output.clone(),
         files: files.clone(),
+        from_start: *from_start,
     }
 }
 

@@ -118,12 +118,12 @@ fn an_origin_is_told_by_its_number_from_all_checkpoints_of_the_job() {
 }
 
 #[test]
-fn a_region_without_a_snapshot_is_restored_from_the_origin_and_keeps_its_objects() {
+fn a_region_without_a_snapshot_is_restored_from_the_origin() {
     let mut record = record();
     record.origin = Some(origin(7, taken(3, "3-1-b")));
     record.floor = 9;
     let core = |record: &pb::JobCheckpoints| Bench::new(record.clone(), waiting());
-    let mut bench = core(&record);
+    let bench = core(&record);
     assert_eq!(bench.core.restored_from(0), Some(RestoredFrom::Origin));
     assert_eq!(bench.core.points().numbers, [7]);
     let found = bench
@@ -131,9 +131,6 @@ fn a_region_without_a_snapshot_is_restored_from_the_origin_and_keeps_its_objects
         .origin()
         .map(|(origin, manifest)| (origin.number, manifest.number));
     assert_eq!(found, Some((7, 7)));
-    bench.pass(1);
-    let objects = ["3-1-b", "2-1-c"].map(str::to_owned).to_vec();
-    assert_eq!(removed(&bench.hear(Event::Listed(objects))), ["2-1-c"]);
 
     let from_origin = pb::RegionSnapshot {
         kind: pb::RegionSnapshotKind::FromOrigin.into(),
@@ -145,9 +142,42 @@ fn a_region_without_a_snapshot_is_restored_from_the_origin_and_keeps_its_objects
     assert_eq!(newest_numbers(&record, &BTreeMap::new()), [7]);
     let bench = core(&record);
     assert_eq!(bench.core.points().numbers, [7]);
-    // What is kept after the job still needs it, and what is not does not.
-    assert!(bench.core.record_with_result(true).origin.is_some());
-    assert_eq!(bench.core.record_with_result(false).origin, None);
+    // The savepoint is the user's, and the job has ended.
+    for is_kept in [false, true] {
+        let ended = bench.core.record_with_result(is_kept);
+        assert_eq!(
+            (ended.origin, ended.retained.len()),
+            (None, usize::from(is_kept))
+        );
+    }
+}
+
+#[test]
+fn the_checkpoint_that_a_job_begins_with_is_its_own() {
+    let mut begun = taken(7, "7-0-b");
+    begun.generation = 0;
+    let record = pb::JobCheckpoints {
+        floor: 8,
+        ..retaining(&manifest(7, begun))
+    };
+    let begin = || Bench::new(record.clone(), vec![placed(0, vec![])]);
+    let mut bench = begin();
+    assert_eq!(bench.core.restored_from(0), Some(RestoredFrom::Snapshot(7)));
+    bench.pass(1);
+    let objects = ["7-0-b", "7-0-c"].map(str::to_owned).to_vec();
+    assert_eq!(removed(&bench.hear(Event::Listed(objects))), ["7-0-c"]);
+    // A job that ends before it takes one keeps it, or not, as any other.
+    assert_eq!(bench.core.record_with_result(false).retained, []);
+    let ended = bench.core.record_with_result(true);
+    let kept = ended.retained.iter().map(|it| (it.number, it.committed));
+    assert_eq!(kept.collect::<Vec<_>>(), [(7, true)]);
+    // With the first one that it takes, the other is garbage.
+    let mut bench = begin();
+    let number = bench.run_regions(1);
+    bench.acknowledge(SOURCE, number, 1);
+    let (write, _) = written(&bench.acknowledge(SINK, number, 1)).expect("it is complete");
+    let effects = bench.hear(Event::Written { write });
+    assert_eq!(removed(&effects), ["7-0-b"]);
 }
 
 #[test]
@@ -163,40 +193,32 @@ fn an_end_that_knows_no_number_but_that_of_the_origin_aborts_nothing() {
 
 #[test]
 fn the_manifest_of_an_origin_is_removed_once_each_region_has_a_snapshot() {
-    for is_owned in [false, true] {
-        let mut record = record();
-        let mut of_record = origin(7, taken(3, "3-1-b"));
-        let bytes = match of_record.manifest.take().and_then(|it| it.place) {
-            Some(pb::stored_manifest::Place::Inline(bytes)) => bytes,
-            other => panic!("{other:?}"),
-        };
-        let object = pb::ManifestObject {
-            name: "manifest-7-a".to_owned(),
-            length: bytes.len() as u64,
-        };
-        let place = Some(pb::stored_manifest::Place::Object(object));
-        of_record.manifest = Some(pb::StoredManifest { place });
-        of_record.owned = is_owned;
-        record.origin = Some(of_record);
-        let objects = BTreeMap::from([("manifest-7-a".to_owned(), bytes)]);
-        let start = JobStart {
-            regions: vec![placed(0, vec![])],
-            ..JobStart::default()
-        };
-        let core = Bench::core_with(record, &objects, start).expect("the record is readable");
-        let mut bench = Bench { core, now_ms: 0 };
-        let number = bench.run_regions(1);
-        bench.acknowledge(SOURCE, number, 1);
-        let (write, _) = written(&bench.acknowledge(SINK, number, 1)).expect("it is complete");
-        let effects = bench.hear(Event::Written { write });
-        assert!(bench.core.origin().is_none());
-        // The objects of one that the job owns become garbage with the floor, which may rise later.
-        let expected: &[&str] = match is_owned {
-            true => &["3-1-b", "manifest-7-a"],
-            false => &["manifest-7-a"],
-        };
-        assert_eq!(removed(&effects), expected);
-    }
+    let mut record = record();
+    let mut of_record = origin(7, taken(3, "3-1-b"));
+    let bytes = match of_record.manifest.take().and_then(|it| it.place) {
+        Some(pb::stored_manifest::Place::Inline(bytes)) => bytes,
+        other => panic!("{other:?}"),
+    };
+    let object = pb::ManifestObject {
+        name: "manifest-7-a".to_owned(),
+        length: bytes.len() as u64,
+    };
+    let place = Some(pb::stored_manifest::Place::Object(object));
+    of_record.manifest = Some(pb::StoredManifest { place });
+    record.origin = Some(of_record);
+    let objects = BTreeMap::from([("manifest-7-a".to_owned(), bytes)]);
+    let start = JobStart {
+        regions: vec![placed(0, vec![])],
+        ..JobStart::default()
+    };
+    let core = Bench::core_with(record, &objects, start).expect("the record is readable");
+    let mut bench = Bench { core, now_ms: 0 };
+    let number = bench.run_regions(1);
+    bench.acknowledge(SOURCE, number, 1);
+    let (write, _) = written(&bench.acknowledge(SINK, number, 1)).expect("it is complete");
+    let effects = bench.hear(Event::Written { write });
+    assert!(bench.core.origin().is_none());
+    assert_eq!(removed(&effects), ["manifest-7-a"]);
 }
 
 #[test]

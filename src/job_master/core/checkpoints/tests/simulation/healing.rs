@@ -130,7 +130,7 @@ impl World {
         if self.is_end_decided {
             return Ok(());
         }
-        let manifests = self.naming_manifests();
+        let manifests = self.retained_manifests();
         let manifests = manifests.iter().map(|it| &**it);
         k13_only_retained_objects_are_left(manifests, self.record.floor, &self.objects)
     }

@@ -16,7 +16,7 @@ use super::invariants::{Checked, ensure, k5_named_objects_exist};
 use super::world::{Placement, World};
 
 impl World {
-    /// The job may begin from a savepoint.
+    /// The job may begin from a savepoint, or with a copy of the checkpoint of another job.
     pub(super) fn draw_origin(&mut self) {
         if !self.extra.one_in(3) {
             return;
@@ -62,12 +62,12 @@ impl World {
             regions.push(pb::RegionSnapshot {
                 kind: pb::RegionSnapshotKind::Taken.into(),
                 number: origin,
-                generation: 1,
+                generation: u64::from(!owned),
                 subtasks,
             });
         }
         let bytes = tanist_proto::manifest::encode(&pb::CheckpointManifest {
-            job_id: "another".to_owned(),
+            job_id: if owned { "job" } else { "another" }.to_owned(),
             number: origin,
             regions,
             ..pb::CheckpointManifest::default()
@@ -81,18 +81,29 @@ impl World {
                 pb::stored_manifest::Place::Object(pb::ManifestObject { name, length })
             }
         };
-        self.record = std::sync::Arc::new(pb::JobCheckpoints {
+        let manifest = Some(pb::StoredManifest { place: Some(place) });
+        let mut record = pb::JobCheckpoints {
             job_id: "job".to_owned(),
             next: origin + 1,
             floor: origin + 1,
-            origin: Some(pb::CheckpointOrigin {
-                number: origin,
-                manifest: Some(pb::StoredManifest { place: Some(place) }),
-                directory: String::new(),
-                owned,
-            }),
             ..pb::JobCheckpoints::default()
-        });
+        };
+        match owned {
+            true => record.retained.push(pb::CompletedCheckpoint {
+                number: origin,
+                manifest,
+                committed: true,
+                ..pb::CompletedCheckpoint::default()
+            }),
+            false => {
+                record.origin = Some(pb::CheckpointOrigin {
+                    number: origin,
+                    manifest,
+                    directory: "/savepoint".to_owned(),
+                });
+            }
+        }
+        self.record = std::sync::Arc::new(record);
     }
 
     /// A client asks a leader for a savepoint, perhaps once more.

@@ -32,21 +32,6 @@ impl World {
         decoded.map(Arc::new).collect()
     }
 
-    /// The manifests that name objects of the job: those of completed checkpoints, and of an origin that it owns.
-    pub(super) fn naming_manifests(&self) -> Vec<Arc<pb::CheckpointManifest>> {
-        self.with_origin(self.retained_manifests())
-    }
-
-    fn with_origin(
-        &self,
-        mut retained: Vec<Arc<pb::CheckpointManifest>>,
-    ) -> Vec<Arc<pb::CheckpointManifest>> {
-        let origin = self.record.origin.iter().filter(|it| it.owned);
-        let origin = origin.filter_map(|it| self.decode(it.manifest.as_ref()));
-        retained.extend(origin.map(Arc::new));
-        retained
-    }
-
     /// What a region is restored from: its newest durable snapshot, or that of the origin.
     pub(super) fn restore_point(&self, region: usize) -> (u64, Option<pb::RegionSnapshot>) {
         match (self.newest_snapshot(region), &self.record.origin) {
@@ -228,7 +213,6 @@ impl World {
             let numbers: BTreeSet<u64> = newest.regions.iter().map(|it| it.number).collect();
             self.reached.mixed += u64::from(!new.is_empty() && numbers.len() > 1);
         }
-        let manifests = self.with_origin(manifests);
         k5_named_objects_exist(manifests.iter().map(|it| &**it), &self.objects)?;
         self.check_stop()
     }
@@ -273,7 +257,6 @@ impl World {
                 if !is_complete {
                     return Err("K5: the manifest of a retained checkpoint was removed".to_owned());
                 }
-                let manifests = self.with_origin(manifests);
                 k5_named_objects_exist(manifests.iter().map(|it| &**it), &self.objects)?;
                 match fails {
                     true => Event::RemovalFailed { removal },

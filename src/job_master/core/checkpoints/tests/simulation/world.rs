@@ -434,7 +434,7 @@ impl World {
                 self.outside.push(Outside { leader, effect });
             }
             Effect::Remove { objects, .. } => {
-                let manifests = self.naming_manifests();
+                let manifests = self.retained_manifests();
                 let manifests = manifests.iter().map(|it| &**it);
                 k15_deleted_objects_are_garbage(objects, manifests, self.record.floor)?;
                 self.outside.push(Outside { leader, effect });
