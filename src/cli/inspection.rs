@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use tanist_proto::segments::counted;
+use tanist_proto::segments::covered;
 use tanist_proto::v1::{CheckpointManifest, ManifestStep, StateSegment, SubtaskSnapshot};
 
 use super::output::{Table, bytes, field};
@@ -14,8 +14,8 @@ use super::output::{Table, bytes, field};
 /// A kind of state of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct State {
-    /// Key groups from which it has segments; empty: it has no keys.
-    key_groups: BTreeSet<u32>,
+    /// Number of key groups for which it has segments; 0: it has no keys.
+    key_groups: u64,
     /// Number of its pieces: positions, entries of a list, segments.
     pieces: u64,
     bytes: u64,
@@ -24,7 +24,7 @@ struct State {
 impl State {
     fn add(&mut self, length: u64) {
         self.pieces += 1;
-        self.bytes += length;
+        self.bytes = self.bytes.saturating_add(length);
     }
 }
 
@@ -52,6 +52,7 @@ impl Inspection {
     /// Describes the savepoint at this path.
     pub(super) fn new(path: &str, manifest: &CheckpointManifest, is_verified: bool) -> Inspection {
         let mut found: BTreeMap<&str, States> = BTreeMap::new();
+        let mut segments: BTreeMap<(&str, &str), Vec<&StateSegment>> = BTreeMap::new();
         let mut objects = BTreeSet::new();
         let mut total = 0;
         let mut add_segment = |segment: &StateSegment| {
@@ -59,7 +60,7 @@ impl Inspection {
                 objects.insert(segment.object.clone());
             }
             let length = segment.length.max(segment.content.len() as u64);
-            total += length;
+            total = u64::saturating_add(total, length);
             length
         };
         let mut small = 0;
@@ -79,13 +80,18 @@ impl Inspection {
             for segment in &subtask.segments {
                 let length = add_segment(segment);
                 let states = found.entry(&segment.uid).or_default();
-                let state = states.entry(segment.name.clone()).or_default();
-                state.add(length);
-                let counted = counted(segment).into_iter().flatten();
-                state.key_groups.extend(counted);
+                states.entry(segment.name.clone()).or_default().add(length);
+                let of_state = segments.entry((&segment.uid, &segment.name));
+                of_state.or_default().push(segment);
             }
             for segment in &subtask.channels {
                 add_segment(segment);
+            }
+        }
+        for ((uid, name), segments) in segments {
+            let states = found.get_mut(uid);
+            if let Some(state) = states.and_then(|states| states.get_mut(name)) {
+                state.key_groups = covered(segments);
             }
         }
         let mut steps: Vec<(ManifestStep, States)> = manifest
@@ -110,7 +116,7 @@ impl Inspection {
             is_verified,
             steps,
             objects,
-            bytes: total + small,
+            bytes: total.saturating_add(small),
             ended: subtasks(manifest).filter(|it| it.ended).count(),
         }
     }
@@ -166,7 +172,7 @@ impl Inspection {
                 table.row(row("-", nothing(), nothing(), nothing()));
             }
             for (name, state) in states {
-                let groups = match state.key_groups.len() {
+                let groups = match state.key_groups {
                     0 => String::new(),
                     groups => format!("{groups}/{}", step.max_parallelism),
                 };
@@ -193,7 +199,7 @@ impl Inspection {
                     .map(|(name, state)| {
                         json!({
                             "name": name, "pieces": state.pieces, "bytes": state.bytes,
-                            "key-groups": state.key_groups.len()
+                            "key-groups": state.key_groups
                         })
                     })
                     .collect();
@@ -296,6 +302,27 @@ out      discard  2            128      -
         assert_eq!(json["checkpoint"], 18);
         assert_eq!(json["bytes"], 2054);
         assert_eq!(json["steps"][1]["states"][0]["key-groups"], 100);
+    }
+
+    #[test]
+    fn key_groups_and_lengths_that_no_savepoint_has_are_shown_within_its_own_size() {
+        let mut hostile = manifest();
+        for step in &mut hostile.steps {
+            (step.parallelism, step.max_parallelism) = (u32::MAX, u32::MAX);
+        }
+        let subtasks = &mut hostile.regions[0].subtasks;
+        for segment in subtasks.iter_mut().flat_map(|it| &mut it.segments) {
+            (segment.first_key_group, segment.end_key_group) = (0, u32::MAX);
+            segment.length = u64::MAX;
+        }
+        let mut shown = None;
+        let allocated = allocation_counter::measure(|| {
+            shown = Some(Inspection::new("/savepoints/a", &hostile, false).json());
+        });
+        assert!(allocated.bytes_max < 64 * 1024, "{allocated:?}");
+        let shown = shown.expect("it was shown");
+        assert_eq!(shown["bytes"], u64::MAX);
+        assert_eq!(shown["steps"][1]["states"][0]["key-groups"], u32::MAX);
     }
 
     #[test]

@@ -12,10 +12,11 @@
 //! ```
 //!
 //! The key groups are divided into *slices*. Of each, a segment has all entries, or the changes since another snapshot,
-//! its *base*. The frame has the checksum (`sealed.rs`). The reader trusts nothing that it can check: order, key groups
-//! and number of the entries.
+//! its *base*. The frame has the checksum (`sealed.rs`). The reader trusts nothing that it can check: order, key groups,
+//! number and size of the entries. No number of the footer is used before it is known that the items can be as many.
 
 use prost::Message as _;
+use tanist_proto::segments::MAX_SUPERSEDED;
 use tanist_proto::v1::{SegmentFooter, SegmentSlice};
 
 use super::error::StateProblem;
@@ -81,6 +82,10 @@ impl Subject {
 
 /// Most slices of a subtask's key groups.
 const SLICES: u32 = 8;
+/// Most slices of a segment that is read.
+const MOST_SLICES: usize = 64;
+// Neighbours among the slices that are superseded are one range.
+const _: () = assert!(SLICES as usize <= MAX_SUPERSEDED && SLICES as usize <= MOST_SLICES);
 
 /// The ends of the slices of key groups. There are fewer than [`SLICES`] if there are fewer groups.
 pub(super) fn slices_of(groups: KeyGroups) -> Vec<u32> {
@@ -250,12 +255,22 @@ impl<'s> Segment<'s> {
             position: slice.position,
             bytes: slice.bytes,
         });
+        if slices.len() > MOST_SLICES {
+            return Err(damaged("it has too many slices"));
+        }
         let slices: Vec<Slice> = slices.collect();
         let first = footer.first_key_group;
         let ends = std::iter::once(first).chain(slices.iter().map(|slice| slice.end));
         let end = slices.last().map_or(first, |slice| slice.end);
         if !ends.is_sorted() || end > max_parallelism {
             return Err(damaged("its key groups are not in order"));
+        }
+        let mut sizes = slices.iter().map(|slice| slice.bytes);
+        let size = sizes.try_fold(0, u64::checked_add);
+        // Of an entry or removal at least its tag is there.
+        let possible = items.len() as u64;
+        if size.is_none_or(|size| size > possible) || footer.entries > possible {
+            return Err(damaged("its footer says more than it has"));
         }
         let has_base = slices.iter().any(|slice| slice.position > 0);
         if has_base && footer.base >= footer.number {
@@ -284,9 +299,10 @@ impl<'s> Segment<'s> {
         mut take: impl FnMut(Item<'s>) -> Result<(), StateProblem>,
     ) -> Result<(), StateProblem> {
         let mut rest = self.items;
-        let (mut namespace, mut entries) = (None, 0);
+        let (mut namespace, mut entries, mut size) = (None, 0, 0);
         let mut last: Option<(u64, &[u8])> = None;
         while !rest.is_empty() {
+            let left = rest.len();
             let tag = number(&mut rest)?;
             let kind = tag & 3;
             if kind == NAMESPACE || kind == DROPPED {
@@ -315,7 +331,7 @@ impl<'s> Segment<'s> {
             }
             last = Some((hash, key));
             entries += 1;
-            take(match kind {
+            let item = match kind {
                 REMOVAL => Item::Removal {
                     namespace,
                     hash,
@@ -331,7 +347,13 @@ impl<'s> Segment<'s> {
                         value,
                     }
                 }
-            })?;
+            };
+            size += (left - rest.len()) as u64;
+            take(item)?;
+        }
+        let sizes = self.subject.slices.iter().map(|slice| slice.bytes);
+        if sizes.sum::<u64>() != size {
+            return Err(StateProblem::damaged("its slices have another size"));
         }
         match entries == self.entries {
             true => Ok(()),

@@ -214,6 +214,101 @@ fn what_a_wrong_writer_sealed_is_noticed() {
     decoded(&written(&unordered, |_| {}), 8).expect_err("slices are not in order");
 }
 
+/// A segment with this footer, sealed as it is.
+fn with_footer(items: &[u8], footer: &SegmentFooter) -> Vec<u8> {
+    seal(|bytes| {
+        bytes.extend(items);
+        let footer = footer.encode_to_vec();
+        let length = u32::try_from(footer.len()).expect("short");
+        bytes.extend(footer);
+        bytes.extend(length.to_le_bytes());
+    })
+}
+
+#[test]
+fn numbers_of_a_footer_that_its_items_can_not_have_are_refused_before_they_are_used() {
+    let slice = |end_key_group, bytes| SegmentSlice {
+        end_key_group,
+        position: 0,
+        bytes,
+    };
+    let items = [2, 0, 4, b'a', 1, b'x'];
+    let intact = SegmentFooter {
+        signature: "counts".to_owned(),
+        max_parallelism: 8,
+        number: 7,
+        slices: vec![slice(8, 4)],
+        entries: 1,
+        ..SegmentFooter::default()
+    };
+    decoded(&with_footer(&items, &intact), 8).expect("intact");
+    let slices = |slices: Vec<SegmentSlice>| SegmentFooter {
+        slices,
+        ..intact.clone()
+    };
+    let entries = |entries| SegmentFooter {
+        entries,
+        ..intact.clone()
+    };
+    for footer in [
+        entries(0),
+        entries(2),
+        entries(7),
+        entries(u64::MAX),
+        slices(vec![slice(8, 3)]),
+        slices(vec![slice(8, u64::MAX)]),
+        slices(vec![slice(4, u64::MAX), slice(8, 5)]),
+        slices(vec![slice(4, u64::MAX - 1), slice(8, u64::MAX)]),
+        slices(vec![slice(u32::MAX, 4)]),
+        slices(vec![slice(8, 4), slice(8, 0)].repeat(500)),
+        slices(Vec::new()),
+        SegmentFooter {
+            first_key_group: u32::MAX,
+            ..intact.clone()
+        },
+    ] {
+        let problem = decoded(&with_footer(&items, &footer), 8);
+        let problem = problem.expect_err("damaged");
+        assert!(matches!(problem, StateProblem::Damaged(_)), "{problem}");
+    }
+    for length in [0, 1, u32::MAX] {
+        let cut = seal(|bytes| bytes.extend(length.to_le_bytes()));
+        decoded(&cut, 8).expect_err("no footer");
+    }
+}
+
+proptest! {
+    #[test]
+    fn bytes_that_are_changed_and_sealed_are_no_panic_and_need_no_more_than_a_multiple_of_their_number(
+        entries in any_entries(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut content = encoded(&entries, all(16)).split_off(14);
+        for (at, to) in changes {
+            let at = at.index(content.len());
+            content[at] = to;
+        }
+        let changed = seal(|bytes| bytes.extend(&content));
+        let allocated = allocation_counter::measure(|| {
+            if let Ok(segment) = Segment::open(&changed, "counts", 16) {
+                let _ended_early = segment.each(|_| Ok(()));
+            }
+        });
+        prop_assert!(allocated.bytes_max < 1024 + 32 * changed.len() as u64, "{:?}", allocated);
+    }
+
+    #[test]
+    fn any_bytes_that_are_sealed_are_no_panic(content: Vec<u8>) {
+        let sealed = seal(|bytes| bytes.extend(&content));
+        let allocated = allocation_counter::measure(|| {
+            if let Ok(segment) = Segment::open(&sealed, "", 0) {
+                let _ended_early = segment.each(|_| Ok(()));
+            }
+        });
+        prop_assert!(allocated.bytes_max < 1024 + 32 * sealed.len() as u64, "{:?}", allocated);
+    }
+}
+
 #[test]
 fn the_state_of_something_else_is_named() {
     let segment = encoded(&sample(), all(8));

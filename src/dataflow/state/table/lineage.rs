@@ -6,6 +6,8 @@
 //!   many segments: one slice a snapshot, so that no checkpoint is much larger than others. Older segments do not count
 //!   for its key groups from then on.
 //! - Whatever does not fit together is written whole.
+//! - Sizes of segments are those of bytes that were in memory: a segment whose footer says more is not opened. So sums
+//!   of them do not overflow.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

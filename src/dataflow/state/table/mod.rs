@@ -34,6 +34,7 @@ use self::frozen::Frozen;
 pub use self::key::StateKey;
 use self::lineage::{KnownSlices, Limits, plan};
 use self::page::{Entry, Page};
+pub use self::restore::SavedEntry;
 use super::{KeyGroups, Snapshot};
 use crate::key::key_hash;
 use crate::state::segment::Subject;
