@@ -38,6 +38,8 @@ pub(super) struct Slice {
     pub(super) position: u32,
     /// Bytes of its entries and removals.
     pub(super) bytes: u64,
+    /// Their number.
+    pub(super) entries: u64,
 }
 
 /// What a segment is of.
@@ -60,6 +62,7 @@ impl Subject {
             end,
             position: 0,
             bytes: 0,
+            entries: 0,
         });
         Subject {
             signature,
@@ -102,7 +105,6 @@ pub(super) fn slices_of(groups: KeyGroups) -> Vec<u32> {
 pub(super) struct SegmentWriter<'b> {
     bytes: &'b mut Vec<u8>,
     subject: Subject,
-    entries: u64,
     value: Vec<u8>,
 }
 
@@ -111,7 +113,6 @@ impl<'b> SegmentWriter<'b> {
         SegmentWriter {
             bytes,
             subject,
-            entries: 0,
             value: Vec::new(),
         }
     }
@@ -147,8 +148,9 @@ impl<'b> SegmentWriter<'b> {
     }
 
     fn count(&mut self, slice: usize, begin: usize) {
-        self.subject.slices[slice].bytes += (self.bytes.len() - begin) as u64;
-        self.entries += 1;
+        let slice = &mut self.subject.slices[slice];
+        slice.bytes += (self.bytes.len() - begin) as u64;
+        slice.entries += 1;
     }
 
     /// Bytes up to here.
@@ -169,6 +171,7 @@ impl<'b> SegmentWriter<'b> {
             end_key_group: slice.end,
             position: slice.position,
             bytes: slice.bytes,
+            entries: slice.entries,
         });
         let footer = SegmentFooter {
             signature,
@@ -177,7 +180,6 @@ impl<'b> SegmentWriter<'b> {
             base,
             first_key_group: groups.range().0,
             slices: saved.collect(),
-            entries: self.entries,
         };
         let length = footer.encoded_len();
         footer.encode(self.bytes).expect("a vector grows as needed");
@@ -223,7 +225,6 @@ pub(super) enum Item<'s> {
 pub(super) struct Segment<'s> {
     subject: Subject,
     items: &'s [u8],
-    entries: u64,
 }
 
 impl<'s> Segment<'s> {
@@ -254,6 +255,7 @@ impl<'s> Segment<'s> {
             end: slice.end_key_group,
             position: slice.position,
             bytes: slice.bytes,
+            entries: slice.entries,
         });
         if slices.len() > MOST_SLICES {
             return Err(damaged("it has too many slices"));
@@ -267,9 +269,9 @@ impl<'s> Segment<'s> {
         }
         let mut sizes = slices.iter().map(|slice| slice.bytes);
         let size = sizes.try_fold(0, u64::checked_add);
+        let is_possible = size.is_some_and(|size| size <= items.len() as u64);
         // Of an entry or removal at least its tag is there.
-        let possible = items.len() as u64;
-        if size.is_none_or(|size| size > possible) || footer.entries > possible {
+        if !is_possible || slices.iter().any(|slice| slice.entries > slice.bytes) {
             return Err(damaged("its footer says more than it has"));
         }
         let has_base = slices.iter().any(|slice| slice.position > 0);
@@ -285,7 +287,6 @@ impl<'s> Segment<'s> {
                 slices,
             },
             items,
-            entries: footer.entries,
         })
     }
 
@@ -351,15 +352,16 @@ impl<'s> Segment<'s> {
             size += (left - rest.len()) as u64;
             take(item)?;
         }
-        let sizes = self.subject.slices.iter().map(|slice| slice.bytes);
-        if sizes.sum::<u64>() != size {
-            return Err(StateProblem::damaged("its slices have another size"));
-        }
-        match entries == self.entries {
+        let slices = self.subject.slices.iter();
+        let (expected, expected_size) = slices.fold((0, 0), |(entries, size), slice| {
+            (entries + slice.entries, size + slice.bytes)
+        });
+        match (entries, size) == (expected, expected_size) {
             true => Ok(()),
             false => {
-                let expected = self.entries;
-                let reason = format!("it has {entries} entries instead of {expected}");
+                let reason = format!(
+                    "it has {entries} entries of {size} bytes instead of {expected} of {expected_size}"
+                );
                 Err(StateProblem::damaged(reason))
             }
         }

@@ -180,7 +180,7 @@ fn what_a_wrong_writer_sealed_is_noticed() {
     decoded(&nowhere, 8).expect_err("no namespace");
     let counted = written(&subject, |writer| {
         writer.namespace(0, false);
-        writer.entries = 1;
+        writer.subject.slices[0].entries = 1;
     });
     decoded(&counted, 8).expect_err("one is missing");
     let half = Subject::whole("counts".to_owned(), KeyGroups::of_subtask(0, 2, 8), 7);
@@ -197,6 +197,7 @@ fn what_a_wrong_writer_sealed_is_noticed() {
             end: 8,
             position: 1,
             bytes: 0,
+            entries: 0,
         }],
         ..subject.clone()
     };
@@ -231,6 +232,7 @@ fn numbers_of_a_footer_that_its_items_can_not_have_are_refused_before_they_are_u
         end_key_group,
         position: 0,
         bytes,
+        entries: u64::from(bytes > 0),
     };
     let items = [2, 0, 4, b'a', 1, b'x'];
     let intact = SegmentFooter {
@@ -238,7 +240,6 @@ fn numbers_of_a_footer_that_its_items_can_not_have_are_refused_before_they_are_u
         max_parallelism: 8,
         number: 7,
         slices: vec![slice(8, 4)],
-        entries: 1,
         ..SegmentFooter::default()
     };
     decoded(&with_footer(&items, &intact), 8).expect("intact");
@@ -246,9 +247,11 @@ fn numbers_of_a_footer_that_its_items_can_not_have_are_refused_before_they_are_u
         slices,
         ..intact.clone()
     };
-    let entries = |entries| SegmentFooter {
-        entries,
-        ..intact.clone()
+    let entries = |entries| {
+        slices(vec![SegmentSlice {
+            entries,
+            ..slice(8, 4)
+        }])
     };
     for footer in [
         entries(0),
@@ -260,7 +263,7 @@ fn numbers_of_a_footer_that_its_items_can_not_have_are_refused_before_they_are_u
         slices(vec![slice(4, u64::MAX), slice(8, 5)]),
         slices(vec![slice(4, u64::MAX - 1), slice(8, u64::MAX)]),
         slices(vec![slice(u32::MAX, 4)]),
-        slices(vec![slice(8, 4), slice(8, 0)].repeat(500)),
+        slices([slice(8, 4), slice(8, 0)].repeat(500)),
         slices(Vec::new()),
         SegmentFooter {
             first_key_group: u32::MAX,

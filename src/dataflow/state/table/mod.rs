@@ -181,7 +181,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         // What was written for numbers between them was aborted.
         self.known.retain(|number, _| *number <= newest);
         let whole = Subject::whole(self.signature.clone(), self.groups, number);
-        let mut plan = plan(whole, newest, base, &self.known, self.limits);
+        let entries = self.len() as u64;
+        let mut plan = plan(whole, entries, newest, base, &self.known, self.limits);
         if is_planted(Fault::ChangesSinceAnAbortedNumber) && plan.subject.base > 0 {
             plan.subject.base = self.last;
         }
@@ -260,5 +261,7 @@ impl<V: Clone> Iterator for TakenEntries<V> {
 
 #[cfg(test)]
 mod incremental_tests;
+#[cfg(test)]
+mod size_tests;
 #[cfg(test)]
 mod tests;
