@@ -14,6 +14,7 @@
 //! - All keys are of the key groups of the subtask. What is frozen with another one can't be encoded.
 
 mod directory;
+mod entries;
 mod faults;
 mod frozen;
 mod index;
@@ -23,17 +24,19 @@ mod page;
 mod restore;
 
 use std::collections::BTreeMap;
+use std::iter::Flatten;
 use std::sync::Arc;
 use std::vec;
 
 use tanist_proto::v1::StateSegment;
 
 use self::directory::{Directory, HashRange};
+use self::entries::Entry;
 use self::faults::{Fault, is_planted};
 use self::frozen::Frozen;
 pub use self::key::StateKey;
 use self::lineage::{KnownSlices, Limits, plan};
-use self::page::{Entry, Page};
+use self::page::Page;
 pub use self::restore::SavedEntry;
 use super::{KeyGroups, Snapshot};
 use crate::key::key_hash;
@@ -152,7 +155,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     pub fn entries(&self, namespace: i64) -> impl Iterator<Item = (&[u8], &V)> {
         let directory = self.namespaces.get(&namespace);
         let pages = directory.into_iter().flat_map(Directory::pages);
-        let entries = pages.flat_map(|page| page.entries());
+        let entries = pages.flat_map(|page| page.entries().iter());
         entries.map(|entry| (entry.key.bytes(), &entry.value))
     }
 
@@ -165,7 +168,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         let pages = directory.map_or_else(Vec::new, Directory::into_pages);
         TakenEntries {
             pages: pages.into_iter(),
-            entries: Vec::new().into_iter(),
+            entries: Vec::new().into_iter().flatten(),
         }
     }
 
@@ -242,7 +245,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
 #[derive(Debug)]
 pub struct TakenEntries<V> {
     pages: vec::IntoIter<Arc<Page<V>>>,
-    entries: vec::IntoIter<Entry<V>>,
+    entries: Flatten<vec::IntoIter<Vec<Entry<V>>>>,
 }
 
 impl<V: Clone> Iterator for TakenEntries<V> {
@@ -254,7 +257,7 @@ impl<V: Clone> Iterator for TakenEntries<V> {
                 return Some((key, value));
             }
             let page = Arc::unwrap_or_clone(self.pages.next()?);
-            self.entries = page.into_entries().into_iter();
+            self.entries = page.into_entries().into_pieces().into_iter().flatten();
         }
     }
 }

@@ -187,7 +187,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             return;
         };
         let pages: Vec<_> = directory.pages().map(Arc::clone).collect();
-        for entry in pages.iter().flat_map(|page| page.entries()) {
+        for entry in pages.iter().flat_map(|page| page.entries().iter()) {
             let key = entry.key.bytes();
             let hash = key_hash(key);
             if counting.counts_for(hash) {

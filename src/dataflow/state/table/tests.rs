@@ -178,6 +178,29 @@ proptest! {
     }
 }
 
+#[test]
+fn an_entry_of_int64_by_int64_takes_48_bytes() {
+    for entries in [20_000_u64, 25_000, 30_000, 35_000] {
+        let mut table = table(whole());
+        let allocated = allocation_counter::measure(|| {
+            for key in 0..entries {
+                table.insert(0, &key.to_le_bytes(), key);
+            }
+        });
+        let bytes = allocated.bytes_current / i64::try_from(entries).expect("few");
+        assert!(
+            (40..=48).contains(&bytes),
+            "{bytes} bytes of {entries} entries"
+        );
+        let copied = allocation_counter::measure(|| {
+            for key in (0..entries).step_by(100) {
+                table.insert(0, &key.to_le_bytes(), 0);
+            }
+        });
+        assert_eq!(copied.bytes_total, 0, "nothing is frozen");
+    }
+}
+
 fn halves() -> SubtaskSnapshot {
     let mut subtask = SubtaskSnapshot::default();
     for number in 0..2 {
