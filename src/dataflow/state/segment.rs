@@ -15,6 +15,8 @@
 //! its *base*. The frame has the checksum (`sealed.rs`). The reader trusts nothing that it can check: order, key groups,
 //! number and size of the entries. No number of the footer is used before it is known that the items can be as many.
 
+use std::collections::BTreeMap;
+
 use prost::Message as _;
 use tanist_proto::segments::MAX_SUPERSEDED;
 use tanist_proto::v1::{SegmentFooter, SegmentSlice};
@@ -220,6 +222,34 @@ pub(super) enum Item<'s> {
     },
 }
 
+/// What the bytes of a segment have, item by item.
+enum Raw<'s> {
+    Namespace { namespace: i64, is_dropped: bool },
+    Entry { key: &'s [u8], value: &'s [u8] },
+    Removal { key: &'s [u8] },
+}
+
+/// Takes the next item from bytes.
+fn next_item<'s>(rest: &mut &'s [u8]) -> Result<Raw<'s>, StateProblem> {
+    let tag = number(rest)?;
+    let kind = tag & 3;
+    if kind == NAMESPACE || kind == DROPPED {
+        let zigzag = number(rest)?;
+        let magnitude = i64::from_ne_bytes((zigzag >> 1).to_ne_bytes());
+        return Ok(Raw::Namespace {
+            namespace: magnitude ^ -i64::from(zigzag & 1 == 1),
+            is_dropped: kind == DROPPED,
+        });
+    }
+    let key = bytes(rest, tag >> 2)?;
+    if kind == REMOVAL {
+        return Ok(Raw::Removal { key });
+    }
+    let length = number(rest)?;
+    let value = bytes(rest, length)?;
+    Ok(Raw::Entry { key, value })
+}
+
 /// A segment that is read.
 #[derive(Debug)]
 pub(super) struct Segment<'s> {
@@ -294,6 +324,23 @@ impl<'s> Segment<'s> {
         &self.subject
     }
 
+    /// Number of entries of each namespace. Takes a small part of the time to read them; what [`Segment::each`] checks
+    /// is not checked.
+    pub(super) fn entries_by_namespace(&self) -> Result<BTreeMap<i64, usize>, StateProblem> {
+        let (mut counts, mut rest) = (BTreeMap::new(), self.items);
+        let mut count: Option<&mut usize> = None;
+        while !rest.is_empty() {
+            match next_item(&mut rest)? {
+                Raw::Namespace { namespace, .. } => {
+                    count = Some(counts.entry(namespace).or_insert(0));
+                }
+                Raw::Entry { .. } => count.iter_mut().for_each(|count| **count += 1),
+                Raw::Removal { .. } => {}
+            }
+        }
+        Ok(counts)
+    }
+
     /// Passes on all items, in order. Checks each of them.
     pub(super) fn each(
         &self,
@@ -304,25 +351,26 @@ impl<'s> Segment<'s> {
         let mut last: Option<(u64, &[u8])> = None;
         while !rest.is_empty() {
             let left = rest.len();
-            let tag = number(&mut rest)?;
-            let kind = tag & 3;
-            if kind == NAMESPACE || kind == DROPPED {
-                let zigzag = number(&mut rest)?;
-                let magnitude = i64::from_ne_bytes((zigzag >> 1).to_ne_bytes());
-                let next = magnitude ^ -i64::from(zigzag & 1 == 1);
-                if namespace.is_some_and(|before| before >= next) {
-                    return Err(StateProblem::damaged("its namespaces are not in order"));
+            let (key, value) = match next_item(&mut rest)? {
+                Raw::Namespace {
+                    namespace: next,
+                    is_dropped,
+                } => {
+                    if namespace.is_some_and(|before| before >= next) {
+                        return Err(StateProblem::damaged("its namespaces are not in order"));
+                    }
+                    (namespace, last) = (Some(next), None);
+                    if is_dropped {
+                        take(Item::Dropped(next))?;
+                    }
+                    continue;
                 }
-                (namespace, last) = (Some(next), None);
-                if kind == DROPPED {
-                    take(Item::Dropped(next))?;
-                }
-                continue;
-            }
+                Raw::Entry { key, value } => (key, Some(value)),
+                Raw::Removal { key } => (key, None),
+            };
             let Some(namespace) = namespace else {
                 return Err(StateProblem::damaged("an entry has no namespace"));
             };
-            let key = bytes(&mut rest, tag >> 2)?;
             let hash = key_hash(key);
             if last.is_some_and(|last| last >= (hash, key)) {
                 return Err(StateProblem::damaged("its entries are not in order"));
@@ -332,25 +380,20 @@ impl<'s> Segment<'s> {
             }
             last = Some((hash, key));
             entries += 1;
-            let item = match kind {
-                REMOVAL => Item::Removal {
+            size += (left - rest.len()) as u64;
+            take(match value {
+                Some(value) => Item::Entry {
+                    namespace,
+                    hash,
+                    key,
+                    value,
+                },
+                None => Item::Removal {
                     namespace,
                     hash,
                     key,
                 },
-                _ => {
-                    let length = number(&mut rest)?;
-                    let value = bytes(&mut rest, length)?;
-                    Item::Entry {
-                        namespace,
-                        hash,
-                        key,
-                        value,
-                    }
-                }
-            };
-            size += (left - rest.len()) as u64;
-            take(item)?;
+            })?;
         }
         let slices = self.subject.slices.iter();
         let (expected, expected_size) = slices.fold((0, 0), |(entries, size), slice| {

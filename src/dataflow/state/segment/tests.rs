@@ -1,7 +1,5 @@
 //! What is written is read, and nothing else.
 
-use std::collections::BTreeMap;
-
 use proptest::prelude::*;
 
 use super::*;
@@ -86,6 +84,12 @@ proptest! {
     #[test]
     fn what_is_written_is_read(entries in any_entries()) {
         let segment = encoded(&entries, all(16));
+        let opened = Segment::open(&segment, "counts", 16).expect("intact");
+        let counts = opened.entries_by_namespace().expect("intact");
+        prop_assert_eq!(counts.values().sum::<usize>(), entries.len());
+        for (namespace, count) in counts {
+            prop_assert_eq!(entries.keys().filter(|key| key.0 == namespace).count(), count);
+        }
         prop_assert_eq!(decoded(&segment, 16).expect("intact"), entries);
     }
 
@@ -294,6 +298,7 @@ proptest! {
         let changed = seal(|bytes| bytes.extend(&content));
         let allocated = allocation_counter::measure(|| {
             if let Ok(segment) = Segment::open(&changed, "counts", 16) {
+                let _ended_early = segment.entries_by_namespace();
                 let _ended_early = segment.each(|_| Ok(()));
             }
         });

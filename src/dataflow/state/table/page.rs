@@ -46,9 +46,14 @@ impl<V> Page<V> {
     };
 
     pub(super) fn of_depth(depth: u32) -> Page<V> {
+        Page::with_room(depth, 0)
+    }
+
+    /// An empty one, whose index has room for this number of entries.
+    pub(super) fn with_room(depth: u32, entries: usize) -> Page<V> {
         Page {
             entries: Entries::new(),
-            index: Index::with_room(0),
+            index: Index::with_room(entries.min(Self::MOST)),
             removals: Vec::new(),
             changed: 0,
             depth,

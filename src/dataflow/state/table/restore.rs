@@ -137,6 +137,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         let Some(segment) = &counting.segment else {
             return Ok(());
         };
+        self.make_room(segment)?;
         let range = self.range;
         let is_all = counting.groups == [self.groups] && segment.subject().groups == self.groups;
         segment.each(|item| {
@@ -153,14 +154,10 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
                         key,
                         value,
                     };
-                    let mut value = Some(read(saved).map_err(StateProblem::Damaged)?);
+                    let value = read(saved).map_err(StateProblem::Damaged)?;
                     let directory = self.namespaces.entry(namespace);
                     let directory = directory.or_insert_with(|| Directory::with_room(range, 0));
-                    let make = || value.take().expect("it is made at most once");
-                    let place = directory.change(hash, key, 0, make);
-                    if let Some(value) = value {
-                        *place = value;
-                    }
+                    directory.load(hash, key, value);
                 }
                 Item::Removal {
                     namespace,
@@ -175,6 +172,25 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             }
             Ok(())
         })
+    }
+
+    /// Makes room for the namespaces of a segment that has all entries of a key group.
+    fn make_room(&mut self, segment: &Segment<'_>) -> Result<(), StateProblem> {
+        let subject = segment.subject();
+        if subject.slices.iter().all(|slice| slice.position > 0) {
+            return Ok(());
+        }
+        let groups = |(first, end): (u32, u32)| u64::from(end.saturating_sub(first));
+        let own = groups(subject.groups.within(self.groups.range()).range());
+        let all = groups(subject.groups.range()).max(1);
+        for (namespace, entries) in segment.entries_by_namespace()? {
+            let entries = entries as u64 * own / all;
+            let entries = usize::try_from(entries).unwrap_or(usize::MAX);
+            let range = self.range;
+            let directory = self.namespaces.entry(namespace);
+            directory.or_insert_with(|| Directory::with_room(range, entries));
+        }
+        Ok(())
     }
 
     /// Removes the entries of a namespace that are of the key groups of a segment.

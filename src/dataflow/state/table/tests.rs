@@ -201,6 +201,32 @@ fn an_entry_of_int64_by_int64_takes_48_bytes() {
     }
 }
 
+#[test]
+fn a_restore_divides_no_page_and_moves_no_entry() {
+    let mut before = table(whole());
+    for key in 0..30_000_u64 {
+        before.insert(i64::from(key % 3 == 0), &key.to_le_bytes(), key);
+    }
+    let mut snapshot = Snapshot::numbered(1);
+    before.freeze(&mut snapshot);
+    let subtask = encoded(snapshot);
+    let mut after = None;
+    let allocated = allocation_counter::measure(|| {
+        after = Some(restored(&subtask, whole()).expect("intact"));
+    });
+    let after = after.expect("restored");
+    assert_eq!(content(&after), content(&before));
+    // With pages that are divided it is 300.
+    let bytes = allocated.bytes_total / 30_000;
+    assert!(bytes <= 56, "{bytes} bytes an entry");
+    let half = KeyGroups::of_subtask(1, 2, MAX_PARALLELISM);
+    let allocated = allocation_counter::measure(|| {
+        restored(&subtask, half).expect("intact");
+    });
+    let bytes = allocated.bytes_max / 15_000;
+    assert!(bytes <= 56, "{bytes} bytes an entry of half of them");
+}
+
 fn halves() -> SubtaskSnapshot {
     let mut subtask = SubtaskSnapshot::default();
     for number in 0..2 {
