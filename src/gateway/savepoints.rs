@@ -20,9 +20,9 @@ pub use tanist_ha::blob::{SavepointError, SavepointStorage};
 type Result<T> = std::result::Result<T, SavepointError>;
 
 /// The path of the savepoint that this request of this job writes below `directory`, as a copy of the checkpoint of
-/// this number. A copy that is repeated names the same one. No other copy does: a client may use a trigger id again once
-/// the record has forgotten it, but no number is given out twice. So what a request that has failed left there can be
-/// removed at any time.
+/// this number. A copy that is repeated names the same one. No other copy does: a client may use a trigger id again
+/// once the record has forgotten it, but no number is given out twice. So what a request that has failed left there can
+/// be removed at any time.
 pub fn path_of(directory: &str, job_id: &str, trigger_id: &str, number: u64) -> String {
     let job: String = job_id.chars().take(6).collect();
     let directory = directory.trim_end_matches('/');

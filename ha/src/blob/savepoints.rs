@@ -114,8 +114,8 @@ impl SavepointStorage {
     /// timeout.
     ///
     /// A later leader may have given the same copy up, and discard it at the same time. Then no savepoint is left: who
-    /// writes `_metadata` looks for the objects afterwards, and who removes objects looks for `_metadata` afterwards. If
-    /// this process ends before it has looked, the next [`SavepointStorage::discard_copy`] removes what it wrote.
+    /// writes `_metadata` looks for the objects afterwards, and who removes objects looks for `_metadata` afterwards.
+    /// If this process ends before it has looked, the next [`SavepointStorage::discard_copy`] removes what it wrote.
     pub async fn write(
         &self,
         source: &CheckpointStorage,
@@ -210,8 +210,8 @@ impl SavepointStorage {
         self.remove_directory().await
     }
 
-    /// Removes a copy that has failed for good, whole or not. `is_own` says whether a manifest is that of the copy. What
-    /// has another one, or one that can't be read, stays, and so does a savepoint whose removal has begun.
+    /// Removes a copy that has failed for good, whole or not. `is_own` says whether a manifest is that of the copy.
+    /// What has another one, or one that can't be read, stays, and so does a savepoint whose removal has begun.
     ///
     /// The caller knows from a durable record that no process reports this copy as complete, and that no other copy is
     /// written to this directory.

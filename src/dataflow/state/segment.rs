@@ -12,8 +12,9 @@
 //! ```
 //!
 //! The key groups are divided into *slices*. Of each, a segment has all entries, or the changes since another snapshot,
-//! its *base*. The frame has the checksum (`sealed.rs`). The reader trusts nothing that it can check: order, key groups,
-//! number and size of the entries. No number of the footer is used before it is known that the items can be as many.
+//! its *base*. The frame has the checksum (`sealed.rs`). The reader trusts nothing that it can check: order, key
+//! groups, number and size of the entries. No number of the footer is used before it is known that the items can be as
+//! many.
 
 use std::collections::BTreeMap;
 

@@ -668,7 +668,10 @@ proptest! {
                 3 => subtask.subtask = one,
                 4 => subtask.ended = !subtask.ended,
                 5 => subtask.segments.iter_mut().for_each(|it| (it.first_key_group, it.end_key_group) = (one, other)),
-                6 => subtask.segments.iter_mut().for_each(|it| it.superseded.push(KeyGroupRange { first: one, end: other })),
+                6 => {
+                    let range = KeyGroupRange { first: one, end: other };
+                    subtask.segments.iter_mut().for_each(|it| it.superseded.push(range));
+                }
                 _ => regions[0].kind = RegionSnapshotKind::FromStart.into(),
             }
         }

@@ -3,8 +3,8 @@
 //! - A snapshot goes on only from the segments of the newest snapshot that is durable. What was written for a number
 //!   that was aborted is named by none.
 //! - A *slice* of the key groups is written whole if its changes reach half of what they change, or if it has too many
-//!   segments. Only as many slices a snapshot are as keep up with the changes, so that no checkpoint is much larger than
-//!   others. Older segments do not count for its key groups from then on.
+//!   segments. Only as many slices a snapshot are as keep up with the changes, so that no checkpoint is much larger
+//!   than others. Older segments do not count for its key groups from then on.
 //! - What is named stays in proportion to what is there: slices are written whole too if the state has become much
 //!   smaller, or to free a segment of which little counts and that is larger than they are.
 //! - Whatever does not fit together is written whole.
