@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use tanist_proto::pieces::Piece;
 use tanist_proto::segments::covered;
 use tanist_proto::v1::{CheckpointManifest, ManifestStep, StateSegment, SubtaskSnapshot};
 
@@ -55,37 +56,32 @@ impl Inspection {
         let mut segments: BTreeMap<(&str, &str), Vec<&StateSegment>> = BTreeMap::new();
         let mut objects = BTreeSet::new();
         let mut total = 0;
-        let mut add_segment = |segment: &StateSegment| {
-            if !segment.object.is_empty() {
-                objects.insert(segment.object.clone());
-            }
-            let length = segment.length.max(segment.content.len() as u64);
-            total = u64::saturating_add(total, length);
-            length
+        let mut add = |piece: Piece<'_>| {
+            objects.extend(piece.object().map(str::to_owned));
+            let size = piece.size();
+            total = u64::saturating_add(total, size);
+            size
         };
-        let mut small = 0;
         for subtask in subtasks(manifest) {
             for position in &subtask.positions {
                 let states = found.entry(&position.uid).or_default();
-                let length = position.position.len() as u64;
+                let length = add(Piece::Position(position));
                 states.entry(POSITIONS.to_owned()).or_default().add(length);
-                small += length;
             }
             for operator in &subtask.operators {
                 let states = found.entry(&operator.uid).or_default();
-                let length = operator.content.len() as u64;
+                let length = add(Piece::State(operator));
                 states.entry(operator.name.clone()).or_default().add(length);
-                small += length;
             }
             for segment in &subtask.segments {
-                let length = add_segment(segment);
+                let length = add(Piece::Segment(segment));
                 let states = found.entry(&segment.uid).or_default();
                 states.entry(segment.name.clone()).or_default().add(length);
                 let of_state = segments.entry((&segment.uid, &segment.name));
                 of_state.or_default().push(segment);
             }
             for segment in &subtask.channels {
-                add_segment(segment);
+                add(Piece::Segment(segment));
             }
         }
         for ((uid, name), segments) in segments {
@@ -116,7 +112,7 @@ impl Inspection {
             is_verified,
             steps,
             objects,
-            bytes: total.saturating_add(small),
+            bytes: total,
             ended: subtasks(manifest).filter(|it| it.ended).count(),
         }
     }
@@ -302,6 +298,32 @@ out      discard  2            128      -
         assert_eq!(json["checkpoint"], 18);
         assert_eq!(json["bytes"], 2054);
         assert_eq!(json["steps"][1]["states"][0]["key-groups"], 100);
+    }
+
+    #[test]
+    fn pieces_without_keys_that_are_in_objects_count_as_those_in_the_manifest() {
+        let place = |object: &str, length| {
+            Some(pb::ObjectPlace {
+                object: object.to_owned(),
+                length,
+                ..pb::ObjectPlace::default()
+            })
+        };
+        let mut manifest = manifest();
+        let subtask = &mut manifest.regions[0].subtasks[0];
+        subtask.positions[0].position.clear();
+        subtask.positions[0].place = place("b", 5_000);
+        subtask.operators.push(pb::OperatorState {
+            uid: "out".to_owned(),
+            name: "unwritten".to_owned(),
+            place: place("c", 7_000),
+            ..pb::OperatorState::default()
+        });
+        let shown = Inspection::new("/savepoints/a", &manifest, false).json();
+        assert_eq!(shown["objects"], 3);
+        assert_eq!(shown["bytes"], 2_048 + 3 + 5_000 + 7_000);
+        assert_eq!(shown["steps"][0]["states"][0]["bytes"], 5_003);
+        assert_eq!(shown["steps"][2]["states"][0]["bytes"], 7_000);
     }
 
     #[test]
