@@ -1,8 +1,54 @@
 //! The key groups for which a segment of keyed state counts: its range, less what later segments have all entries of.
+//!
+//! A segment that was read from a manifest may name any numbers: [`problem`] comes first. The other functions need
+//! memory and time for its ranges alone, not for the key groups in them.
 
 use std::ops::Range;
 
 use crate::v1::{KeyGroupRange, StateSegment};
+
+/// Most ranges of key groups for which a segment does not count. They are of slices, of which a subtask has fewer.
+pub const MAX_SUPERSEDED: usize = 64;
+
+/// Why the key groups of a segment can't be those of a snapshot, if it was written for `groups` or for a part of them.
+pub fn problem(segment: &StateSegment, groups: Range<u32>) -> Option<String> {
+    let (first, end) = (segment.first_key_group, segment.end_key_group);
+    if first > end || first < groups.start || end > groups.end {
+        let Range { start, end: last } = groups;
+        return Some(format!(
+            "a segment has the key groups {first}..{end}, and its subtask has {start}..{last}"
+        ));
+    }
+    let superseded = segment.superseded.len();
+    if superseded > MAX_SUPERSEDED {
+        return Some(format!(
+            "a segment does not count for {superseded} ranges of key groups, and {MAX_SUPERSEDED} are allowed"
+        ));
+    }
+    let mut begin = first;
+    for range in &segment.superseded {
+        if range.first < begin || range.first >= range.end || range.end > end {
+            return Some(format!(
+                "a segment does not count for the key groups {}..{}, which are not in order or not its own",
+                range.first, range.end
+            ));
+        }
+        begin = range.end;
+    }
+    None
+}
+
+/// Number of key groups for which any of the segments counts.
+pub fn covered<'s>(segments: impl IntoIterator<Item = &'s StateSegment>) -> u64 {
+    let mut ranges: Vec<Range<u32>> = segments.into_iter().flat_map(counted).collect();
+    ranges.sort_by_key(|range| range.start);
+    let (mut covered, mut begin) = (0, 0);
+    for range in ranges {
+        covered += u64::from(range.end.saturating_sub(range.start.max(begin)));
+        begin = begin.max(range.end);
+    }
+    covered
+}
 
 /// The ranges of key groups for which a segment counts, in order. None of them is empty.
 pub fn counted(segment: &StateSegment) -> Vec<Range<u32>> {
@@ -67,5 +113,57 @@ mod tests {
             }
         }
         assert_eq!(segment.superseded.len(), 1, "neighbours are one range");
+    }
+
+    fn segment(first: u32, end: u32, superseded: &[(u32, u32)]) -> StateSegment {
+        let superseded = superseded.iter();
+        StateSegment {
+            first_key_group: first,
+            end_key_group: end,
+            superseded: superseded
+                .map(|(first, end)| KeyGroupRange {
+                    first: *first,
+                    end: *end,
+                })
+                .collect(),
+            ..StateSegment::default()
+        }
+    }
+
+    #[test]
+    fn key_groups_that_no_snapshot_has_are_a_problem() {
+        assert_eq!(problem(&segment(8, 24, &[(8, 9), (10, 24)]), 8..24), None);
+        assert_eq!(problem(&segment(8, 8, &[]), 0..24), None);
+        let many: Vec<(u32, u32)> = (0..1_000).map(|it| (2 * it, 2 * it + 1)).collect();
+        for wrong in [
+            segment(7, 24, &[]),
+            segment(8, 25, &[]),
+            segment(8, u32::MAX, &[]),
+            segment(24, 8, &[]),
+            segment(8, 24, &[(10, 12), (11, 13)]),
+            segment(8, 24, &[(10, 12), (8, 9)]),
+            segment(8, 24, &[(10, 10)]),
+            segment(8, 24, &[(7, 10)]),
+            segment(8, 24, &[(10, 25)]),
+            segment(8, 24, &[(12, 10)]),
+            segment(8, 24, &many),
+        ] {
+            assert!(problem(&wrong, 8..24).is_some(), "{wrong:?}");
+        }
+        assert!(problem(&segment(0, 2_000, &many), 0..2_000).is_some());
+        assert!(problem(&segment(0, 2_000, &many[..MAX_SUPERSEDED]), 0..2_000).is_none());
+    }
+
+    #[test]
+    fn covered_key_groups_are_counted_once_and_not_one_by_one() {
+        let segments = [
+            segment(8, 24, &[(10, 12)]),
+            segment(0, 9, &[]),
+            segment(11, 13, &[]),
+        ];
+        assert_eq!(covered(&segments), 23);
+        let all = segment(0, u32::MAX, &[]);
+        assert_eq!(covered([&all, &all]), u64::from(u32::MAX));
+        assert_eq!(covered([]), 0);
     }
 }

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use tanist_proto::segments::counted;
+use tanist_proto::pieces::Piece;
+use tanist_proto::segments::covered;
 use tanist_proto::v1::{CheckpointManifest, ManifestStep, StateSegment, SubtaskSnapshot};
 
 use super::output::{Table, bytes, field};
@@ -14,8 +15,8 @@ use super::output::{Table, bytes, field};
 /// A kind of state of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct State {
-    /// Key groups from which it has segments; empty: it has no keys.
-    key_groups: BTreeSet<u32>,
+    /// Number of key groups for which it has segments; 0: it has no keys.
+    key_groups: u64,
     /// Number of its pieces: positions, entries of a list, segments.
     pieces: u64,
     bytes: u64,
@@ -24,7 +25,7 @@ struct State {
 impl State {
     fn add(&mut self, length: u64) {
         self.pieces += 1;
-        self.bytes += length;
+        self.bytes = self.bytes.saturating_add(length);
     }
 }
 
@@ -52,40 +53,41 @@ impl Inspection {
     /// Describes the savepoint at this path.
     pub(super) fn new(path: &str, manifest: &CheckpointManifest, is_verified: bool) -> Inspection {
         let mut found: BTreeMap<&str, States> = BTreeMap::new();
+        let mut segments: BTreeMap<(&str, &str), Vec<&StateSegment>> = BTreeMap::new();
         let mut objects = BTreeSet::new();
         let mut total = 0;
-        let mut add_segment = |segment: &StateSegment| {
-            if !segment.object.is_empty() {
-                objects.insert(segment.object.clone());
-            }
-            let length = segment.length.max(segment.content.len() as u64);
-            total += length;
-            length
+        let mut add = |piece: Piece<'_>| {
+            objects.extend(piece.object().map(str::to_owned));
+            let size = piece.size();
+            total = u64::saturating_add(total, size);
+            size
         };
-        let mut small = 0;
         for subtask in subtasks(manifest) {
             for position in &subtask.positions {
                 let states = found.entry(&position.uid).or_default();
-                let length = position.position.len() as u64;
+                let length = add(Piece::Position(position));
                 states.entry(POSITIONS.to_owned()).or_default().add(length);
-                small += length;
             }
             for operator in &subtask.operators {
                 let states = found.entry(&operator.uid).or_default();
-                let length = operator.content.len() as u64;
+                let length = add(Piece::State(operator));
                 states.entry(operator.name.clone()).or_default().add(length);
-                small += length;
             }
             for segment in &subtask.segments {
-                let length = add_segment(segment);
+                let length = add(Piece::Segment(segment));
                 let states = found.entry(&segment.uid).or_default();
-                let state = states.entry(segment.name.clone()).or_default();
-                state.add(length);
-                let counted = counted(segment).into_iter().flatten();
-                state.key_groups.extend(counted);
+                states.entry(segment.name.clone()).or_default().add(length);
+                let of_state = segments.entry((&segment.uid, &segment.name));
+                of_state.or_default().push(segment);
             }
             for segment in &subtask.channels {
-                add_segment(segment);
+                add(Piece::Segment(segment));
+            }
+        }
+        for ((uid, name), segments) in segments {
+            let states = found.get_mut(uid);
+            if let Some(state) = states.and_then(|states| states.get_mut(name)) {
+                state.key_groups = covered(segments);
             }
         }
         let mut steps: Vec<(ManifestStep, States)> = manifest
@@ -110,7 +112,7 @@ impl Inspection {
             is_verified,
             steps,
             objects,
-            bytes: total + small,
+            bytes: total,
             ended: subtasks(manifest).filter(|it| it.ended).count(),
         }
     }
@@ -166,7 +168,7 @@ impl Inspection {
                 table.row(row("-", nothing(), nothing(), nothing()));
             }
             for (name, state) in states {
-                let groups = match state.key_groups.len() {
+                let groups = match state.key_groups {
                     0 => String::new(),
                     groups => format!("{groups}/{}", step.max_parallelism),
                 };
@@ -193,7 +195,7 @@ impl Inspection {
                     .map(|(name, state)| {
                         json!({
                             "name": name, "pieces": state.pieces, "bytes": state.bytes,
-                            "key-groups": state.key_groups.len()
+                            "key-groups": state.key_groups
                         })
                     })
                     .collect();
@@ -296,6 +298,53 @@ out      discard  2            128      -
         assert_eq!(json["checkpoint"], 18);
         assert_eq!(json["bytes"], 2054);
         assert_eq!(json["steps"][1]["states"][0]["key-groups"], 100);
+    }
+
+    #[test]
+    fn pieces_without_keys_that_are_in_objects_count_as_those_in_the_manifest() {
+        let place = |object: &str, length| {
+            Some(pb::ObjectPlace {
+                object: object.to_owned(),
+                length,
+                ..pb::ObjectPlace::default()
+            })
+        };
+        let mut manifest = manifest();
+        let subtask = &mut manifest.regions[0].subtasks[0];
+        subtask.positions[0].position.clear();
+        subtask.positions[0].place = place("b", 5_000);
+        subtask.operators.push(pb::OperatorState {
+            uid: "out".to_owned(),
+            name: "unwritten".to_owned(),
+            place: place("c", 7_000),
+            ..pb::OperatorState::default()
+        });
+        let shown = Inspection::new("/savepoints/a", &manifest, false).json();
+        assert_eq!(shown["objects"], 3);
+        assert_eq!(shown["bytes"], 2_048 + 3 + 5_000 + 7_000);
+        assert_eq!(shown["steps"][0]["states"][0]["bytes"], 5_003);
+        assert_eq!(shown["steps"][2]["states"][0]["bytes"], 7_000);
+    }
+
+    #[test]
+    fn key_groups_and_lengths_that_no_savepoint_has_are_shown_within_its_own_size() {
+        let mut hostile = manifest();
+        for step in &mut hostile.steps {
+            (step.parallelism, step.max_parallelism) = (u32::MAX, u32::MAX);
+        }
+        let subtasks = &mut hostile.regions[0].subtasks;
+        for segment in subtasks.iter_mut().flat_map(|it| &mut it.segments) {
+            (segment.first_key_group, segment.end_key_group) = (0, u32::MAX);
+            segment.length = u64::MAX;
+        }
+        let mut shown = None;
+        let allocated = allocation_counter::measure(|| {
+            shown = Some(Inspection::new("/savepoints/a", &hostile, false).json());
+        });
+        assert!(allocated.bytes_max < 64 * 1024, "{allocated:?}");
+        let shown = shown.expect("it was shown");
+        assert_eq!(shown["bytes"], u64::MAX);
+        assert_eq!(shown["steps"][1]["states"][0]["key-groups"], u32::MAX);
     }
 
     #[test]

@@ -70,7 +70,31 @@ impl KeyColumns {
         }
     }
 
-    /// Decodes keys back into columns.
+    /// Checks a key that was read from elsewhere, or says what is wrong: others can't be decoded.
+    pub fn check(&self, key: &[u8]) -> Result<(), String> {
+        let last = self.columns.len().saturating_sub(1);
+        let mut rest = Some(key);
+        for (index, (_, field)) in self.columns.iter().enumerate() {
+            rest = rest.and_then(|rest| match field.data_type() {
+                DataType::Int64 | DataType::Float64 | DataType::Timestamp(..) => rest.get(8..),
+                DataType::Boolean => rest.get(1..),
+                _ if index == last => Some(&[]),
+                _ => {
+                    let (length, rest) = rest.split_first_chunk()?;
+                    rest.get(usize::try_from(u64::from_le_bytes(*length)).ok()?..)
+                }
+            });
+        }
+        match rest {
+            Some([]) => Ok(()),
+            Some(_) | None => Err(format!(
+                "a key of {} bytes is not one of its columns",
+                key.len()
+            )),
+        }
+    }
+
+    /// Decodes keys back into columns. They are keys of these columns.
     pub fn decode<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Vec<ArrayRef> {
         let mut builders: Vec<_> = self
             .columns
@@ -369,6 +393,38 @@ mod tests {
 
     fn any_parallelism() -> impl Strategy<Value = u32> {
         prop_oneof![1u32..=256, 1u32..=32_768]
+    }
+
+    #[test]
+    fn only_keys_of_the_columns_pass_the_check() {
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["ab", ""]));
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+        let flags: ArrayRef = Arc::new(BooleanArray::from(vec![true, false]));
+        let columns = [("t", texts), ("n", numbers), ("b", flags)];
+        let batch = RecordBatch::try_from_iter(columns).expect("valid");
+        for names in [&["t", "n"][..], &["n", "t"], &["b"], &["t", "b"], &["t"]] {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let keys = KeyColumns::resolve(&batch.schema(), &names).expect("there");
+            let mut of_batch = keys.keys_of(&batch);
+            for row in 0..2 {
+                let key = of_batch.key(row).to_vec();
+                assert_eq!(keys.check(&key), Ok(()));
+                let is_text_last = names.last().is_some_and(|name| name == "t");
+                let mut longer = key.clone();
+                longer.push(0);
+                assert_eq!(keys.check(&longer).is_ok(), is_text_last, "{names:?}");
+                for length in 0..key.len() {
+                    let shorter = &key[..length];
+                    if keys.check(shorter).is_ok() {
+                        assert!(is_text_last, "{names:?}");
+                        keys.decode([shorter].into_iter());
+                    }
+                }
+            }
+        }
+        let keys = KeyColumns::resolve(&batch.schema(), &["t".to_owned(), "n".to_owned()]);
+        let hostile = [&u64::MAX.to_le_bytes()[..], &[0; 8]].concat();
+        assert!(keys.expect("there").check(&hostile).is_err());
     }
 
     #[test]

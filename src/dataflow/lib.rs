@@ -39,7 +39,8 @@ pub use operator::{
     Stopped,
 };
 pub use state::{
-    KeyGroups, Restored, Snapshot, StateError, StateKey, StateProblem, StateTable, TakenEntries,
+    KeyGroups, Restored, SavedEntry, Snapshot, StateError, StateKey, StateProblem, StateTable,
+    TakenEntries,
 };
 pub use task::{
     CheckpointProgress, CheckpointStatus, RunningTask, TaskRuntime, TaskSpec, TaskStatus,

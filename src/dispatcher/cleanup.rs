@@ -203,9 +203,10 @@ impl Cleaner {
             let removal = removal.map_err(|error| error.to_string());
             answered(name.as_str(), removal).await?;
         }
+        let of_job = job.to_string();
         for path in &remove.savepoints {
             // A place that only the user needs: it holds up no result.
-            let discarding = savepoints::discard_half_copy(path);
+            let discarding = savepoints::discard_copy(path, &of_job);
             let discarding = discarding.map_err(|error| error.to_string());
             if let Err(reason) = answered(path, discarding).await {
                 warn!(%job, path, reason, "what was copied for a failed savepoint is left behind");

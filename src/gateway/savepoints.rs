@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use tanist_ha::Error;
 use tanist_ha::blob::{CheckpointStorage, ObjectRange, SavepointContent};
 use tanist_proto::manifest::{self, ManifestError};
@@ -18,12 +19,14 @@ pub use tanist_ha::blob::{SavepointError, SavepointStorage};
 
 type Result<T> = std::result::Result<T, SavepointError>;
 
-/// The path of the savepoint that this request of this job writes below `directory`. A request that is repeated
-/// names the same one.
-pub fn path_of(directory: &str, job_id: &str, trigger_id: &str) -> String {
+/// The path of the savepoint that this request of this job writes below `directory`, as a copy of the checkpoint of
+/// this number. A copy that is repeated names the same one. No other copy does: a client may use a trigger id again
+/// once the record has forgotten it, but no number is given out twice. So what a request that has failed left there can
+/// be removed at any time.
+pub fn path_of(directory: &str, job_id: &str, trigger_id: &str, number: u64) -> String {
     let job: String = job_id.chars().take(6).collect();
     let directory = directory.trim_end_matches('/');
-    format!("{directory}/savepoint-{job}-{trigger_id}")
+    format!("{directory}/savepoint-{job}-{trigger_id}-{number}")
 }
 
 /// Whether a request has no outcome.
@@ -43,7 +46,10 @@ pub fn failed_copies(record: &JobCheckpoints) -> impl Iterator<Item = &Savepoint
 
 /// The paths at which copies may have been begun for requests of a job that have failed.
 pub fn failed_paths(record: &JobCheckpoints) -> Vec<String> {
-    let path = |it: &SavepointRequest| path_of(&it.directory, &record.job_id, &it.trigger_id);
+    let path = |it: &SavepointRequest| {
+        let (directory, trigger_id) = (&it.directory, &it.trigger_id);
+        path_of(directory, &record.job_id, trigger_id, it.number)
+    };
     failed_copies(record).map(path).collect()
 }
 
@@ -105,11 +111,22 @@ pub async fn dispose(path: &str) -> Result<()> {
     SavepointStorage::open(path).await?.dispose().await
 }
 
-/// Removes what was copied for a savepoint that failed, once no process continues it. Leaves a savepoint alone.
-pub async fn discard_half_copy(path: &str) -> Result<()> {
+/// Removes what was copied to this path for a request of this job that has durably failed: all of it, if the copy was
+/// complete. A savepoint of another job stays.
+///
+/// No copy that succeeded is removed. A request is durably FAILED or COMPLETED and never the other one, so who may
+/// discard it was told nothing else. A leader that is deposed behind its complete copy leaves the request COPYING, and
+/// the next one completes it. If that one has it fail instead, the copy is complete and has failed; it may also become
+/// complete later, when the deposed leader writes `_metadata` and ends before it looks for the objects. Therefore each
+/// later JobMaster discards again, and so does the cleanup after the job.
+pub async fn discard_copy(path: &str, job_id: &str) -> Result<()> {
+    let is_own = |bytes: &Bytes| {
+        let manifest = manifest::decode(bytes);
+        manifest.is_ok_and(|manifest| manifest.job_id == job_id)
+    };
     SavepointStorage::open(path)
         .await?
-        .discard_half_copy()
+        .discard_copy(is_own)
         .await
 }
 
@@ -226,14 +243,42 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_whole_copy_of_a_failed_request_is_discarded_and_that_of_another_job_is_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let source = source(&directory).await;
+        source.put("7-1-aa", "state".into()).await.expect("written");
+        let taken = CheckpointManifest {
+            job_id: "0a1b2c3d".to_owned(),
+            ..manifest(vec![segment("7-1-aa", b"state")])
+        };
+        let place = directory.path().join("savepoints");
+        let of = |number| path_of(&place.to_string_lossy(), &taken.job_id, "a", number);
+        let (failed, complete) = (of(7), of(9));
+        for path in [&failed, &complete] {
+            write(path, &taken, Some(&source)).await.expect("written");
+        }
+        discard_copy(&failed, "0a1b2c3e").await.expect("looked");
+        verify(&failed).await.expect("it is that of another job");
+        discard_copy(&failed, "0a1b2c3d").await.expect("discarded");
+        let error = read(&failed).await.expect_err("discarded");
+        assert!(matches!(error, SavepointError::Missing(_)), "{error}");
+        verify(&complete).await.expect("the same request, later");
+    }
+
+    #[tokio::test]
     async fn a_savepoint_names_its_own_objects_and_nothing_to_commit() {
         let directory = tempfile::tempdir().expect("a directory");
         let source = source(&directory).await;
         source.put("7-1-aa", "state".into()).await.expect("written");
         let place = directory.path().join("savepoints");
-        let path = path_of(&place.to_string_lossy(), "0a1b2c3d4e", "0123456789abcdef");
+        let path = path_of(
+            &place.to_string_lossy(),
+            "0a1b2c3d4e",
+            "0123456789abcdef",
+            7,
+        );
         assert!(
-            path.ends_with("savepoints/savepoint-0a1b2c-0123456789abcdef"),
+            path.ends_with("savepoints/savepoint-0a1b2c-0123456789abcdef-7"),
             "{path}"
         );
         let inline = StateSegment {

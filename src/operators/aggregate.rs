@@ -176,8 +176,10 @@ impl<N: Number> Aggregate<N> {
 
 impl<N: Number> Operator for Aggregate<N> {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        self.table.restore(restored, |result| {
-            let result = N::of_cell(&read_cell(result)?);
+        let keys = &self.keys;
+        self.table.restore(restored, |entry| {
+            keys.check(entry.key())?;
+            let result = N::of_cell(&read_cell(entry.value())?);
             result.ok_or_else(|| "a result has another type".to_owned())
         })?;
         Ok(())

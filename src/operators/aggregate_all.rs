@@ -63,20 +63,25 @@ pub(super) fn table_of(accumulator: &Accumulator, signature: String) -> Table {
     })
 }
 
-/// Puts the saved results of each key into a table.
+/// Puts the saved results of each key into a table. `check` says what is wrong with a namespace.
 pub(super) fn restore(
     table: &mut Table,
     accumulator: &Accumulator,
     restored: &Restored<'_>,
+    check: impl Fn(i64) -> Result<(), String>,
 ) -> Result<(), OperatorError> {
-    let results = accumulator.results();
-    table.restore(restored, |cells| read_cells(cells, results))?;
+    let (keys, results) = (&accumulator.keys, accumulator.results());
+    table.restore(restored, |entry| {
+        check(entry.namespace())?;
+        keys.check(entry.key())?;
+        read_cells(entry.value(), results)
+    })?;
     Ok(())
 }
 
 impl Operator for AggregateAll {
     fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        restore(&mut self.table, &self.accumulator, restored)
+        restore(&mut self.table, &self.accumulator, restored, |_| Ok(()))
     }
 
     fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {

@@ -107,7 +107,8 @@ impl Datagen {
         if is_whole {
             let highest = positions.iter().map(|it| it.next).max();
             end = highest.unwrap_or(end);
-            self.next = end + (self.subtask + self.step - end % self.step) % self.step;
+            let behind = (self.subtask + self.step - end % self.step) % self.step;
+            self.next = end.saturating_add(behind);
         }
         let left = positions.iter().map(|it| of(it, end));
         let rest = positions.iter().flat_map(|it| it.rest.iter().copied());

@@ -187,7 +187,18 @@ impl Operator for WindowAggregate {
             self.idle = time.idle;
             self.announces = true;
         }
-        restore(&mut self.table, &self.accumulator, restored)
+        let (size, lateness) = (self.size, self.lateness);
+        restore(&mut self.table, &self.accumulator, restored, |start| {
+            // No window of a time in range begins or ends elsewhere, so that calculating with it does not overflow.
+            let first = timestamp::in_range(start.saturating_add(size));
+            let end = start
+                .checked_add(size)
+                .and_then(|end| end.checked_add(lateness));
+            match first.or(timestamp::in_range(start)).and(end) {
+                Some(_) => Ok(()),
+                None => Err(format!("no window begins at {start}")),
+            }
+        })
     }
 
     fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, StringArray};
 use proptest::prelude::*;
+use tanist_dataflow::Operator as _;
 use tanist_model::OperatorSpec;
 use tanist_model::operators::{Aggregate, AggregateFunction, Aggregation, Trigger, Windows};
 
@@ -218,5 +219,56 @@ fn long_texts_travel_in_batches_of_few_results() {
     for batch in batches {
         let size = tanist_dataflow::record::size_of(batch);
         assert!(size <= 2 * LONG, "a batch of {size} bytes");
+    }
+}
+
+/// An operator with a window that begins at this time, and has an entry of this key.
+fn with_window(start: i64, key: &[u8]) -> super::WindowAggregate {
+    let input = records(&[]).schema();
+    let OperatorSpec::Aggregate(aggregate) = spec(10, 5, 20) else {
+        panic!("it is an aggregate");
+    };
+    let Some(Trigger::Window(windows)) = &aggregate.trigger else {
+        panic!("it has windows");
+    };
+    let output = crate::schema::output_schema(&spec(10, 5, 20), Some(&input));
+    let output = output.expect("it fits").expect("it has records");
+    let groups = tanist_dataflow::KeyGroups::of(&testing::context(0, 1));
+    let accumulator = super::Accumulator::new(&input, &aggregate, output, groups).expect("it fits");
+    let cells = [1, 1].map(super::Cell::Int).into();
+    let operator = super::WindowAggregate::new(&input, windows, accumulator);
+    let mut operator = operator.expect("it fits");
+    operator.table.insert(start, key, cells);
+    operator
+}
+
+#[test]
+fn windows_and_keys_that_can_not_be_are_damaged_state_and_no_overflow() {
+    let restored = |start: i64, key: &[u8]| {
+        let mut snapshot = tanist_dataflow::Snapshot::default();
+        with_window(start, key)
+            .snapshot(&mut snapshot)
+            .expect("saved");
+        let mut subtask = tanist_proto::v1::SubtaskSnapshot::default();
+        snapshot.add_to(&mut subtask, "w").expect("encoded");
+        let mut operator = with_window(0, &[0; 8]);
+        operator.table = super::table_of(&operator.accumulator, operator.signature.clone());
+        operator.restore(&tanist_dataflow::Restored::of("w", &subtask))?;
+        let mut output = tanist_dataflow::Output::default();
+        operator.advance(i64::MAX, &mut output)?;
+        operator.end_input(&mut output).map(drop)
+    };
+    let farthest = tanist_model::timestamp::FARTHEST;
+    for start in [0, -farthest - 9, farthest] {
+        restored(start, &[0; 8]).expect("a window of a time in range");
+    }
+    for start in [i64::MIN, i64::MAX, i64::MAX - 9, farthest + 1] {
+        let error = restored(start, &[0; 8]).expect_err("damaged").to_string();
+        let expected = format!("the state `results` is damaged: no window begins at {start}");
+        assert_eq!(error, expected);
+    }
+    for key in [&[0; 7][..], &[0; 9], &[]] {
+        let error = restored(0, key).expect_err("damaged").to_string();
+        assert!(error.contains("`results` is damaged: a key of"), "{error}");
     }
 }

@@ -105,6 +105,8 @@ fn checksum(prefix: &[u8], content: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// The bytes of format 1 stay as they are: savepoints outlive the version that wrote them.
@@ -147,6 +149,23 @@ mod tests {
         for number in [1, u64::MAX] {
             let read = decode(&seal(FORMAT, &number.to_le_bytes()));
             assert!(matches!(read, Err(Unread::Damaged(_))), "{read:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_content_that_is_sealed_is_read_within_its_size_or_damaged(
+            number in prop_oneof![0_u64..5, any::<u64>()], content: Vec<u8>,
+        ) {
+            let content = [&number.to_le_bytes()[..], &content].concat();
+            match decode(&seal(FORMAT, &content)) {
+                Ok((objects, manifest)) => {
+                    prop_assert!(objects.len() as u64 <= number);
+                    let entries = usize::try_from(number).expect("few") * ENTRY;
+                    prop_assert_eq!(&manifest[..], &content[8 + entries..]);
+                }
+                Err(unread) => prop_assert!(matches!(unread, Unread::Damaged(_))),
+            }
         }
     }
 }

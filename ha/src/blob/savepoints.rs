@@ -115,6 +115,7 @@ impl SavepointStorage {
     ///
     /// A later leader may have given the same copy up, and discard it at the same time. Then no savepoint is left: who
     /// writes `_metadata` looks for the objects afterwards, and who removes objects looks for `_metadata` afterwards.
+    /// If this process ends before it has looked, the next [`SavepointStorage::discard_copy`] removes what it wrote.
     pub async fn write(
         &self,
         source: &CheckpointStorage,
@@ -127,7 +128,8 @@ impl SavepointStorage {
         let sizes = copied.values().map(|copy| (copy.sha256, copy.size));
         let names = copied.iter();
         let names = names.map(|(object, copy)| (object.clone(), copy.sha256.to_string()));
-        let bytes = metadata::encode(&sizes.collect(), &manifest(&names.collect()));
+        let manifest = manifest(&names.collect());
+        let bytes = metadata::encode(&sizes.collect(), &manifest);
         let found = answered(&place, async { Ok(self.get(METADATA).await) }).await??;
         match found {
             Some(found) if found == bytes => return Ok(()),
@@ -142,8 +144,7 @@ impl SavepointStorage {
         if copied.values().all(is_there) {
             return Ok(());
         }
-        self.remove([METADATA]).await?;
-        self.discard_half_copy().await?;
+        self.discard_copy(|found| *found == manifest).await?;
         Err(SavepointError::HalfCopied(place))
     }
 
@@ -209,21 +210,33 @@ impl SavepointStorage {
         self.remove_directory().await
     }
 
-    /// Removes the objects of a copy that was never finished, and that no process continues. Does nothing if a
-    /// savepoint is there.
-    pub async fn discard_half_copy(&self) -> Result<()> {
-        if self.get(METADATA).await?.is_some() || self.get(REMOVED).await?.is_some() {
+    /// Removes a copy that has failed for good, whole or not. `is_own` says whether a manifest is that of the copy.
+    /// What has another one, or one that can't be read, stays, and so does a savepoint whose removal has begun.
+    ///
+    /// The caller knows from a durable record that no process reports this copy as complete, and that no other copy is
+    /// written to this directory.
+    pub async fn discard_copy(&self, is_own: impl Fn(&Bytes) -> bool) -> Result<()> {
+        if self.get(REMOVED).await?.is_some() {
             return Ok(());
         }
+        let mut found = self.get(METADATA).await?;
         loop {
+            if let Some(bytes) = &found {
+                let manifest = metadata::decode(bytes).map(|(_, manifest)| manifest);
+                if !manifest.is_ok_and(|manifest| is_own(&manifest)) {
+                    return Ok(());
+                }
+                // First, so that it is never a savepoint without its objects.
+                self.remove([METADATA]).await?;
+            }
             let names = self.list().await?.into_keys();
             let objects: BTreeSet<String> = names.filter(|name| is_object(name)).collect();
             self.remove(objects.iter().map(String::as_str)).await?;
             // A process that did not know of the failure may have written it meanwhile, and more objects before.
-            if self.get(METADATA).await?.is_none() {
+            found = self.get(METADATA).await?;
+            if found.is_none() {
                 break;
             }
-            self.remove([METADATA]).await?;
         }
         self.remove_directory().await
     }

@@ -247,17 +247,40 @@ async fn a_copy_that_was_interrupted_is_finished_or_discarded() {
     std::fs::remove_file(&files[0]).expect("removed");
     world.write(&savepoint).await.expect("finished");
     savepoint.verify().await.expect("whole");
-    savepoint.discard_half_copy().await.expect("looked");
-    assert_eq!(world.files("one"), files, "a savepoint is no half copy");
+    savepoint.discard_copy(|_| false).await.expect("looked");
+    assert_eq!(world.files("one"), files, "it is another savepoint");
 
     std::fs::remove_file(world.path("one/_metadata")).expect("removed");
     std::fs::write(world.path("one/_metadata#1"), "unfinished").expect("written");
-    savepoint.discard_half_copy().await.expect("removed");
+    savepoint.discard_copy(|_| false).await.expect("removed");
     assert!(!world.path("one").exists());
-    savepoint
-        .discard_half_copy()
-        .await
-        .expect("nothing is left");
+    let again = savepoint.discard_copy(|_| false).await;
+    again.expect("nothing is left");
+}
+
+#[tokio::test]
+async fn a_whole_copy_that_has_failed_is_discarded_and_nothing_else_is() {
+    let world = World::new().await;
+    let savepoint = world.written("one").await;
+    let written = savepoint.read().await.expect("whole");
+    let files = world.files("one");
+    let is_own = |manifest: &Bytes| *manifest == written.manifest;
+
+    // The removal that a user has begun is the user's.
+    std::fs::rename(world.path("one/_metadata"), world.path("one/_removed")).expect("moved");
+    savepoint.discard_copy(is_own).await.expect("looked");
+    assert_eq!(world.files("one").len(), files.len());
+    std::fs::rename(world.path("one/_removed"), world.path("one/_metadata")).expect("moved");
+
+    // What can't be read may be anything.
+    let metadata = std::fs::read(world.path("one/_metadata")).expect("read");
+    std::fs::write(world.path("one/_metadata"), "unknown").expect("written");
+    savepoint.discard_copy(is_own).await.expect("looked");
+    assert_eq!(world.files("one"), files);
+    std::fs::write(world.path("one/_metadata"), metadata).expect("written");
+
+    savepoint.discard_copy(is_own).await.expect("discarded");
+    assert!(!world.path("one").exists());
 }
 
 #[tokio::test]
@@ -500,8 +523,25 @@ async fn a_copy_that_is_discarded_by_a_later_leader_leaves_no_savepoint() {
     half.remove([METADATA]).await.expect("removed");
     let steer = |it: &mut Steered| *it.appears.get_mut() = Some(metadata.into());
     let savepoint = world.steered("two", steer).await;
-    savepoint.discard_half_copy().await.expect("discarded");
+    savepoint.discard_copy(|_| true).await.expect("discarded");
     assert!(!world.path("two").exists());
+
+    // A deposed leader writes the last object and `_metadata` after the copy was discarded, and ends. The next leader
+    // discards it again.
+    let late = world.written("three").await;
+    late.discard_copy(|_| true).await.expect("discarded");
+    world.written("three").await;
+    late.discard_copy(|_| true).await.expect("again");
+    assert!(!world.path("three").exists());
+
+    // Another savepoint appears while the objects are removed: it stays, and its writer finds them missing.
+    let half = world.written("four").await;
+    let metadata = std::fs::read(world.path("four/_metadata")).expect("written");
+    half.remove([METADATA]).await.expect("removed");
+    let steer = |it: &mut Steered| *it.appears.get_mut() = Some(metadata.into());
+    let savepoint = world.steered("four", steer).await;
+    savepoint.discard_copy(|_| false).await.expect("looked");
+    assert_eq!(world.files("four"), [world.path("four/_metadata")]);
 }
 
 #[tokio::test]

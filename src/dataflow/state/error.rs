@@ -50,6 +50,16 @@ impl StateProblem {
         StateProblem::Damaged(reason.into())
     }
 
+    /// Says in which object the bytes are, if they are in one.
+    pub(super) fn in_object(self, object: &str) -> StateProblem {
+        match self {
+            StateProblem::Damaged(reason) if !object.is_empty() => {
+                StateProblem::Damaged(format!("in object {object}: {reason}"))
+            }
+            problem => problem,
+        }
+    }
+
     /// The problem of this state.
     pub(super) fn of(self, state: &str) -> StateError {
         StateError {

@@ -29,7 +29,7 @@ use tanist_proto::v1::{
 pub use error::{StateError, StateProblem};
 pub(crate) use frozen::UnencodedSnapshot;
 pub use key_groups::KeyGroups;
-pub use table::{StateKey, StateTable, TakenEntries};
+pub use table::{SavedEntry, StateKey, StateTable, TakenEntries};
 
 use frozen::FrozenState;
 use sealed::Kind;

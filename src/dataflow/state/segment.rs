@@ -12,10 +12,14 @@
 //! ```
 //!
 //! The key groups are divided into *slices*. Of each, a segment has all entries, or the changes since another snapshot,
-//! its *base*. The frame has the checksum (`sealed.rs`). The reader trusts nothing that it can check: order, key groups
-//! and number of the entries.
+//! its *base*. The frame has the checksum (`sealed.rs`). The reader trusts nothing that it can check: order, key
+//! groups, number and size of the entries. No number of the footer is used before it is known that the items can be as
+//! many.
+
+use std::collections::BTreeMap;
 
 use prost::Message as _;
+use tanist_proto::segments::MAX_SUPERSEDED;
 use tanist_proto::v1::{SegmentFooter, SegmentSlice};
 
 use super::error::StateProblem;
@@ -37,6 +41,8 @@ pub(super) struct Slice {
     pub(super) position: u32,
     /// Bytes of its entries and removals.
     pub(super) bytes: u64,
+    /// Their number.
+    pub(super) entries: u64,
 }
 
 /// What a segment is of.
@@ -59,6 +65,7 @@ impl Subject {
             end,
             position: 0,
             bytes: 0,
+            entries: 0,
         });
         Subject {
             signature,
@@ -81,6 +88,10 @@ impl Subject {
 
 /// Most slices of a subtask's key groups.
 const SLICES: u32 = 8;
+/// Most slices of a segment that is read.
+const MOST_SLICES: usize = 64;
+// Neighbours among the slices that are superseded are one range.
+const _: () = assert!(SLICES as usize <= MAX_SUPERSEDED && SLICES as usize <= MOST_SLICES);
 
 /// The ends of the slices of key groups. There are fewer than [`SLICES`] if there are fewer groups.
 pub(super) fn slices_of(groups: KeyGroups) -> Vec<u32> {
@@ -97,7 +108,6 @@ pub(super) fn slices_of(groups: KeyGroups) -> Vec<u32> {
 pub(super) struct SegmentWriter<'b> {
     bytes: &'b mut Vec<u8>,
     subject: Subject,
-    entries: u64,
     value: Vec<u8>,
 }
 
@@ -106,7 +116,6 @@ impl<'b> SegmentWriter<'b> {
         SegmentWriter {
             bytes,
             subject,
-            entries: 0,
             value: Vec::new(),
         }
     }
@@ -142,8 +151,9 @@ impl<'b> SegmentWriter<'b> {
     }
 
     fn count(&mut self, slice: usize, begin: usize) {
-        self.subject.slices[slice].bytes += (self.bytes.len() - begin) as u64;
-        self.entries += 1;
+        let slice = &mut self.subject.slices[slice];
+        slice.bytes += (self.bytes.len() - begin) as u64;
+        slice.entries += 1;
     }
 
     /// Bytes up to here.
@@ -164,6 +174,7 @@ impl<'b> SegmentWriter<'b> {
             end_key_group: slice.end,
             position: slice.position,
             bytes: slice.bytes,
+            entries: slice.entries,
         });
         let footer = SegmentFooter {
             signature,
@@ -172,7 +183,6 @@ impl<'b> SegmentWriter<'b> {
             base,
             first_key_group: groups.range().0,
             slices: saved.collect(),
-            entries: self.entries,
         };
         let length = footer.encoded_len();
         footer.encode(self.bytes).expect("a vector grows as needed");
@@ -213,12 +223,39 @@ pub(super) enum Item<'s> {
     },
 }
 
+/// What the bytes of a segment have, item by item.
+enum Raw<'s> {
+    Namespace { namespace: i64, is_dropped: bool },
+    Entry { key: &'s [u8], value: &'s [u8] },
+    Removal { key: &'s [u8] },
+}
+
+/// Takes the next item from bytes.
+fn next_item<'s>(rest: &mut &'s [u8]) -> Result<Raw<'s>, StateProblem> {
+    let tag = number(rest)?;
+    let kind = tag & 3;
+    if kind == NAMESPACE || kind == DROPPED {
+        let zigzag = number(rest)?;
+        let magnitude = i64::from_ne_bytes((zigzag >> 1).to_ne_bytes());
+        return Ok(Raw::Namespace {
+            namespace: magnitude ^ -i64::from(zigzag & 1 == 1),
+            is_dropped: kind == DROPPED,
+        });
+    }
+    let key = bytes(rest, tag >> 2)?;
+    if kind == REMOVAL {
+        return Ok(Raw::Removal { key });
+    }
+    let length = number(rest)?;
+    let value = bytes(rest, length)?;
+    Ok(Raw::Entry { key, value })
+}
+
 /// A segment that is read.
 #[derive(Debug)]
 pub(super) struct Segment<'s> {
     subject: Subject,
     items: &'s [u8],
-    entries: u64,
 }
 
 impl<'s> Segment<'s> {
@@ -249,13 +286,24 @@ impl<'s> Segment<'s> {
             end: slice.end_key_group,
             position: slice.position,
             bytes: slice.bytes,
+            entries: slice.entries,
         });
+        if slices.len() > MOST_SLICES {
+            return Err(damaged("it has too many slices"));
+        }
         let slices: Vec<Slice> = slices.collect();
         let first = footer.first_key_group;
         let ends = std::iter::once(first).chain(slices.iter().map(|slice| slice.end));
         let end = slices.last().map_or(first, |slice| slice.end);
         if !ends.is_sorted() || end > max_parallelism {
             return Err(damaged("its key groups are not in order"));
+        }
+        let mut sizes = slices.iter().map(|slice| slice.bytes);
+        let size = sizes.try_fold(0, u64::checked_add);
+        let is_possible = size.is_some_and(|size| size <= items.len() as u64);
+        // Of an entry or removal at least its tag is there.
+        if !is_possible || slices.iter().any(|slice| slice.entries > slice.bytes) {
+            return Err(damaged("its footer says more than it has"));
         }
         let has_base = slices.iter().any(|slice| slice.position > 0);
         if has_base && footer.base >= footer.number {
@@ -270,12 +318,28 @@ impl<'s> Segment<'s> {
                 slices,
             },
             items,
-            entries: footer.entries,
         })
     }
 
     pub(super) fn subject(&self) -> &Subject {
         &self.subject
+    }
+
+    /// Number of entries of each namespace. Takes a small part of the time to read them; what [`Segment::each`] checks
+    /// is not checked.
+    pub(super) fn entries_by_namespace(&self) -> Result<BTreeMap<i64, usize>, StateProblem> {
+        let (mut counts, mut rest) = (BTreeMap::new(), self.items);
+        let mut count: Option<&mut usize> = None;
+        while !rest.is_empty() {
+            match next_item(&mut rest)? {
+                Raw::Namespace { namespace, .. } => {
+                    count = Some(counts.entry(namespace).or_insert(0));
+                }
+                Raw::Entry { .. } => count.iter_mut().for_each(|count| **count += 1),
+                Raw::Removal { .. } => {}
+            }
+        }
+        Ok(counts)
     }
 
     /// Passes on all items, in order. Checks each of them.
@@ -284,28 +348,30 @@ impl<'s> Segment<'s> {
         mut take: impl FnMut(Item<'s>) -> Result<(), StateProblem>,
     ) -> Result<(), StateProblem> {
         let mut rest = self.items;
-        let (mut namespace, mut entries) = (None, 0);
+        let (mut namespace, mut entries, mut size) = (None, 0, 0);
         let mut last: Option<(u64, &[u8])> = None;
         while !rest.is_empty() {
-            let tag = number(&mut rest)?;
-            let kind = tag & 3;
-            if kind == NAMESPACE || kind == DROPPED {
-                let zigzag = number(&mut rest)?;
-                let magnitude = i64::from_ne_bytes((zigzag >> 1).to_ne_bytes());
-                let next = magnitude ^ -i64::from(zigzag & 1 == 1);
-                if namespace.is_some_and(|before| before >= next) {
-                    return Err(StateProblem::damaged("its namespaces are not in order"));
+            let left = rest.len();
+            let (key, value) = match next_item(&mut rest)? {
+                Raw::Namespace {
+                    namespace: next,
+                    is_dropped,
+                } => {
+                    if namespace.is_some_and(|before| before >= next) {
+                        return Err(StateProblem::damaged("its namespaces are not in order"));
+                    }
+                    (namespace, last) = (Some(next), None);
+                    if is_dropped {
+                        take(Item::Dropped(next))?;
+                    }
+                    continue;
                 }
-                (namespace, last) = (Some(next), None);
-                if kind == DROPPED {
-                    take(Item::Dropped(next))?;
-                }
-                continue;
-            }
+                Raw::Entry { key, value } => (key, Some(value)),
+                Raw::Removal { key } => (key, None),
+            };
             let Some(namespace) = namespace else {
                 return Err(StateProblem::damaged("an entry has no namespace"));
             };
-            let key = bytes(&mut rest, tag >> 2)?;
             let hash = key_hash(key);
             if last.is_some_and(|last| last >= (hash, key)) {
                 return Err(StateProblem::damaged("its entries are not in order"));
@@ -315,29 +381,31 @@ impl<'s> Segment<'s> {
             }
             last = Some((hash, key));
             entries += 1;
-            take(match kind {
-                REMOVAL => Item::Removal {
+            size += (left - rest.len()) as u64;
+            take(match value {
+                Some(value) => Item::Entry {
+                    namespace,
+                    hash,
+                    key,
+                    value,
+                },
+                None => Item::Removal {
                     namespace,
                     hash,
                     key,
                 },
-                _ => {
-                    let length = number(&mut rest)?;
-                    let value = bytes(&mut rest, length)?;
-                    Item::Entry {
-                        namespace,
-                        hash,
-                        key,
-                        value,
-                    }
-                }
             })?;
         }
-        match entries == self.entries {
+        let slices = self.subject.slices.iter();
+        let (expected, expected_size) = slices.fold((0, 0), |(entries, size), slice| {
+            (entries + slice.entries, size + slice.bytes)
+        });
+        match (entries, size) == (expected, expected_size) {
             true => Ok(()),
             false => {
-                let expected = self.entries;
-                let reason = format!("it has {entries} entries instead of {expected}");
+                let reason = format!(
+                    "it has {entries} entries of {size} bytes instead of {expected} of {expected_size}"
+                );
                 Err(StateProblem::damaged(reason))
             }
         }

@@ -2,7 +2,9 @@
 //! which triggers, aborts and declines them.
 //!
 //! Invariants: a number is taken up at most once, in rising order, and none once the input has ended. What the
-//! TaskExecutor says holds at once, also while the loop waits for room or credit; the loop asks before it acts.
+//! TaskExecutor says holds at once, also while the loop waits for room or credit; the loop asks before it acts. The
+//! number in the status never falls: a lower one that is still being saved is over once a channel is blocked for a
+//! higher one.
 //!
 //! A task is *paused* from the moment at which it has sent a barrier with `pause` until a number that is not below it
 //! is aborted, or it takes up a higher one without `pause`. Nothing else ends it: neither a stop of the job nor the
@@ -273,6 +275,9 @@ impl CheckpointControl {
                 let number = barrier.number;
                 let blocked = state.blocked_since.take().filter(|it| it.0 == number);
                 state.blocked_since = blocked.or_else(|| Some((number, Instant::now())));
+                // It was aborted. If it was saved after this, the TaskExecutor would no longer see that a channel is
+                // blocked, and not release it.
+                state.saving.take_if(|lower| lower.number < number);
                 self.publish(barrier.number, CheckpointProgress::Blocked);
                 None
             }
@@ -568,6 +573,32 @@ mod tests {
         assert_eq!(progress(&control), (1, declined));
         assert!(!control.reading(|is_blocked| is_blocked(0)));
         assert_eq!(control.arrive(1, barrier(1)), None);
+    }
+
+    #[test]
+    fn what_is_saved_late_leaves_the_channels_of_a_higher_number_blocked_and_known() {
+        for encodes in [false, true] {
+            let control = CheckpointControl::above(0);
+            control.begin(false);
+            control.open(2);
+            assert_eq!(control.arrive(0, barrier(3)), None);
+            assert_eq!(control.arrive(1, barrier(3)), Some(barrier(3)));
+            if encodes {
+                control.freeze(3);
+            }
+            // The JobMaster has aborted 3, which this task does not know, and triggered 4.
+            assert_eq!(control.arrive(0, barrier(4)), None);
+            assert!(!control.is_wanted(3));
+            control.freeze(3);
+            control.save(3, SubtaskSnapshot::default());
+            control.decline(3, "damaged".to_owned());
+            assert_eq!(progress(&control), (4, CheckpointProgress::Blocked));
+            assert!(control.reading(|is_blocked| is_blocked(0)));
+            control.decline_blocked("no JobMaster");
+            let declined = CheckpointProgress::Declined("no JobMaster".to_owned());
+            assert_eq!(progress(&control), (4, declined));
+            assert!(!control.reading(|is_blocked| is_blocked(0)));
+        }
     }
 
     #[test]

@@ -263,7 +263,7 @@ impl JobMasterActor {
             });
             return;
         }
-        let path = savepoints::path_of(directory, &self.calls.job.job_id, &trigger_id);
+        let path = savepoints::path_of(directory, &self.calls.job.job_id, &trigger_id, number);
         let storage = checkpoints.storage.clone();
         let running = RunningCopy::new();
         let copies = &mut checkpoints.savepoints.copies;
@@ -278,12 +278,18 @@ impl JobMasterActor {
             return;
         };
         let running = checkpoints.savepoints.copies.remove(trigger_id);
-        let path = savepoints::path_of(directory, &self.calls.job.job_id, trigger_id);
+        let record = checkpoints.core.durable();
+        let mut failed = savepoints::failed_copies(record);
+        let failed = failed.find(|it| it.trigger_id == trigger_id);
+        let job = self.calls.job.job_id.clone();
+        let path = failed.map(|it| savepoints::path_of(directory, &job, trigger_id, it.number));
         self.io.spawn(async move {
             if let Some(running) = running {
                 running.stop().await;
             }
-            discard(&path).await;
+            if let Some(path) = path {
+                discard(&path, &job).await;
+            }
             Done::Nothing
         });
     }
@@ -291,10 +297,10 @@ impl JobMasterActor {
 
 /// Removes what was copied for a savepoint that failed. What can't be reached is left to the next JobMaster, and to the
 /// cleanup after the job.
-async fn discard(path: &str) {
+async fn discard(path: &str, job: &str) {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
     for _ in 0..COPY_ATTEMPTS {
-        let discarding = savepoints::discard_half_copy(path);
+        let discarding = savepoints::discard_copy(path, job);
         let reason = match tokio::time::timeout(DISCARD_TIMEOUT, discarding).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),

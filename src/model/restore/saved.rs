@@ -1,29 +1,39 @@
 //! A manifest by step: what each subtask of a step saved. Checks that the manifest can be taken apart at all.
+//!
+//! A manifest of a savepoint comes from anywhere. Its numbers are checked before anything is made by them, and what is
+//! made of a manifest is no larger than a multiple of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
+use tanist_proto::segments;
 use tanist_proto::v1::{
     CheckpointManifest, ManifestStep, RegionSnapshot, RegionSnapshotKind, SubtaskSnapshot,
 };
 
-use crate::job_graph::shown;
+use crate::job_graph::{MAX_PARALLELISM_LIMIT, MAX_STEPS, shown};
+use crate::topology::key_groups;
 
 /// What a subtask of a step saved.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part<'m> {
-    /// Its region has no snapshot, or it is a source of which none has anything: it begins from the start.
-    Start,
     /// It had read and emitted everything.
     Ended(&'m SubtaskSnapshot),
     Saved(&'m SubtaskSnapshot),
 }
 
+/// What the subtasks of a vertex saved. One that is not here begins from the start: its region has no snapshot. So does
+/// a source of which none has anything.
+type Parts<'m> = BTreeMap<u32, Part<'m>>;
+
 /// A step of the graph that the manifest was taken of.
 #[derive(Debug)]
 pub(super) struct SavedStep<'m> {
     pub(super) step: &'m ManifestStep,
-    /// By subtask.
-    pub(super) parts: Vec<Part<'m>>,
+    /// Those of its vertex, which its other steps share.
+    parts: Rc<Parts<'m>>,
+    /// It is the first of its vertex. Only that one can be a source.
+    is_first: bool,
     /// It is the last of its vertex. Only that one can be a sink, so what a vertex has without naming a step is of it.
     pub(super) is_last: bool,
 }
@@ -45,37 +55,39 @@ impl<'m> Saved<'m> {
         }
         let mut regions = manifest.regions.iter();
         let may_begin = regions.any(|region| is(region, RegionSnapshotKind::FromStart));
+        if let Some(problem) = beyond_limits(manifest) {
+            return Err(vec![problem]);
+        }
         let subtasks = manifest.regions.iter().flat_map(|region| &region.subtasks);
-        let mut of_subtask: BTreeMap<(&str, u32), &SubtaskSnapshot> = BTreeMap::new();
+        let mut of_vertices: BTreeMap<&str, Parts<'m>> = BTreeMap::new();
         let mut problems = BTreeSet::new();
         for subtask in subtasks {
-            let key = (&*subtask.vertex_id, subtask.subtask);
-            if of_subtask.insert(key, subtask).is_some() {
-                problems.insert(format!("subtask {} of {} is there twice", key.1, key.0));
+            let part = match subtask.ended {
+                true => Part::Ended(subtask),
+                false => Part::Saved(subtask),
+            };
+            let of_vertex = of_vertices.entry(&subtask.vertex_id).or_default();
+            if of_vertex.insert(subtask.subtask, part).is_some() {
+                let (subtask, vertex) = (subtask.subtask, &subtask.vertex_id);
+                problems.insert(format!("subtask {subtask} of {vertex} is there twice"));
             }
         }
+        let of_vertices = of_vertices.into_iter();
+        let of_vertices: BTreeMap<&str, Rc<Parts<'m>>> = of_vertices
+            .map(|(vertex, parts)| (vertex, Rc::new(parts)))
+            .collect();
         let mut steps: BTreeMap<&str, SavedStep<'_>> = BTreeMap::new();
         let mut last_of: BTreeMap<&str, &str> = BTreeMap::new();
         for step in &manifest.steps {
-            // Only that one can be a source.
-            let is_first = !last_of.contains_key(&*step.vertex_id);
-            let parts = (0..step.parallelism).map(|subtask| {
-                let found = of_subtask.get(&(&*step.vertex_id, subtask)).copied();
-                match found {
-                    Some(ended) if ended.ended => Part::Ended(ended),
-                    Some(begun) if begun.from_start && is_first => Part::Start,
-                    Some(saved) => Part::Saved(saved),
-                    None => Part::Start,
-                }
-            });
+            let parts = of_vertices.get(&*step.vertex_id);
             let saved = SavedStep {
                 step,
-                parts: parts.collect(),
+                parts: parts.map(Rc::clone).unwrap_or_default(),
+                is_first: !last_of.contains_key(&*step.vertex_id),
                 is_last: false,
             };
             let name = shown(&step.uid);
-            let is_missing = |subtask: u32| !of_subtask.contains_key(&(&*step.vertex_id, subtask));
-            if !may_begin && (0..step.parallelism).any(is_missing) {
+            if !may_begin && saved.is_any_missing() {
                 problems.insert(format!("a subtask of {name} is missing"));
             }
             last_of.insert(&step.vertex_id, &step.uid);
@@ -88,16 +100,37 @@ impl<'m> Saved<'m> {
                 step.is_last = true;
             }
         }
-        for (uid, vertex) in of_subtask.values().flat_map(|subtask| uids(subtask)) {
+        let subtasks = manifest.regions.iter().flat_map(|region| &region.subtasks);
+        for (uid, vertex) in subtasks.flat_map(uids) {
             if steps.get(uid).is_none_or(|it| it.step.vertex_id != vertex) {
                 problems.insert(format!("it does not say which step {} is", shown(uid)));
             }
         }
+        problems.extend(steps.values().filter_map(SavedStep::segment_problem));
         match problems.is_empty() {
             true => Ok(Saved { steps }),
             false => Err(problems.into_iter().collect()),
         }
     }
+}
+
+/// Why no job can have the numbers of a manifest.
+fn beyond_limits(manifest: &CheckpointManifest) -> Option<String> {
+    let steps = manifest.steps.len();
+    if steps > MAX_STEPS {
+        return Some(format!(
+            "it has {steps} steps, and a job has at most {MAX_STEPS}"
+        ));
+    }
+    manifest.steps.iter().find_map(|step| {
+        let largest = step.parallelism.max(step.max_parallelism);
+        (largest > MAX_PARALLELISM_LIMIT).then(|| {
+            format!(
+                "step {} has parallelism {largest}, and at most {MAX_PARALLELISM_LIMIT} is possible",
+                shown(&step.uid)
+            )
+        })
+    })
 }
 
 /// The steps whose state a subtask has, each with the vertex of the subtask.
@@ -110,33 +143,67 @@ fn uids(subtask: &SubtaskSnapshot) -> impl Iterator<Item = (&str, &str)> {
 }
 
 impl<'m> SavedStep<'m> {
+    /// What a subtask saved. `None`: it begins from the start.
+    pub(super) fn part(&self, subtask: u32) -> Option<Part<'m>> {
+        let is_one = subtask < self.step.parallelism;
+        let part = self.parts.get(&subtask).copied();
+        part.filter(|part| is_one && !self.begins(*part))
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (u32, Part<'m>)> {
+        let parts = self.parts.range(..self.step.parallelism);
+        let parts = parts.map(|(subtask, part)| (*subtask, *part));
+        parts.filter(|(_, part)| !self.begins(*part))
+    }
+
+    /// Whether a subtask is a source that begins from the start.
+    fn begins(&self, part: Part<'_>) -> bool {
+        self.is_first && matches!(part, Part::Saved(saved) if saved.from_start)
+    }
+
+    fn is_any_missing(&self) -> bool {
+        let found = self.parts.range(..self.step.parallelism).count();
+        u32::try_from(found) != Ok(self.step.parallelism)
+    }
+
     /// The snapshots of subtasks that had not ended, with their numbers.
     pub(super) fn saved(&self) -> impl Iterator<Item = (u32, &'m SubtaskSnapshot)> {
-        let numbered = (0_u32..).zip(&self.parts);
-        numbered.filter_map(|(subtask, part)| match part {
-            Part::Saved(saved) => Some((subtask, *saved)),
-            Part::Start | Part::Ended(_) => None,
+        self.parts().filter_map(|(subtask, part)| match part {
+            Part::Saved(saved) => Some((subtask, saved)),
+            Part::Ended(_) => None,
         })
     }
 
     /// The ends of subtasks.
     pub(super) fn ended(&self) -> impl Iterator<Item = &'m SubtaskSnapshot> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Ended(ended) => Some(*ended),
-            Part::Start | Part::Saved(_) => None,
+        self.parts().filter_map(|(_, part)| match part {
+            Part::Ended(ended) => Some(ended),
+            Part::Saved(_) => None,
         })
     }
 
+    /// Whether a subtask begins from the start.
     pub(super) fn has_starts(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Start))
+        u32::try_from(self.parts().count()) != Ok(self.step.parallelism)
     }
 
     pub(super) fn all_start(&self) -> bool {
-        self.parts.iter().all(|part| matches!(part, Part::Start))
+        self.parts().next().is_none()
     }
 
     pub(super) fn all_ended(&self) -> bool {
-        self.parts.iter().all(|part| matches!(part, Part::Ended(_)))
+        !self.has_starts() && self.saved().next().is_none()
+    }
+
+    /// Why a segment can't be of its subtask.
+    fn segment_problem(&self) -> Option<String> {
+        let step = self.step;
+        self.saved().find_map(|(subtask, saved)| {
+            let own = key_groups(subtask, step.parallelism, step.max_parallelism);
+            let mut keyed = self.keyed(saved);
+            let problem = keyed.find_map(|segment| segments::problem(segment, own.clone()));
+            problem.map(|problem| format!("subtask {subtask} of {}: {problem}", shown(&step.uid)))
+        })
     }
 
     /// Whether a segment is of this step and has keys.

@@ -83,8 +83,7 @@ fn splits(
     }
     let mut read: BTreeSet<u32> = splits.read.iter().copied().collect();
     for assigned in &splits.assigned {
-        let index = usize::try_from(assigned.subtask).unwrap_or(usize::MAX);
-        let part = step.parts.get(index);
+        let part = step.part(assigned.subtask);
         let taken = part.map_or(0, |part| taken(part, &step.step.uid, assigned.splits.len()));
         let covered = assigned.splits.get(..taken);
         let covered = covered.ok_or("a position is ahead of the splits that were assigned")?;
@@ -103,9 +102,8 @@ fn splits(
 }
 
 /// How many of the splits that were assigned to a subtask what it saved covers.
-fn taken(part: &Part<'_>, uid: &str, assigned: usize) -> usize {
+fn taken(part: Part<'_>, uid: &str, assigned: usize) -> usize {
     match part {
-        Part::Start => 0,
         Part::Ended(_) => assigned,
         Part::Saved(saved) => {
             let position = saved.positions.iter().find(|it| it.uid == uid);

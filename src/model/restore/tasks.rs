@@ -220,11 +220,10 @@ impl<'m> Claimed<'m, '_> {
     /// Where it begins in this task.
     fn begin(&self, subtask: u32) -> Begin {
         if !self.is_redistributed() {
-            let index = usize::try_from(subtask).unwrap_or(usize::MAX);
-            return match self.saved.parts.get(index) {
+            return match self.saved.part(subtask) {
                 Some(Part::Ended(_)) => Begin::Ended,
                 Some(Part::Saved(_)) => Begin::Saved,
-                Some(Part::Start) | None => Begin::Start,
+                None => Begin::Start,
             };
         }
         if self.saved.all_start() {
@@ -319,9 +318,14 @@ impl<'m> Claimed<'m, '_> {
         let max = step.max_parallelism;
         let own = key_groups(task.subtask, self.parallelism, max);
         let meet = |groups: &Range<u32>| groups.start < own.end && own.start < groups.end;
-        for (subtask, part) in (0_u32..).zip(&saved.parts) {
+        for subtask in 0..step.parallelism {
+            // Its segments are of no other groups.
+            let groups = key_groups(subtask, step.parallelism, max);
+            if !meet(&groups) {
+                continue;
+            }
             let mut missing = names.clone();
-            if let Part::Saved(part) = part {
+            if let Some(Part::Saved(part)) = saved.part(subtask) {
                 for segment in saved.keyed(part) {
                     missing.remove(&*segment.name);
                     if counts_for(segment, own.clone()) {
@@ -329,17 +333,14 @@ impl<'m> Claimed<'m, '_> {
                     }
                 }
             }
-            let groups = key_groups(subtask, step.parallelism, max);
-            if meet(&groups) {
-                task.segments
-                    .extend(missing.into_iter().map(|name| StateSegment {
-                        uid: step.uid.clone(),
-                        name: name.to_owned(),
-                        first_key_group: groups.start,
-                        end_key_group: groups.end,
-                        ..StateSegment::default()
-                    }));
-            }
+            task.segments
+                .extend(missing.into_iter().map(|name| StateSegment {
+                    uid: step.uid.clone(),
+                    name: name.to_owned(),
+                    first_key_group: groups.start,
+                    end_key_group: groups.end,
+                    ..StateSegment::default()
+                }));
         }
     }
 }

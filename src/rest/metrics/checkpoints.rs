@@ -33,12 +33,12 @@ fn seconds(milliseconds: u64) -> f64 {
     number(milliseconds) / 1000.0
 }
 
-/// The longest time that a subtask waited for barriers.
-fn alignment(summary: &CheckpointSummary) -> f64 {
+/// The longest time that a subtask waited for barriers. None: no subtask has said it.
+fn alignment(summary: &CheckpointSummary) -> Option<f64> {
     let subtasks = summary.vertices.iter().flat_map(|it| &it.acknowledgements);
     let times = subtasks.filter_map(|it| it.times);
-    let longest = times.map(|it| it.alignment_us).max().unwrap_or_default();
-    number(longest) / 1_000_000.0
+    let longest = times.map(|it| it.alignment_us).max()?;
+    Some(number(longest) / 1_000_000.0)
 }
 
 /// Name and help of a metric, and its value.
@@ -64,21 +64,21 @@ pub(super) fn checkpoints(out: &mut Exposition, jobs: &[JobDetails], now_ms: u64
         let samples = samples.map(|job| (&job.labels[..], number(value(job.checkpoints))));
         out.family(name, Kind::Counter, help, samples);
     }
-    let gauges: [Metric<CheckpointSummary, f64>; 4] = [
+    let gauges: [Metric<CheckpointSummary, Option<f64>>; 4] = [
         (
             "tanist_checkpoint_duration_seconds",
             "Of the last complete checkpoint: from its trigger until it was durable",
-            |it| seconds(it.ended_at_ms.saturating_sub(it.triggered_at_ms)),
+            |it| Some(seconds(it.ended_at_ms.saturating_sub(it.triggered_at_ms))),
         ),
         (
             "tanist_checkpoint_size_bytes",
             "Of the last complete checkpoint: size of its state",
-            |it| number(it.size),
+            |it| Some(number(it.size)),
         ),
         (
             "tanist_checkpoint_written_bytes",
             "Of the last complete checkpoint: what was written for it",
-            |it| number(it.written),
+            |it| Some(number(it.written)),
         ),
         (
             "tanist_checkpoint_alignment_seconds",
@@ -88,7 +88,7 @@ pub(super) fn checkpoints(out: &mut Exposition, jobs: &[JobDetails], now_ms: u64
     ];
     for (name, help, value) in gauges {
         let samples = jobs.iter();
-        let samples = samples.filter_map(|job| Some((&job.labels[..], value(job.last()?))));
+        let samples = samples.filter_map(|job| Some((&job.labels[..], value(job.last()?)?)));
         out.family(name, Kind::Gauge, help, samples);
     }
     ages(out, &jobs, now_ms);
@@ -118,4 +118,58 @@ fn ages(out: &mut Exposition, jobs: &[Job<'_>], now_ms: u64) {
     let help =
         "Time since a region was saved last; of the regions of the same vertices the longest";
     out.family("tanist_checkpoint_age_seconds", Kind::Gauge, help, samples);
+}
+
+#[cfg(test)]
+mod tests {
+    use tanist_proto::v1 as pb;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_of_which_no_subtask_said_how_long_it_took_has_no_alignment() {
+        let summary = |times: &[Option<u64>]| {
+            let acknowledgements = times.iter().map(|alignment_us| pb::SubtaskAcknowledgement {
+                times: alignment_us.map(|alignment_us| pb::CheckpointTimes {
+                    alignment_us,
+                    ..pb::CheckpointTimes::default()
+                }),
+                ..pb::SubtaskAcknowledgement::default()
+            });
+            CheckpointSummary {
+                outcome: CheckpointOutcome::Completed.into(),
+                size: 300,
+                vertices: vec![pb::VertexCheckpoint {
+                    acknowledgements: acknowledgements.collect(),
+                    ..pb::VertexCheckpoint::default()
+                }],
+                ..CheckpointSummary::default()
+            }
+        };
+        let written = |times: &[Option<u64>]| {
+            let details = JobDetails {
+                status: pb::JobStatus::Running.into(),
+                checkpoints: Some(CheckpointDetails {
+                    interval_ms: 1_000,
+                    history: vec![summary(times)],
+                    ..CheckpointDetails::default()
+                }),
+                ..JobDetails::default()
+            };
+            let mut out = Exposition::default();
+            checkpoints(&mut out, &[details], 0);
+            let text = out.into_text();
+            assert!(text.contains("tanist_checkpoint_size_bytes{"), "{text}");
+            let lines = text.lines();
+            let mut lines =
+                lines.filter(|it| it.starts_with("tanist_checkpoint_alignment_seconds{"));
+            lines.next().map(str::to_owned)
+        };
+        assert_eq!(written(&[]), None);
+        assert_eq!(written(&[None, None]), None);
+        for (times, seconds) in [(&[None, Some(4_000)][..], "0.004"), (&[Some(0)], "0")] {
+            let line = written(times).expect("it is known");
+            assert!(line.ends_with(seconds), "{line}");
+        }
+    }
 }

@@ -37,6 +37,10 @@ const MAX_CONCURRENT_READS: usize = 8;
 /// Pause after an object could not be read.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Time without an answer after which a task is not restored from a savepoint. It may be removed: an empty directory
+/// above it can't be told from a file system that is not mounted. Those of checkpoints are the cluster's own, and are
+/// waited for without limit.
+const SAVEPOINT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The place for objects. Opened when it is needed first: a TaskManager starts without it.
 #[derive(Debug)]
@@ -262,10 +266,11 @@ fn ranges(snapshot: &pb::SubtaskSnapshot) -> Vec<ObjectRange> {
     places.map(range).collect()
 }
 
-/// Fills in the contents of all pieces. What can't be read at present is waited for; the caller ends this when the
-/// task is cancelled.
+/// Fills in the contents of all pieces. What can't be read at present is waited for, a savepoint up to
+/// [`SAVEPOINT_TIMEOUT`]; the caller ends this when the task is cancelled.
 async fn read(storages: &Storages, job: JobId, mut start: TaskStart) -> Restored {
     let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
+    let began = Instant::now();
     while let Some(restore) = &mut start.deployment.restore {
         let number = restore.number;
         let of = Objects {
@@ -286,6 +291,12 @@ async fn read(storages: &Storages, job: JobId, mut start: TaskStart) -> Restored
             error @ Error::Misconfigured(_) => {
                 let cause = format!("checkpoint {number} can't be read here: {error}");
                 return Err(TaskStatus::failed(cause));
+            }
+            error if !restore.directory.is_empty() && began.elapsed() >= SAVEPOINT_TIMEOUT => {
+                return Err(TaskStatus::failed(format!(
+                    "savepoint {} could not be read for {SAVEPOINT_TIMEOUT:?}: was it removed? {error}",
+                    restore.directory
+                )));
             }
             error => tracing::warn!(
                 %job, checkpoint = number, object, %error,
@@ -348,4 +359,59 @@ async fn fill_in(
 async fn read_range(storage: &CheckpointStorage, range: ObjectRange) -> (String, Result<Bytes>) {
     let content = storage.get_range(&range).await;
     (range.object, content)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tanist_ha::election::Epoch;
+
+    use super::*;
+
+    /// A task that is restored from an object of this savepoint, which is not there.
+    fn start(savepoint: &Path) -> TaskStart {
+        let segment = pb::StateSegment {
+            object: "0".repeat(64),
+            length: 7,
+            ..pb::StateSegment::default()
+        };
+        TaskStart {
+            job: JobId::from_bits(1),
+            job_incarnation: 1,
+            cluster_incarnation: ClusterIncarnation::new("c1"),
+            epoch: Epoch::new(1),
+            graph: Arc::default(),
+            deployment: pb::TaskDeployment {
+                restore: Some(pb::TaskRestore {
+                    number: 7,
+                    snapshot: Some(pb::SubtaskSnapshot {
+                        segments: vec![segment],
+                        ..pb::SubtaskSnapshot::default()
+                    }),
+                    directory: savepoint.to_string_lossy().into_owned(),
+                }),
+                ..pb::TaskDeployment::default()
+            },
+            external_resources: BTreeMap::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_savepoint_that_may_be_removed_is_waited_for_within_a_limit() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let savepoint = directory.path().join("savepoints/one");
+        std::fs::create_dir(directory.path().join("savepoints")).expect("made");
+        let (storages, job) = (Storages::new(None), JobId::from_bits(1));
+        let began = Instant::now();
+        let reading = read(&storages, job, start(&savepoint));
+        let read = tokio::time::timeout(3 * SAVEPOINT_TIMEOUT, reading).await;
+        let status = read.expect("it ends").expect_err("it is not there");
+        assert!(began.elapsed() >= SAVEPOINT_TIMEOUT, "it may be mounted");
+        let status = format!("{status:?}");
+        let place = savepoint.display().to_string();
+        for part in [&*place, "was it removed?", "is it mounted?"] {
+            assert!(status.contains(part), "{status}");
+        }
+    }
 }

@@ -1,7 +1,5 @@
 //! What is written is read, and nothing else.
 
-use std::collections::BTreeMap;
-
 use proptest::prelude::*;
 
 use super::*;
@@ -86,6 +84,12 @@ proptest! {
     #[test]
     fn what_is_written_is_read(entries in any_entries()) {
         let segment = encoded(&entries, all(16));
+        let opened = Segment::open(&segment, "counts", 16).expect("intact");
+        let counts = opened.entries_by_namespace().expect("intact");
+        prop_assert_eq!(counts.values().sum::<usize>(), entries.len());
+        for (namespace, count) in counts {
+            prop_assert_eq!(entries.keys().filter(|key| key.0 == namespace).count(), count);
+        }
         prop_assert_eq!(decoded(&segment, 16).expect("intact"), entries);
     }
 
@@ -180,7 +184,7 @@ fn what_a_wrong_writer_sealed_is_noticed() {
     decoded(&nowhere, 8).expect_err("no namespace");
     let counted = written(&subject, |writer| {
         writer.namespace(0, false);
-        writer.entries = 1;
+        writer.subject.slices[0].entries = 1;
     });
     decoded(&counted, 8).expect_err("one is missing");
     let half = Subject::whole("counts".to_owned(), KeyGroups::of_subtask(0, 2, 8), 7);
@@ -197,6 +201,7 @@ fn what_a_wrong_writer_sealed_is_noticed() {
             end: 8,
             position: 1,
             bytes: 0,
+            entries: 0,
         }],
         ..subject.clone()
     };
@@ -212,6 +217,104 @@ fn what_a_wrong_writer_sealed_is_noticed() {
         ..subject
     };
     decoded(&written(&unordered, |_| {}), 8).expect_err("slices are not in order");
+}
+
+/// A segment with this footer, sealed as it is.
+fn with_footer(items: &[u8], footer: &SegmentFooter) -> Vec<u8> {
+    seal(|bytes| {
+        bytes.extend(items);
+        let footer = footer.encode_to_vec();
+        let length = u32::try_from(footer.len()).expect("short");
+        bytes.extend(footer);
+        bytes.extend(length.to_le_bytes());
+    })
+}
+
+#[test]
+fn numbers_of_a_footer_that_its_items_can_not_have_are_refused_before_they_are_used() {
+    let slice = |end_key_group, bytes| SegmentSlice {
+        end_key_group,
+        position: 0,
+        bytes,
+        entries: u64::from(bytes > 0),
+    };
+    let items = [2, 0, 4, b'a', 1, b'x'];
+    let intact = SegmentFooter {
+        signature: "counts".to_owned(),
+        max_parallelism: 8,
+        number: 7,
+        slices: vec![slice(8, 4)],
+        ..SegmentFooter::default()
+    };
+    decoded(&with_footer(&items, &intact), 8).expect("intact");
+    let slices = |slices: Vec<SegmentSlice>| SegmentFooter {
+        slices,
+        ..intact.clone()
+    };
+    let entries = |entries| {
+        slices(vec![SegmentSlice {
+            entries,
+            ..slice(8, 4)
+        }])
+    };
+    for footer in [
+        entries(0),
+        entries(2),
+        entries(7),
+        entries(u64::MAX),
+        slices(vec![slice(8, 3)]),
+        slices(vec![slice(8, u64::MAX)]),
+        slices(vec![slice(4, u64::MAX), slice(8, 5)]),
+        slices(vec![slice(4, u64::MAX - 1), slice(8, u64::MAX)]),
+        slices(vec![slice(u32::MAX, 4)]),
+        slices([slice(8, 4), slice(8, 0)].repeat(500)),
+        slices(Vec::new()),
+        SegmentFooter {
+            first_key_group: u32::MAX,
+            ..intact.clone()
+        },
+    ] {
+        let problem = decoded(&with_footer(&items, &footer), 8);
+        let problem = problem.expect_err("damaged");
+        assert!(matches!(problem, StateProblem::Damaged(_)), "{problem}");
+    }
+    for length in [0, 1, u32::MAX] {
+        let cut = seal(|bytes| bytes.extend(length.to_le_bytes()));
+        decoded(&cut, 8).expect_err("no footer");
+    }
+}
+
+proptest! {
+    #[test]
+    fn bytes_that_are_changed_and_sealed_are_no_panic_and_need_no_more_than_a_multiple_of_their_number(
+        entries in any_entries(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut content = encoded(&entries, all(16)).split_off(14);
+        for (at, to) in changes {
+            let at = at.index(content.len());
+            content[at] = to;
+        }
+        let changed = seal(|bytes| bytes.extend(&content));
+        let allocated = allocation_counter::measure(|| {
+            if let Ok(segment) = Segment::open(&changed, "counts", 16) {
+                let _ended_early = segment.entries_by_namespace();
+                let _ended_early = segment.each(|_| Ok(()));
+            }
+        });
+        prop_assert!(allocated.bytes_max < 1024 + 32 * changed.len() as u64, "{:?}", allocated);
+    }
+
+    #[test]
+    fn any_bytes_that_are_sealed_are_no_panic(content: Vec<u8>) {
+        let sealed = seal(|bytes| bytes.extend(&content));
+        let allocated = allocation_counter::measure(|| {
+            if let Ok(segment) = Segment::open(&sealed, "", 0) {
+                let _ended_early = segment.each(|_| Ok(()));
+            }
+        });
+        prop_assert!(allocated.bytes_max < 1024 + 32 * sealed.len() as u64, "{:?}", allocated);
+    }
 }
 
 #[test]

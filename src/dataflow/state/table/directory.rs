@@ -66,14 +66,16 @@ struct Removals {
 impl<V: Clone> Directory<V> {
     /// An empty one, in which this number of entries finds its pages divided.
     pub(super) fn with_room(range: HashRange, entries: usize) -> Directory<V> {
-        let pages = (entries / (Page::<V>::MOST * 3 / 4)).next_power_of_two();
+        let pages = (entries / (Page::<V>::MOST * 7 / 8)).next_power_of_two();
         let bits = pages.ilog2().min(MOST_BITS);
         let pages = 1_u32 << bits;
+        let of_page = entries >> bits;
+        let page = || Arc::new(Page::with_room(bits, of_page + of_page / 8));
         Directory {
             range,
             bits,
             slots: (0..pages).collect(),
-            pages: (0..pages).map(|_| Arc::new(Page::of_depth(bits))).collect(),
+            pages: (0..pages).map(|_| page()).collect(),
             entries: 0,
             removals: Removals::default(),
         }
@@ -130,6 +132,21 @@ impl<V: Clone> Directory<V> {
         }
         self.entries += 1;
         self.page_mut(hash).add(hash, key, make(), changed)
+    }
+
+    /// Sets the value of a key, which a durable snapshot has.
+    pub(super) fn load(&mut self, hash: u64, key: &[u8], value: V) {
+        let page = self.page_mut(hash);
+        if let Some(place) = page.change(hash, key, 0) {
+            *place = value;
+            return;
+        }
+        if !page.is_full() {
+            page.add(hash, key, value, 0);
+            self.entries += 1;
+            return;
+        }
+        self.change(hash, key, 0, || value);
     }
 
     /// Removes a key.

@@ -124,7 +124,7 @@ fn whole_slices_near<V>(
     subject: &Subject,
 ) -> Result<Vec<bool>, StateProblem> {
     let some_slice = |page: &Arc<Page<V>>| {
-        let entry = page.entries().first();
+        let entry = page.entries().get(0);
         let slice = entry.map(|entry| slice_of(subject, key_hash(entry.key.bytes())));
         slice.transpose()
     };
@@ -151,7 +151,7 @@ fn items<'p, V>(
     subject: &Subject,
 ) -> Result<Vec<PageItem<'p, V>>, StateProblem> {
     let mut items = Vec::with_capacity(page.entries().len());
-    for entry in page.entries() {
+    for entry in page.entries().iter() {
         let hash = key_hash(entry.key.bytes());
         let slice = slice_of(subject, hash)?;
         if subject.slices[slice].position == 0 || entry.changed >= subject.base {

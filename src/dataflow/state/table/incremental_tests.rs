@@ -107,8 +107,11 @@ fn table(subtask: u32, parallelism: u32) -> StateTable<u32> {
     table
 }
 
-fn read(bytes: &[u8]) -> Result<u32, String> {
-    let bytes = bytes.try_into().map_err(|_| "it is odd".to_owned())?;
+fn read(entry: SavedEntry<'_>) -> Result<u32, String> {
+    let bytes = entry
+        .value()
+        .try_into()
+        .map_err(|_| "it is odd".to_owned())?;
     Ok(u32::from_le_bytes(bytes))
 }
 

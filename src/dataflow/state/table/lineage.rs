@@ -2,10 +2,14 @@
 //!
 //! - A snapshot goes on only from the segments of the newest snapshot that is durable. What was written for a number
 //!   that was aborted is named by none.
-//! - A *slice* of the key groups whose changes exceed half of what they change is written whole, and so is one with too
-//!   many segments: one slice a snapshot, so that no checkpoint is much larger than others. Older segments do not count
-//!   for its key groups from then on.
+//! - A *slice* of the key groups is written whole if its changes reach half of what they change, or if it has too many
+//!   segments. Only as many slices a snapshot are as keep up with the changes, so that no checkpoint is much larger
+//!   than others. Older segments do not count for its key groups from then on.
+//! - What is named stays in proportion to what is there: slices are written whole too if the state has become much
+//!   smaller, or to free a segment of which little counts and that is larger than they are.
 //! - Whatever does not fit together is written whole.
+//! - Sizes of segments are those of bytes that were in memory: a segment whose footer says more is not opened. So sums
+//!   of them do not overflow.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -56,12 +60,26 @@ struct SliceSegments {
     whole: u64,
     /// Bytes of those that follow.
     changes: u64,
+    /// Bytes of the last one that follows.
+    last: u64,
+    /// Entries and removals of all.
+    entries: u64,
+    /// A segment is freed once it is written whole.
+    frees: bool,
+}
+
+impl SliceSegments {
+    fn bytes(&self) -> u64 {
+        self.whole + self.changes
+    }
 }
 
 /// Plans the snapshot that `subject` is for, as if nothing was saved before. `base` has the segments of the newest
-/// durable snapshot, which is `newest`; `known` what segments have, by the snapshot that they were written for.
+/// durable snapshot, which is `newest`; `known` what segments have, by the snapshot that they were written for;
+/// `entries` is the number of entries in the table.
 pub(super) fn plan(
     subject: Subject,
+    entries: u64,
     newest: u64,
     base: Vec<StateSegment>,
     known: &BTreeMap<u64, KnownSlices>,
@@ -77,11 +95,12 @@ pub(super) fn plan(
     let Some(slices) = slices_of_base(&subject, &base, known) else {
         return whole(subject);
     };
-    let bytes: u64 = slices.iter().map(|it| it.whole + it.changes).sum();
-    if bytes <= limits.small {
+    let bytes: u64 = slices.iter().map(SliceSegments::bytes).sum();
+    let live = live_bytes(&slices, bytes, entries);
+    if bytes <= limits.small || live <= bytes / 8 {
         return whole(subject);
     }
-    let rewritten = rewritten(&slices, limits);
+    let rewritten = rewritten(&slices, live <= bytes / 3, limits);
     let Subject { groups, .. } = subject;
     let mut subject = Subject {
         base: newest,
@@ -104,22 +123,46 @@ pub(super) fn plan(
     Plan { kept, subject }
 }
 
-/// The slices that are written whole.
-fn rewritten(slices: &[SliceSegments], limits: Limits) -> Vec<bool> {
+/// Bytes of a segment with this number of entries and nothing else, by the mean of those that there are.
+fn live_bytes(slices: &[SliceSegments], bytes: u64, entries: u64) -> u64 {
+    let saved: u64 = slices.iter().map(|it| it.entries).sum();
+    let live = u128::from(bytes) * u128::from(entries) / u128::from(saved.max(1));
+    u64::try_from(live).unwrap_or(u64::MAX)
+}
+
+/// The slices that are written whole. `is_shrunk`: the state is much smaller than what is named for it.
+fn rewritten(slices: &[SliceSegments], is_shrunk: bool, limits: Limits) -> Vec<bool> {
     // Those that reach the limit together take turns, the first ones early enough.
     let early = limits.segments.saturating_sub(slices.len()).max(1);
-    let exceeds = |slice: &SliceSegments| {
+    let candidate = |slice: &SliceSegments| {
         let excess = (2 * slice.changes).saturating_sub(slice.whole);
+        // With changes like the last ones.
+        let is_half = slice.changes > 0 && 2 * (slice.changes + slice.last) >= slice.whole;
         let is_long = slice.count >= early;
-        (is_long || excess > 0).then_some((is_long, slice.count, excess))
+        let is_due = is_long || is_half || slice.frees || is_shrunk;
+        is_due.then_some((is_long, slice.count, excess))
     };
-    let most = slices.iter().enumerate();
-    let most = most.filter_map(|(index, slice)| Some((exceeds(slice)?, index)));
-    let most = most.max().map(|(_, index)| index);
+    let numbered = slices.iter().enumerate();
+    let mut candidates: Vec<_> = numbered
+        .filter_map(|(index, slice)| Some((candidate(slice)?, index)))
+        .collect();
+    candidates.sort_unstable_by(|one, other| other.cmp(one));
+    candidates.truncate(turns(slices));
+    let is_candidate = |index| candidates.iter().any(|(_, it)| *it == index);
     let slices = slices.iter().enumerate();
     slices
-        .map(|(index, slice)| Some(index) == most || slice.count >= limits.segments)
+        .map(|(index, slice)| is_candidate(index) || slice.count >= limits.segments)
         .collect()
+}
+
+/// How many slices a snapshot writes whole: if each one does with changes like the last ones, none has more changes
+/// than about half of what they change.
+fn turns(slices: &[SliceSegments]) -> usize {
+    let last: u64 = slices.iter().map(|it| it.last).sum();
+    let whole: u64 = slices.iter().map(|it| it.whole).sum();
+    let all = slices.len();
+    let turns = (u128::from(last) * 2 * all as u128).div_ceil(u128::from(whole.max(1)));
+    usize::try_from(turns).unwrap_or(all).clamp(1, all.max(1))
 }
 
 /// The segments of each slice in the base. `None`: not all of them are known, or they don't fit together.
@@ -138,23 +181,45 @@ fn slices_of_base(
         if !ends.eq(subject.slices.iter().map(|it| it.end)) {
             return None;
         }
-        let mut begin = subject.groups.range().0;
-        for (slice, counted) in of_segment.iter().zip(&mut slices) {
-            if counts_for(segment, begin..slice.end) {
-                let position = usize::try_from(slice.position).ok()?;
-                if position != counted.count {
-                    return None;
-                }
-                match position {
-                    0 => counted.whole = slice.bytes,
-                    _ => counted.changes += slice.bytes,
-                }
-                counted.count += 1;
+        for index in counting(subject, segment) {
+            let (slice, counted) = (&of_segment[index], &mut slices[index]);
+            let position = usize::try_from(slice.position).ok()?;
+            if position != counted.count {
+                return None;
             }
-            begin = slice.end;
+            match position {
+                0 => counted.whole = slice.bytes,
+                _ => {
+                    counted.changes += slice.bytes;
+                    counted.last = slice.bytes;
+                }
+            }
+            counted.entries += slice.entries;
+            counted.count += 1;
+        }
+    }
+    for segment in base {
+        let of_segment = known.get(&segment.written_in)?.get()?;
+        let counting: Vec<usize> = counting(subject, segment).collect();
+        let bytes: u64 = of_segment.iter().map(|it| it.bytes).sum();
+        let counted: u64 = counting.iter().map(|index| of_segment[*index].bytes).sum();
+        let cost: u64 = counting.iter().map(|index| slices[*index].bytes()).sum();
+        if counted < bytes / 10 * 3 && cost < bytes {
+            counting
+                .iter()
+                .for_each(|index| slices[*index].frees = true);
         }
     }
     slices.iter().all(|it| it.count > 0).then_some(slices)
+}
+
+/// The numbers of the slices for which a segment counts.
+fn counting(subject: &Subject, segment: &StateSegment) -> impl Iterator<Item = usize> {
+    let ends = subject.slices.iter().map(|slice| slice.end);
+    let begins = std::iter::once(subject.groups.range().0).chain(ends.clone());
+    let ranges = begins.zip(ends).enumerate();
+    let counting = ranges.filter(|(_, (begin, end))| counts_for(segment, *begin..*end));
+    counting.map(|(index, _)| index)
 }
 
 /// The key groups of a subtask, in which a segment counts for its range less what is superseded.

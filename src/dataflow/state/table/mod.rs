@@ -14,6 +14,7 @@
 //! - All keys are of the key groups of the subtask. What is frozen with another one can't be encoded.
 
 mod directory;
+mod entries;
 mod faults;
 mod frozen;
 mod index;
@@ -23,17 +24,20 @@ mod page;
 mod restore;
 
 use std::collections::BTreeMap;
+use std::iter::Flatten;
 use std::sync::Arc;
 use std::vec;
 
 use tanist_proto::v1::StateSegment;
 
 use self::directory::{Directory, HashRange};
+use self::entries::Entry;
 use self::faults::{Fault, is_planted};
 use self::frozen::Frozen;
 pub use self::key::StateKey;
 use self::lineage::{KnownSlices, Limits, plan};
-use self::page::{Entry, Page};
+use self::page::Page;
+pub use self::restore::SavedEntry;
 use super::{KeyGroups, Snapshot};
 use crate::key::key_hash;
 use crate::state::segment::Subject;
@@ -86,6 +90,12 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             known: BTreeMap::new(),
             limits: Limits::default(),
         }
+    }
+
+    /// A small state goes on from its segments too.
+    #[cfg(test)]
+    pub(super) fn write_changes_always(&mut self) {
+        self.limits.small = 0;
     }
 
     /// Number of entries.
@@ -151,7 +161,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     pub fn entries(&self, namespace: i64) -> impl Iterator<Item = (&[u8], &V)> {
         let directory = self.namespaces.get(&namespace);
         let pages = directory.into_iter().flat_map(Directory::pages);
-        let entries = pages.flat_map(|page| page.entries());
+        let entries = pages.flat_map(|page| page.entries().iter());
         entries.map(|entry| (entry.key.bytes(), &entry.value))
     }
 
@@ -164,7 +174,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         let pages = directory.map_or_else(Vec::new, Directory::into_pages);
         TakenEntries {
             pages: pages.into_iter(),
-            entries: Vec::new().into_iter(),
+            entries: Vec::new().into_iter().flatten(),
         }
     }
 
@@ -180,7 +190,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         // What was written for numbers between them was aborted.
         self.known.retain(|number, _| *number <= newest);
         let whole = Subject::whole(self.signature.clone(), self.groups, number);
-        let mut plan = plan(whole, newest, base, &self.known, self.limits);
+        let entries = self.len() as u64;
+        let mut plan = plan(whole, entries, newest, base, &self.known, self.limits);
         if is_planted(Fault::ChangesSinceAnAbortedNumber) && plan.subject.base > 0 {
             plan.subject.base = self.last;
         }
@@ -240,7 +251,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
 #[derive(Debug)]
 pub struct TakenEntries<V> {
     pages: vec::IntoIter<Arc<Page<V>>>,
-    entries: vec::IntoIter<Entry<V>>,
+    entries: Flatten<vec::IntoIter<Vec<Entry<V>>>>,
 }
 
 impl<V: Clone> Iterator for TakenEntries<V> {
@@ -252,12 +263,14 @@ impl<V: Clone> Iterator for TakenEntries<V> {
                 return Some((key, value));
             }
             let page = Arc::unwrap_or_clone(self.pages.next()?);
-            self.entries = page.into_entries().into_iter();
+            self.entries = page.into_entries().into_pieces().into_iter().flatten();
         }
     }
 }
 
 #[cfg(test)]
 mod incremental_tests;
+#[cfg(test)]
+mod size_tests;
 #[cfg(test)]
 mod tests;

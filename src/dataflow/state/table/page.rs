@@ -4,21 +4,13 @@
 //! - Entries and removals carry the number of the snapshot after which they were last changed.
 //! - A page that a frozen table shares is copied before it is changed.
 
+use super::entries::{Entries, Entry};
 use super::index::Index;
 use super::key::StateKey;
 use crate::key::key_hash;
 
 /// Bytes of the entries of a page.
 const BYTES: usize = 32 * 1024;
-
-/// An entry.
-#[derive(Debug, Clone)]
-pub(super) struct Entry<V> {
-    pub(super) key: StateKey,
-    /// The last snapshot before its last change.
-    pub(super) changed: u64,
-    pub(super) value: V,
-}
 
 /// A key that has no entry any more.
 #[derive(Debug, Clone)]
@@ -31,7 +23,7 @@ pub(super) struct Removal {
 /// See the module.
 #[derive(Debug, Clone)]
 pub(super) struct Page<V> {
-    entries: Vec<Entry<V>>,
+    entries: Entries<V>,
     index: Index,
     removals: Vec<Removal>,
     /// The highest number of its entries and removals.
@@ -54,9 +46,14 @@ impl<V> Page<V> {
     };
 
     pub(super) fn of_depth(depth: u32) -> Page<V> {
+        Page::with_room(depth, 0)
+    }
+
+    /// An empty one, whose index has room for this number of entries.
+    pub(super) fn with_room(depth: u32, entries: usize) -> Page<V> {
         Page {
-            entries: Vec::new(),
-            index: Index::with_room(0),
+            entries: Entries::new(),
+            index: Index::with_room(entries.min(Self::MOST)),
             removals: Vec::new(),
             changed: 0,
             depth,
@@ -67,11 +64,11 @@ impl<V> Page<V> {
         self.depth
     }
 
-    pub(super) fn entries(&self) -> &[Entry<V>] {
+    pub(super) fn entries(&self) -> &Entries<V> {
         &self.entries
     }
 
-    pub(super) fn into_entries(self) -> Vec<Entry<V>> {
+    pub(super) fn into_entries(self) -> Entries<V> {
         self.entries
     }
 
@@ -90,19 +87,21 @@ impl<V> Page<V> {
     }
 
     fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
+        let is_it = |entry: &Entry<V>| entry.key.bytes() == key;
         self.index
-            .find(hash, |at| self.entries[at].key.bytes() == key)
+            .find(hash, |at| self.entries.get(at).is_some_and(is_it))
     }
 
     pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&V> {
-        self.find(hash, key).map(|at| &self.entries[at].value)
+        let at = self.find(hash, key)?;
+        Some(&self.entries.get(at)?.value)
     }
 
     /// The value of a key, which counts as changed after the snapshot of this number.
     pub(super) fn change(&mut self, hash: u64, key: &[u8], changed: u64) -> Option<&mut V> {
         let at = self.find(hash, key)?;
         self.changed = self.changed.max(changed);
-        let entry = &mut self.entries[at];
+        let entry = self.entries.get_mut(at)?;
         entry.changed = changed;
         Some(&mut entry.value)
     }
@@ -112,23 +111,17 @@ impl<V> Page<V> {
         if !self.removals.is_empty() {
             self.removals.retain(|it| it.key.bytes() != key);
         }
-        let at = self.entries.len();
-        if at == self.entries.capacity() {
-            // A vector would double, and half of a page stay unused.
-            self.entries.reserve_exact(at / 8 + 1);
+        if !self.index.has_room() {
+            self.build_index();
         }
-        let entry = Entry {
+        self.index.add(hash, self.entries.len());
+        self.changed = self.changed.max(changed);
+        let entry = self.entries.push(Entry {
             key: StateKey::new(key),
             changed,
             value,
-        };
-        self.entries.push(entry);
-        match self.index.has_room() {
-            true => self.index.add(hash, at),
-            false => self.build_index(),
-        }
-        self.changed = self.changed.max(changed);
-        &mut self.entries[at].value
+        });
+        &mut entry.value
     }
 
     /// Removes a key. `is_recorded`: a snapshot may have it, so later ones have to name its removal.
@@ -141,7 +134,7 @@ impl<V> Page<V> {
     ) -> Option<V> {
         let at = self.find(hash, key)?;
         self.index.remove(hash, at);
-        let removed = self.entries.swap_remove(at);
+        let removed = self.entries.swap_remove(at)?;
         if let Some(moved) = self.entries.get(at) {
             let moved = key_hash(moved.key.bytes());
             self.index.replace(moved, self.entries.len(), at);
@@ -171,6 +164,7 @@ impl<V> Page<V> {
         self.removals.retain(|it| it.changed >= number);
     }
 
+    /// Builds the index again, with room for further entries.
     fn build_index(&mut self) {
         let entries = self.entries.len();
         let room = entries + entries / 16 + 1;
@@ -187,13 +181,10 @@ impl<V> Page<V> {
         let depth = self.depth + 1;
         let mut halves = [Page::of_depth(depth), Page::of_depth(depth)];
         let is_upper = |key: &StateKey| usize::from(bit(key_hash(key.bytes())));
-        let upper: usize = self.entries.iter().map(|it| is_upper(&it.key)).sum();
-        let lower = self.entries.len() - upper;
-        for (half, entries) in halves.iter_mut().zip([lower, upper]) {
-            half.entries.reserve_exact(entries + entries / 8 + 1);
+        for half in &mut halves {
             half.changed = self.changed;
         }
-        for entry in self.entries {
+        for entry in self.entries.into_pieces().into_iter().flatten() {
             halves[is_upper(&entry.key)].entries.push(entry);
         }
         for removal in self.removals {

@@ -6,6 +6,9 @@
 
 use std::sync::Arc;
 
+use tanist_proto::segments;
+use tanist_proto::v1::StateSegment;
+
 use super::StateTable;
 use super::directory::Directory;
 use super::lineage::{KnownSlices, counted};
@@ -14,8 +17,35 @@ use crate::state::error::{StateError, StateProblem};
 use crate::state::segment::{Item, Segment};
 use crate::state::{KeyGroups, Restored};
 
+/// An entry of a keyed state, as a segment has it.
+#[derive(Debug, Clone, Copy)]
+pub struct SavedEntry<'s> {
+    namespace: i64,
+    key: &'s [u8],
+    value: &'s [u8],
+}
+
+impl<'s> SavedEntry<'s> {
+    /// Its namespace.
+    pub fn namespace(&self) -> i64 {
+        self.namespace
+    }
+
+    /// Its key. Any bytes may be in a segment: an operator that decodes keys checks them.
+    pub fn key(&self) -> &'s [u8] {
+        self.key
+    }
+
+    /// Its value, as it was written.
+    pub fn value(&self) -> &'s [u8] {
+        self.value
+    }
+}
+
 /// A segment, and the own key groups for which it counts.
 struct Counting<'s> {
+    /// Where it is; empty: in the snapshot.
+    object: &'s str,
     /// The snapshot that it was written for.
     number: u64,
     /// `None`: its subtask had ended, so there are no entries.
@@ -30,12 +60,12 @@ impl Counting<'_> {
 }
 
 impl<V: Clone + Send + Sync + 'static> StateTable<V> {
-    /// Loads what a snapshot has of the state, into an empty table. `read` reads a value, or says why it can't. Nothing
-    /// is loaded if the state was not saved.
+    /// Loads what a snapshot has of the state, into an empty table. `read` reads the value of an entry, or says why it
+    /// can't. Nothing is loaded if the state was not saved.
     pub fn restore(
         &mut self,
         restored: &Restored<'_>,
-        read: impl Fn(&[u8]) -> Result<V, String>,
+        read: impl Fn(SavedEntry<'_>) -> Result<V, String>,
     ) -> Result<(), StateError> {
         let loaded = self.load_all(restored, read);
         loaded.map_err(|problem| problem.of(self.name))
@@ -44,27 +74,15 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     fn load_all(
         &mut self,
         restored: &Restored<'_>,
-        read: impl Fn(&[u8]) -> Result<V, String>,
+        read: impl Fn(SavedEntry<'_>) -> Result<V, String>,
     ) -> Result<(), StateProblem> {
         let mut counting = Vec::new();
         for saved in restored.segments(self.name) {
-            let segment = match saved.length {
-                0 => None,
-                _ => {
-                    let (signature, max) = (&self.signature, self.groups.max_parallelism());
-                    let segment = Segment::open(&saved.content, signature, max)?;
-                    let subject = segment.subject();
-                    let groups = (saved.first_key_group, saved.end_key_group);
-                    if (subject.number, subject.groups.range()) != (saved.written_in, groups) {
-                        let reason = "a segment is not the one that the snapshot names";
-                        return Err(StateProblem::damaged(reason));
-                    }
-                    Some(segment)
-                }
-            };
+            let segment = self.open(saved);
             counting.push(Counting {
+                object: &saved.object,
                 number: saved.written_in,
-                segment,
+                segment: segment.map_err(|problem| problem.in_object(&saved.object))?,
                 groups: counted(self.groups, saved),
             });
         }
@@ -74,7 +92,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             check(self.groups, &counting)?;
         }
         for counting in &counting {
-            self.load(counting, &read)?;
+            let loaded = self.load(counting, &read);
+            loaded.map_err(|problem| problem.in_object(counting.object))?;
         }
         if let Some(number) = restored.own_number() {
             self.last = number;
@@ -90,15 +109,35 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         Ok(())
     }
 
+    /// Opens the segment that a snapshot names. `None`: its subtask had ended.
+    fn open<'s>(&self, saved: &'s StateSegment) -> Result<Option<Segment<'s>>, StateProblem> {
+        let max = self.groups.max_parallelism();
+        if let Some(problem) = segments::problem(saved, 0..max) {
+            return Err(StateProblem::Damaged(problem));
+        }
+        if saved.length == 0 {
+            return Ok(None);
+        }
+        let segment = Segment::open(&saved.content, &self.signature, max)?;
+        let subject = segment.subject();
+        let groups = (saved.first_key_group, saved.end_key_group);
+        if (subject.number, subject.groups.range()) != (saved.written_in, groups) {
+            let reason = "a segment is not the one that the snapshot names";
+            return Err(StateProblem::damaged(reason));
+        }
+        Ok(Some(segment))
+    }
+
     /// Applies a segment to the key groups for which it counts.
     fn load(
         &mut self,
         counting: &Counting<'_>,
-        read: &impl Fn(&[u8]) -> Result<V, String>,
+        read: &impl Fn(SavedEntry<'_>) -> Result<V, String>,
     ) -> Result<(), StateProblem> {
         let Some(segment) = &counting.segment else {
             return Ok(());
         };
+        self.make_room(segment)?;
         let range = self.range;
         let is_all = counting.groups == [self.groups] && segment.subject().groups == self.groups;
         segment.each(|item| {
@@ -110,14 +149,15 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
                     key,
                     value,
                 } if is_all || counting.counts_for(hash) => {
-                    let mut value = Some(read(value).map_err(StateProblem::Damaged)?);
+                    let saved = SavedEntry {
+                        namespace,
+                        key,
+                        value,
+                    };
+                    let value = read(saved).map_err(StateProblem::Damaged)?;
                     let directory = self.namespaces.entry(namespace);
                     let directory = directory.or_insert_with(|| Directory::with_room(range, 0));
-                    let make = || value.take().expect("it is made at most once");
-                    let place = directory.change(hash, key, 0, make);
-                    if let Some(value) = value {
-                        *place = value;
-                    }
+                    directory.load(hash, key, value);
                 }
                 Item::Removal {
                     namespace,
@@ -134,6 +174,25 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         })
     }
 
+    /// Makes room for the namespaces of a segment that has all entries of a key group.
+    fn make_room(&mut self, segment: &Segment<'_>) -> Result<(), StateProblem> {
+        let subject = segment.subject();
+        if subject.slices.iter().all(|slice| slice.position > 0) {
+            return Ok(());
+        }
+        let groups = |(first, end): (u32, u32)| u64::from(end.saturating_sub(first));
+        let own = groups(subject.groups.within(self.groups.range()).range());
+        let all = groups(subject.groups.range()).max(1);
+        for (namespace, entries) in segment.entries_by_namespace()? {
+            let entries = entries as u64 * own / all;
+            let entries = usize::try_from(entries).unwrap_or(usize::MAX);
+            let range = self.range;
+            let directory = self.namespaces.entry(namespace);
+            directory.or_insert_with(|| Directory::with_room(range, entries));
+        }
+        Ok(())
+    }
+
     /// Removes the entries of a namespace that are of the key groups of a segment.
     fn unload(&mut self, namespace: i64, counting: &Counting<'_>, is_all: bool) {
         if is_all {
@@ -144,7 +203,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             return;
         };
         let pages: Vec<_> = directory.pages().map(Arc::clone).collect();
-        for entry in pages.iter().flat_map(|page| page.entries()) {
+        for entry in pages.iter().flat_map(|page| page.entries().iter()) {
             let key = entry.key.bytes();
             let hash = key_hash(key);
             if counting.counts_for(hash) {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tanist_proto::v1::SubtaskSnapshot;
+use prost::Message as _;
+use tanist_proto::v1::{KeyGroupRange, SubtaskSnapshot};
 
 use super::*;
 use crate::state::{Restored, StateError};
@@ -18,8 +19,11 @@ fn table(groups: KeyGroups) -> StateTable<u64> {
     })
 }
 
-fn read(bytes: &[u8]) -> Result<u64, String> {
-    let bytes = bytes.try_into().map_err(|_| "it is odd".to_owned())?;
+fn read(entry: SavedEntry<'_>) -> Result<u64, String> {
+    let bytes = entry
+        .value()
+        .try_into()
+        .map_err(|_| "it is odd".to_owned())?;
     Ok(u64::from_le_bytes(bytes))
 }
 
@@ -174,6 +178,55 @@ proptest! {
     }
 }
 
+#[test]
+fn an_entry_of_int64_by_int64_takes_48_bytes() {
+    for entries in [20_000_u64, 25_000, 30_000, 35_000] {
+        let mut table = table(whole());
+        let allocated = allocation_counter::measure(|| {
+            for key in 0..entries {
+                table.insert(0, &key.to_le_bytes(), key);
+            }
+        });
+        let bytes = allocated.bytes_current / i64::try_from(entries).expect("few");
+        assert!(
+            (40..=48).contains(&bytes),
+            "{bytes} bytes of {entries} entries"
+        );
+        let copied = allocation_counter::measure(|| {
+            for key in (0..entries).step_by(100) {
+                table.insert(0, &key.to_le_bytes(), 0);
+            }
+        });
+        assert_eq!(copied.bytes_total, 0, "nothing is frozen");
+    }
+}
+
+#[test]
+fn a_restore_divides_no_page_and_moves_no_entry() {
+    let mut before = table(whole());
+    for key in 0..30_000_u64 {
+        before.insert(i64::from(key % 3 == 0), &key.to_le_bytes(), key);
+    }
+    let mut snapshot = Snapshot::numbered(1);
+    before.freeze(&mut snapshot);
+    let subtask = encoded(snapshot);
+    let mut after = None;
+    let allocated = allocation_counter::measure(|| {
+        after = Some(restored(&subtask, whole()).expect("intact"));
+    });
+    let after = after.expect("restored");
+    assert_eq!(content(&after), content(&before));
+    // With pages that are divided it is 300.
+    let bytes = allocated.bytes_total / 30_000;
+    assert!(bytes <= 56, "{bytes} bytes an entry");
+    let half = KeyGroups::of_subtask(1, 2, MAX_PARALLELISM);
+    let allocated = allocation_counter::measure(|| {
+        restored(&subtask, half).expect("intact");
+    });
+    let bytes = allocated.bytes_max / 15_000;
+    assert!(bytes <= 56, "{bytes} bytes an entry of half of them");
+}
+
 fn halves() -> SubtaskSnapshot {
     let mut subtask = SubtaskSnapshot::default();
     for number in 0..2 {
@@ -239,6 +292,64 @@ fn a_value_that_can_t_be_read_and_a_key_of_another_subtask_are_errors_that_name_
     let error = snapshot.add_to(&mut SubtaskSnapshot::default(), "count");
     let error = error.expect_err("foreign").to_string();
     assert!(error.contains("another subtask"), "{error}");
+}
+
+#[test]
+fn key_groups_that_no_snapshot_has_are_an_error_that_names_the_state_and_the_object() {
+    let refused = |change: fn(&mut StateSegment)| {
+        let mut subtask = halves();
+        subtask.segments[1].object = "7-1-abc".to_owned();
+        change(&mut subtask.segments[1]);
+        let allocated = allocation_counter::measure(|| {
+            let error = restored(&subtask, whole())
+                .expect_err("damaged")
+                .to_string();
+            assert!(
+                error.contains("`counts` is damaged: in object 7-1-abc: "),
+                "{error}"
+            );
+        });
+        let size: usize = subtask.segments.iter().map(|it| it.encoded_len()).sum();
+        assert!(
+            allocated.bytes_max < 4096 + 32 * size as u64,
+            "{allocated:?}"
+        );
+    };
+    refused(|it| it.end_key_group = u32::MAX);
+    refused(|it| (it.first_key_group, it.length) = (u32::MAX, 0));
+    refused(|it| {
+        let ranges = (0..1_000_000).map(|it| KeyGroupRange {
+            first: it % 16,
+            end: it % 16 + 1,
+        });
+        it.superseded = ranges.collect();
+    });
+    refused(|it| it.content.truncate(40));
+    refused(|it| it.written_in = 5);
+}
+
+proptest! {
+    #[test]
+    fn a_restore_of_changed_bytes_is_no_panic_and_needs_no_more_than_a_multiple_of_their_number(
+        keys in prop::collection::btree_set(any::<u16>(), 0..200),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut table = table(whole());
+        keys.iter().for_each(|it| table.insert(i64::from(*it % 3), &key(*it), u64::from(*it)));
+        let mut snapshot = Snapshot::numbered(1);
+        table.freeze(&mut snapshot);
+        let mut subtask = encoded(snapshot);
+        let segment = &mut subtask.segments[0];
+        let mut content = segment.content.split_off(14);
+        for (at, to) in changes {
+            let at = at.index(content.len());
+            content[at] = to;
+        }
+        segment.content = crate::state::segment::seal(|bytes| bytes.extend(&content));
+        // A namespace needs two bytes, and a page.
+        let allocated = allocation_counter::measure(|| drop(restored(&subtask, whole())));
+        prop_assert!(allocated.bytes_max < 4096 + 512 * content.len() as u64, "{:?}", allocated);
+    }
 }
 
 #[test]
