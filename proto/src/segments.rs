@@ -10,13 +10,13 @@ use crate::v1::{KeyGroupRange, StateSegment};
 /// Most ranges of key groups for which a segment does not count. They are of slices, of which a subtask has fewer.
 pub const MAX_SUPERSEDED: usize = 64;
 
-/// Why the key groups of a segment can't be those of a snapshot, if it was written for `groups` or for a part of them.
+/// Why the key groups of a segment can't be those of a state with these key groups.
 pub fn problem(segment: &StateSegment, groups: Range<u32>) -> Option<String> {
     let (first, end) = (segment.first_key_group, segment.end_key_group);
     if first > end || first < groups.start || end > groups.end {
         let Range { start, end: last } = groups;
         return Some(format!(
-            "a segment has the key groups {first}..{end}, and its subtask has {start}..{last}"
+            "a segment has the key groups {first}..{end}, and the state has {start}..{last}"
         ));
     }
     let superseded = segment.superseded.len();
@@ -36,6 +36,16 @@ pub fn problem(segment: &StateSegment, groups: Range<u32>) -> Option<String> {
         begin = range.end;
     }
     None
+}
+
+/// Why a segment can't be in the snapshot of a subtask with these key groups: it counts for others.
+pub fn beyond(segment: &StateSegment, own: Range<u32>) -> Option<String> {
+    let mut counted = counted(segment).into_iter();
+    let other = counted.find(|range| range.start < own.start || range.end > own.end)?;
+    Some(format!(
+        "a segment counts for the key groups {}..{}, and its subtask has {}..{}",
+        other.start, other.end, own.start, own.end
+    ))
 }
 
 /// Number of key groups for which any of the segments counts.

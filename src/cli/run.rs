@@ -185,6 +185,9 @@ pub(super) fn restore_of(
         None if args.allow_non_restored_state => Err(
             "--allow-non-restored-state is for a job that begins from a savepoint: add --from-savepoint",
         ),
+        None if args.claim_mode.is_some() => Err(
+            "--claim-mode is for a job that begins from what another one left: add --from-savepoint",
+        ),
         None => Ok(None),
     }
 }
@@ -435,6 +438,11 @@ mod tests {
         };
         let some = |path: &str, is_allowed| Ok(Some((path.to_owned(), is_allowed)));
         let configured = [("execution.state-recovery.path", "/b")];
+        let claimed = RestoreArgs {
+            claim_mode: Some(ClaimMode::Claim),
+            ..RestoreArgs::default()
+        };
+        assert!(of(&[], &claimed).is_err_and(|error| error.contains("--from-savepoint")));
         assert_eq!(of(&[], &RestoreArgs::default()), Ok(None));
         assert_eq!(of(&[], &named("/a", false)), some("/a", false));
         assert_eq!(of(&configured, &named("/a", true)), some("/a", true));

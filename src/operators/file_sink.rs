@@ -46,8 +46,10 @@ pub(super) struct FileSink {
     is_restored: bool,
     /// The highest checkpoint that it has taken up or was restored from.
     highest: u64,
-    /// The jobs whose parts may be in the directory. None are known to a subtask that did not exist before.
+    /// The jobs whose parts may be in the directory.
     jobs: BTreeSet<String>,
+    /// Whether these are all. A subtask that did not exist when its job began does not know: the others had checked it.
+    knows_jobs: bool,
     /// What the snapshot says, until it is copied.
     restored: Vec<FileSinkState>,
     lines: Vec<u8>,
@@ -76,6 +78,7 @@ impl FileSink {
             is_restored: context.restored_from > 0,
             highest: context.restored_from,
             jobs: BTreeSet::from([context.job.to_string()]),
+            knows_jobs: context.restored_from == 0,
             restored: Vec::new(),
             lines: Vec::new(),
             part: None,
@@ -96,8 +99,7 @@ impl FileSink {
         let checked = match self.roll {
             None => self.names.check_unused(),
             Some(_) if !self.is_restored => self.names.check_beginning(),
-            // Other subtasks had checked it before this one existed.
-            Some(_) if self.restored.is_empty() => Ok(()),
+            Some(_) if !self.knows_jobs => Ok(()),
             Some(_) => self.names.check_jobs(&self.jobs),
         };
         Ok(checked?)
@@ -117,6 +119,7 @@ impl Operator for FileSink {
         self.restored = restored.messages(STATE, SIGNATURE)?;
         let jobs = self.restored.iter().flat_map(|state| &state.jobs);
         self.jobs.extend(jobs.cloned());
+        self.knows_jobs = self.restored.iter().any(|state| !state.jobs.is_empty());
         Ok(())
     }
 
@@ -126,7 +129,10 @@ impl Operator for FileSink {
         self.complete.retain(|complete| complete.since > newest);
         let mut state = FileSinkState {
             open: None,
-            jobs: self.jobs.iter().cloned().collect(),
+            jobs: match self.knows_jobs {
+                true => self.jobs.iter().cloned().collect(),
+                false => Vec::new(),
+            },
         };
         if let Some(part) = self.part.as_mut().filter(|part| !part.is_empty()) {
             part.make_durable()?;

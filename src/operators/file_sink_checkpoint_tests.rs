@@ -339,7 +339,19 @@ fn parts_of_another_job_are_in_the_way_unless_the_job_descends_from_it() {
     let descended = saved(&mut second, barrier(2, 1));
     opened(&spec, &of(9, 2), Some(&descended)).expect("and that of the second");
     let nothing = SubtaskSnapshot::default();
-    opened(&spec, &of(9, 2), Some(&nothing)).expect("it did not exist");
+    let mut added = opened(&spec, &of(9, 2), Some(&nothing)).expect("it did not exist");
+    // It knows no more than that when its job is gone.
+    let of_added = saved(&mut added, barrier(3, 2));
+    opened(&spec, &of(10, 3), Some(&of_added)).expect("others had checked it");
+    let own = saved(
+        &mut opened(&spec, &of(9, 2), Some(&descended)).expect("it knows"),
+        barrier(3, 2),
+    );
+    let mut merged = own.clone();
+    merged.operators.extend(of_added.operators);
+    opened(&spec, &of(10, 3), Some(&merged)).expect("one of both knows");
+    let error = opened(&spec, &of(11, 0), None).err().expect("another job");
+    assert!(error.is_unrecoverable(), "{error}");
     // The job itself is restarted, but does not begin again.
     opened(&spec, &of(7, 1), Some(&snapshot)).expect("restarted");
     opened(&spec, &of(7, 0), None)

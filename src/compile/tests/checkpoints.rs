@@ -130,7 +130,7 @@ fn settings_that_are_wrong() {
     says(
         "{interval: 1 s, tolerable-failed: -2}",
         STEPS,
-        "job.yaml: line 3, column 48: `checkpoints.tolerable-failed` is `-2`: write a whole number from 0 to 4294967295",
+        "job.yaml: line 3, column 48: `checkpoints.tolerable-failed` is `-2`: write a whole number from 0, or -1, which tolerates any number",
     );
     says(
         "{interval: 1 s, mode: AT_LEAST_ONCE}",

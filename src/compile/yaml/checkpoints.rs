@@ -101,6 +101,11 @@ fn duration(field: &str, node: &Node, reader: &mut Reader) -> Option<Duration> {
 fn tolerable(reader: &mut Reader, field: &str, node: &Node) -> Option<i64> {
     match &node.value {
         Value::Scalar { text, .. } if text.trim() == "-1" => Some(-1),
+        Value::Scalar { text, .. } if text.trim().starts_with('-') => {
+            let wanted = "a whole number from 0, or -1, which tolerates any number";
+            reader.wrong(&format!("checkpoints.{field}"), node, wanted);
+            None
+        }
         _ => reader
             .u32(&format!("checkpoints.{field}"), node)
             .map(i64::from),

@@ -2,6 +2,9 @@
 //!
 //! Invariant: a savepoint that a job begins from, or is about to, is not removed by this term; and no job begins from
 //! one whose removal has begun. A job begins from its savepoint until its record of checkpoints has no origin.
+//!
+//! One directory may have several paths. Its *identity* is the path without links, as this host sees it; the paths of
+//! the jobs are as users gave them. The caller compares their identities once a removal has begun.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +24,7 @@ struct State {
     of_jobs: BTreeMap<JobId, String>,
     /// Jobs whose record can't be read: each may begin from any savepoint.
     unreadable: BTreeSet<JobId>,
+    /// Identities of directories.
     disposing: BTreeSet<String>,
 }
 
@@ -28,21 +32,21 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Disposal<'a> {
     origins: &'a Origins,
-    directory: String,
+    identity: String,
 }
 
 impl Drop for Disposal<'_> {
     fn drop(&mut self) {
         let mut state = self.origins.state.lock();
-        state.disposing.remove(&self.directory);
+        state.disposing.remove(&self.identity);
     }
 }
 
 impl Origins {
     /// A job is about to begin from a savepoint. The error says why it can't.
-    pub(super) fn begin(&self, job: JobId, directory: &str) -> Result<(), String> {
+    pub(super) fn begin(&self, job: JobId, directory: &str, identity: &str) -> Result<(), String> {
         let mut state = self.state.lock();
-        if state.disposing.contains(directory) {
+        if state.disposing.contains(identity) {
             return Err(format!("the savepoint in {directory} is being removed"));
         }
         state.of_jobs.insert(job, directory.to_owned());
@@ -71,29 +75,30 @@ impl Origins {
         state.of_jobs.remove(&job);
     }
 
-    /// Begins a removal. The error says which job needs the savepoint.
-    pub(super) fn dispose(&self, directory: &str) -> Result<Disposal<'_>, String> {
+    /// The jobs that begin from savepoints, with the paths of these.
+    pub(super) fn used(&self) -> Vec<(JobId, String)> {
+        let state = self.state.lock();
+        let used = state.of_jobs.iter();
+        used.map(|(job, path)| (*job, path.clone())).collect()
+    }
+
+    /// Begins a removal. From here on no other job begins from the savepoint.
+    pub(super) fn dispose(&self, directory: &str, identity: &str) -> Result<Disposal<'_>, String> {
         let mut state = self.state.lock();
-        if let Some((job, _)) = state.of_jobs.iter().find(|(_, used)| *used == directory) {
-            return Err(format!(
-                "the savepoint in {directory} is still needed: job {job} has begun from it, and has not taken a checkpoint \
-                 of each region since"
-            ));
-        }
         if let Some(job) = state.unreadable.first() {
             return Err(format!(
                 "whether the savepoint in {directory} is still needed can't be told: the record of the checkpoints of job \
                  {job} can't be read"
             ));
         }
-        if !state.disposing.insert(directory.to_owned()) {
+        if !state.disposing.insert(identity.to_owned()) {
             return Err(format!(
                 "the savepoint in {directory} is being removed already"
             ));
         }
         Ok(Disposal {
             origins: self,
-            directory: directory.to_owned(),
+            identity: identity.to_owned(),
         })
     }
 }
@@ -115,44 +120,44 @@ mod tests {
     }
 
     #[test]
-    fn a_savepoint_is_needed_until_the_record_of_its_job_has_no_origin() {
+    fn a_savepoint_is_used_until_the_record_of_its_job_has_no_origin() {
         let origins = Origins::default();
-        origins.begin(JOB, "/a").expect("not in use");
+        origins.begin(JOB, "/a", "/a").expect("not in use");
         for _ in 0..2 {
-            let refusal = origins.dispose("/a").expect_err("in use");
-            assert!(refusal.contains(&JOB.to_string()), "{refusal}");
+            assert_eq!(origins.used(), [(JOB, "/a".to_owned())]);
             origins.note(JOB, &record("/a"));
         }
-        drop(origins.dispose("/b").expect("not in use"));
         origins.note(JOB, &pb::JobCheckpoints::default());
-        origins.dispose("/a").expect("not in use any more");
+        assert_eq!(origins.used(), []);
         origins.note(JOB, &record(""));
-        origins
-            .dispose("")
-            .expect("the own directory of a job is no savepoint");
+        assert_eq!(origins.used(), [], "the own directory of a job");
     }
 
     #[test]
     fn no_job_begins_from_a_savepoint_that_is_being_removed() {
         let origins = Origins::default();
-        let disposal = origins.dispose("/a").expect("not in use");
-        assert!(origins.dispose("/a").is_err(), "once at a time");
-        let refusal = origins.begin(JOB, "/a").expect_err("being removed");
+        let disposal = origins.dispose("/a", "/a").expect("the first one");
+        assert!(origins.dispose("/link", "/a").is_err(), "once at a time");
+        let refusal = origins
+            .begin(JOB, "/link", "/a")
+            .expect_err("being removed");
         assert!(refusal.contains("is being removed"), "{refusal}");
-        origins.begin(JOB, "/b").expect("another one");
+        origins.begin(JOB, "/b", "/b").expect("another one");
         drop(disposal);
-        origins.begin(JOB, "/a").expect("the removal has ended");
+        origins
+            .begin(JOB, "/a", "/a")
+            .expect("the removal has ended");
         origins.forget(JOB);
-        origins.dispose("/a").expect("the job was not submitted");
+        assert_eq!(origins.used(), []);
     }
 
     #[test]
     fn a_record_that_cannot_be_read_may_need_any_savepoint() {
         let origins = Origins::default();
         origins.note_unreadable(JOB);
-        let refusal = origins.dispose("/a").expect_err("not known");
+        let refusal = origins.dispose("/a", "/a").expect_err("not known");
         assert!(refusal.contains("can't be read"), "{refusal}");
         origins.note(JOB, &pb::JobCheckpoints::default());
-        origins.dispose("/a").expect("known");
+        origins.dispose("/a", "/a").expect("known");
     }
 }

@@ -137,7 +137,9 @@ impl JobStore {
             }
             Some(RestoreFrom::Path(path)) => {
                 let directory = normal(path);
-                self.origins.begin(job, &directory).map_err(refused)?;
+                let identity = identity(&directory).await;
+                let begun = self.origins.begin(job, &directory, &identity);
+                begun.map_err(refused)?;
                 let reading = tokio::time::timeout(TIMEOUT, savepoints::read(path)).await;
                 let manifest = reading.map_err(|_elapsed| no_answer(path))?;
                 let manifest = manifest.map_err(|error| not_read(error, &refused))?;
@@ -218,7 +220,9 @@ impl JobStore {
         let result = self.records.get::<ResultRecord>(job).await;
         let result = result.map_err(JobStoreError::Refused)?;
         let Some(result) = result else {
-            let reason = format!("no job {job} has ended here: stop it first, with a savepoint");
+            let reason = format!(
+                "there is no ended job {job} here, whose checkpoint could have been kept: stop a job that runs with a savepoint first"
+            );
             return Err(refused(reason));
         };
         if is_claim && result.record.0.dirty {
@@ -350,10 +354,18 @@ impl JobStore {
 
     /// Removes a savepoint. `Conflict` if a job of this cluster still begins from it.
     pub(crate) async fn dispose_savepoint(&self, path: &str) -> GatewayResult<()> {
-        let _disposal = self
-            .origins
-            .dispose(&normal(path))
-            .map_err(GatewayError::Conflict)?;
+        let directory = normal(path);
+        let own = identity(&directory).await;
+        let disposal = self.origins.dispose(&directory, &own);
+        let _disposal = disposal.map_err(GatewayError::Conflict)?;
+        for (job, used) in self.origins.used() {
+            if used == directory || identity(&used).await == own {
+                return Err(GatewayError::Conflict(format!(
+                    "the savepoint in {directory} is still needed: job {job} has begun from it, and has not taken a \
+                     checkpoint of each region since"
+                )));
+            }
+        }
         // A deposed leader does not know what jobs begin from by now.
         self.confirm_term().await?;
         let disposed = savepoints::dispose(path).await;
@@ -375,6 +387,20 @@ impl JobStore {
 fn normal(path: &str) -> String {
     let path = path.trim_end_matches('/');
     path.strip_prefix("file://").unwrap_or(path).to_owned()
+}
+
+/// The path of a directory without links, as this host sees it. What can't be looked at is as its path says, and so is
+/// what is in a bucket.
+async fn identity(directory: &str) -> String {
+    if !directory.starts_with('/') {
+        return directory.to_owned();
+    }
+    let path = directory.to_owned();
+    let looking = tokio::task::spawn_blocking(move || std::fs::canonicalize(path));
+    match tokio::time::timeout(TIMEOUT, looking).await {
+        Ok(Ok(Ok(found))) => found.to_string_lossy().into_owned(),
+        Ok(_) | Err(_) => directory.to_owned(),
+    }
 }
 
 pub(super) fn no_answer(place: &str) -> JobStoreError {

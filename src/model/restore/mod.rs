@@ -11,6 +11,7 @@ mod saved;
 mod splits;
 mod tasks;
 
+use tanist_proto::segments;
 use tanist_proto::v1::{
     CheckpointManifest, CoordinatorState, JobGraph, JobVertex, ManifestStep, Operator,
     RegionSnapshot, RegionSnapshotKind, SubtaskSnapshot,
@@ -19,7 +20,7 @@ use tanist_proto::v1::{
 use self::saved::Saved;
 use crate::job_graph::shown;
 use crate::problem::{MAX_PROBLEMS, listing};
-use crate::topology::{MAX_REGIONS, subtask_regions, uid};
+use crate::topology::{MAX_REGIONS, key_groups, subtask_regions, uid};
 use crate::{OperatorSpec, Schema};
 
 /// What happens to state whose step is not in the graph.
@@ -33,9 +34,16 @@ pub enum Unclaimed {
 
 /// A manifest does not fit a graph. All problems are for users: each names its step, and both sides.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", listing("the state does not fit the job", .problems))]
+#[error("{}", told(.problems))]
 pub struct Mismatch {
     problems: Vec<String>,
+}
+
+fn told(problems: &[String]) -> String {
+    match problems {
+        [only] => format!("the state does not fit the job: {only}"),
+        many => listing("the state does not fit the job: it", many),
+    }
 }
 
 impl Mismatch {
@@ -63,7 +71,8 @@ pub fn check(
     if unclaimed == Unclaimed::Refused {
         let left = tasks::unclaimed(&saved, graph).into_iter().map(|uid| {
             format!(
-                "no step of the job has the state of {}: give a step this uid, or allow that it is left behind",
+                "no step of the job has the state of {}: give a step this uid, or, if it has none, this name; or leave the state behind: \
+                 `--allow-non-restored-state`, or `execution.state-recovery.ignore-unclaimed-state: true`",
                 shown(uid)
             )
         });
@@ -123,7 +132,8 @@ pub fn laid_out(
     let number = manifest.number;
     let mut regions: Vec<RegionSnapshot> = Vec::new();
     let of_tasks = subtask_regions(graph, MAX_REGIONS);
-    for (task, region) in redistribute(manifest, graph)?.into_iter().zip(of_tasks) {
+    for (mut task, region) in redistribute(manifest, graph)?.into_iter().zip(of_tasks) {
+        narrow(&mut task, graph);
         if regions.len() <= region {
             let empty = RegionSnapshot {
                 kind: RegionSnapshotKind::Taken.into(),
@@ -145,6 +155,23 @@ pub fn laid_out(
         uncommitted: Vec::new(),
         steps: steps(graph),
     })
+}
+
+/// A segment that was written for other subtasks too counts for the key groups of this one alone.
+fn narrow(task: &mut SubtaskSnapshot, graph: &JobGraph) {
+    let mut vertices = graph.vertices.iter();
+    let Some(vertex) = vertices.find(|vertex| vertex.id == task.vertex_id) else {
+        return;
+    };
+    let own = key_groups(task.subtask, vertex.parallelism, vertex.max_parallelism);
+    for segment in &mut task.segments {
+        let (first, end) = (segment.first_key_group, segment.end_key_group);
+        for others in [first..own.start.min(end), own.end.max(first)..end] {
+            if !others.is_empty() {
+                segments::supersede(segment, others);
+            }
+        }
+    }
 }
 
 /// What the keyed state of an operator is of; empty: it has none, or only the operator knows.

@@ -201,7 +201,10 @@ impl<'m> SavedStep<'m> {
         self.saved().find_map(|(subtask, saved)| {
             let own = key_groups(subtask, step.parallelism, step.max_parallelism);
             let mut keyed = self.keyed(saved);
-            let problem = keyed.find_map(|segment| segments::problem(segment, own.clone()));
+            let problem = keyed.find_map(|segment| {
+                let problem = segments::problem(segment, 0..step.max_parallelism);
+                problem.or_else(|| segments::beyond(segment, own.clone()))
+            });
             problem.map(|problem| format!("subtask {subtask} of {}: {problem}", shown(&step.uid)))
         })
     }

@@ -173,7 +173,7 @@ impl<'m> Claimed<'m, '_> {
         let had_ended = self.spec.is_source() && saved.ended().next().is_some();
         if (saved.has_state() || had_ended) && step.kind != kind {
             problems.push(format!(
-                "step {name} is `{kind}`, and its state is that of `{}`: give it another uid",
+                "step {name} is `{kind}`, and its state is that of `{}`: give it another uid, and leave that state behind",
                 step.kind
             ));
         }
@@ -181,7 +181,7 @@ impl<'m> Claimed<'m, '_> {
         let are_known = !here.is_empty() && !there.is_empty();
         if step.kind == kind && saved.has_keyed() && are_known && here != there {
             problems.push(format!(
-                "the state of step {name} is `{there}`, and here the step is `{here}`: give it another uid"
+                "the state of step {name} is `{there}`, and here the step is `{here}`: give it another uid, and leave that state behind"
             ));
         }
         if saved.has_keyed() && step.max_parallelism != max_parallelism {

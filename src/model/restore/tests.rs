@@ -11,7 +11,6 @@ use tanist_proto::v1::{
 
 use super::*;
 use crate::operators::{self, CustomSpec};
-use crate::topology::key_groups;
 use crate::{ColumnType, Emit};
 
 const MAX: u32 = 32;
@@ -544,10 +543,25 @@ fn what_a_job_begins_with_gives_the_next_one_what_the_first_manifest_would_give(
             let sum = |tasks: &[SubtaskSnapshot]| {
                 let segments = tasks.iter().flat_map(|it| &it.segments);
                 let named = segments.filter(|it| !it.content.is_empty());
-                let named = named.map(|it| (it.content.clone(), it.first_key_group));
-                named.collect::<std::collections::BTreeSet<_>>()
+                let mut named: Vec<_> = named
+                    .map(|it| (it.content.clone(), it.first_key_group))
+                    .collect();
+                named.sort();
+                named.dedup();
+                named
             };
             assert_eq!(sum(&found), sum(&expected));
+            // Each key group comes from one subtask, also where a segment has those of several.
+            for (task, whole) in found.iter().zip(&expected) {
+                let own = key_groups(task.subtask, found.len() as u32, MAX);
+                let counts = |task: &SubtaskSnapshot| {
+                    let all = task.segments.iter().flat_map(segments::counted);
+                    let own =
+                        all.map(|it| it.end.min(own.end).saturating_sub(it.start.max(own.start)));
+                    own.sum::<u32>()
+                };
+                assert_eq!(counts(task), counts(whole));
+            }
             assert_eq!(tasks(&begun, &next, "n"), tasks(&first, &next, "n"));
         }
     }

@@ -284,8 +284,15 @@ async fn read(storages: &Storages, job: JobId, mut start: TaskStart) -> Restored
         };
         match error {
             error @ Error::Corrupt { .. } => {
+                let what = match restore.directory.as_str() {
+                    "" => format!("checkpoint {number} is damaged"),
+                    path => format!(
+                        "savepoint {path} is damaged (`tanist savepoint inspect --verify` says where): begin from another \
+                         one"
+                    ),
+                };
                 return Err(TaskStatus::damaged_state(format!(
-                    "checkpoint {number} is damaged: its object {object} can't be used: {error}"
+                    "{what}: its object {object} can't be used: {error}"
                 )));
             }
             error @ Error::Misconfigured(_) => {

@@ -319,7 +319,7 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
         (from_path("/no/where"), "nothing is there"),
         (from_path("some/where"), "absolute path"),
         (nothing, "names neither"),
-        (from_job(OTHER), "has ended here"),
+        (from_job(OTHER), "there is no ended job"),
     ] {
         let refused = put(&leader, JOB, &request, unfit).await;
         let refusal = GatewayError::from(refused.expect_err("unfit"));
@@ -359,6 +359,14 @@ async fn a_savepoint_is_disposed_of_when_no_job_begins_from_it() {
     assert!(matches!(refusal, GatewayError::Conflict(_)), "{refusal}");
     let b = place.leader_after(&a, "b").await;
     let refusal = dispose(&b).await.expect_err("in use");
+    assert!(refusal.to_string().contains(&JOB.to_string()), "{refusal}");
+    let link = place.directory.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).expect("linked");
+    let by_link = pb::DisposeSavepointRequest {
+        path: link.to_string_lossy().into_owned(),
+    };
+    let refusal = b.dispatcher.dispose_savepoint(by_link).await;
+    let refusal = refusal.expect_err("the same one");
     assert!(refusal.to_string().contains(&JOB.to_string()), "{refusal}");
     place.cluster.heal(&a.process);
     dispose(&a).await.expect_err("deposed");
@@ -489,10 +497,7 @@ async fn a_running_job_is_no_place_to_begin_from() {
     leader.submit(JOB).await.expect("acknowledged");
     let refused = put(&leader, OTHER, &from_job(JOB), fitting).await;
     let text = refused.expect_err("it runs").to_string();
-    assert!(
-        text.contains("no job") && text.contains("has ended here"),
-        "{text}"
-    );
+    assert!(text.contains("there is no ended job"), "{text}");
     leader.end_last(End::Result(Box::new(result_of(JOB))));
     leader.wait_for(JOB, pb::JobStatus::Finished).await;
     let refused = put(&leader, OTHER, &from_job(JOB), fitting).await;
