@@ -6,8 +6,7 @@ use anyhow::Context as _;
 use tanist_chaos::store::{Store, StoreKind};
 use tokio::time::{Instant, sleep};
 
-use super::{Completed, NEVER, watch};
-use crate::BenchOptions;
+use super::{Completed, NEVER, Setup, watch};
 use crate::http::Http;
 use crate::jobs;
 use crate::memory::mebibytes;
@@ -35,17 +34,14 @@ steps:
     discard: {}
 ";
 
-pub(super) async fn measure(
-    store: StoreKind,
-    options: &BenchOptions,
-) -> anyhow::Result<Vec<Figure>> {
-    let subtasks = options.pick(SUBTASKS.0, SUBTASKS.1);
+pub(super) async fn measure(store: StoreKind, setup: &Setup<'_>) -> anyhow::Result<Vec<Figure>> {
+    let subtasks = setup.pick(SUBTASKS.0, SUBTASKS.1);
     let name = |what: &str| format!("{subtasks} subtasks: {what}");
     let mut duration = Figure::new(name("trigger to durable"), Unit::Milliseconds);
     let mut figures = Vec::new();
     for (variant, interval) in [("without", NEVER), ("each second", "1s")] {
         let slots = (subtasks as usize).div_ceil(TASKMANAGERS);
-        let builder = options.cluster(Store::own(store).await?).slots(slots);
+        let builder = setup.cluster(Store::own(store).await?).slots(slots);
         let builder = builder.jobmanagers(1).taskmanagers(TASKMANAGERS);
         let mut cluster = builder.start().await?;
         let http = Http::default();
@@ -54,7 +50,7 @@ pub(super) async fn measure(
         let job = jobs::submit(&http, &address, INDEPENDENT, subtasks, &parameters).await?;
         until_running(&http, &address, job).await?;
         let pid = cluster.jobmanager(0).pid().context("it runs")?;
-        let until = Instant::now() + options.pick(WATCHED.0, WATCHED.1);
+        let until = Instant::now() + setup.pick(WATCHED.0, WATCHED.1);
         let before = proc::total_cpu(pid)?;
         if interval == NEVER {
             sleep(until - Instant::now()).await;
@@ -68,7 +64,7 @@ pub(super) async fn measure(
         let mut peak = Figure::new(name(&format!("leader, peak, {variant}")), Unit::Mebibytes);
         peak.push(mebibytes(proc::memory(pid)?.peak));
         let mut share = Figure::new(name(&format!("leader, {variant}")), Unit::PercentOfACore);
-        let watched = options.pick(WATCHED.0, WATCHED.1);
+        let watched = setup.pick(WATCHED.0, WATCHED.1);
         share.push(100.0 * cpu.as_secs_f64() / watched.as_secs_f64());
         figures.extend([peak, share]);
         cluster.discard();

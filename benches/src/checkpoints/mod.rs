@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use tanist_chaos::ClusterBuilder;
 use tanist_chaos::cluster::Cluster;
 use tanist_chaos::store::{Store, StoreKind};
 use tanist_proto::id::JobId;
+use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use crate::BenchOptions;
@@ -41,31 +43,53 @@ const UNTHROTTLED: &str = "1000000000";
 const WATCHED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(4));
 const LOOK_EACH: Duration = Duration::from_millis(1_000);
 
+/// What all clusters of this benchmark have in common.
+struct Setup<'o> {
+    options: &'o BenchOptions,
+    /// The directory of objects. Without it a state above 64 KiB could not be saved.
+    objects: TempDir,
+}
+
+impl Setup<'_> {
+    fn cluster(&self, store: Store) -> ClusterBuilder {
+        let objects = self.objects.path().to_string_lossy();
+        let builder = self.options.cluster(store);
+        let builder = builder.set("high-availability.storageDir", &objects);
+        builder.set("high-availability.storage-shared", "true")
+    }
+
+    fn pick<T>(&self, full: T, quick: T) -> T {
+        self.options.pick(full, quick)
+    }
+}
+
 pub(super) async fn measure(
     store: StoreKind,
     options: &BenchOptions,
 ) -> anyhow::Result<Vec<Figure>> {
+    let objects = tempfile::tempdir()?;
+    let setup = &Setup { options, objects };
     let mut figures = Vec::new();
     for keys in KEYS {
-        figures.extend(cost(store, options, keys).await?);
+        figures.extend(cost(store, setup, keys).await?);
     }
     for keys in KEYS {
-        figures.extend(durations(store, options, keys).await?);
+        figures.extend(durations(store, setup, keys).await?);
     }
-    figures.extend(recovery::of_leader(store, options).await?);
-    figures.extend(recovery::of_taskmanager(store, options).await?);
-    figures.extend(large::measure(store, options).await?);
+    figures.extend(recovery::of_leader(store, setup).await?);
+    figures.extend(recovery::of_taskmanager(store, setup).await?);
+    figures.extend(large::measure(store, setup).await?);
     Ok(figures)
 }
 
-async fn start(store: Store, options: &BenchOptions) -> anyhow::Result<Cluster> {
-    let builder = options.cluster(store).jobmanagers(1).taskmanagers(1);
+async fn start(store: Store, setup: &Setup<'_>) -> anyhow::Result<Cluster> {
+    let builder = setup.cluster(store).jobmanagers(1).taskmanagers(1);
     builder.slots(2).start().await
 }
 
 /// CPU time and memory of the TaskManager, without and with checkpoints.
-async fn cost(store: StoreKind, options: &BenchOptions, keys: u64) -> anyhow::Result<Vec<Figure>> {
-    let records = options.pick(RECORDS.0, RECORDS.1);
+async fn cost(store: StoreKind, setup: &Setup<'_>, keys: u64) -> anyhow::Result<Vec<Figure>> {
+    let records = setup.pick(RECORDS.0, RECORDS.1);
     let variants = [("without", NEVER), ("each second", "1s")];
     let mut figures = Vec::new();
     for (name, _) in variants {
@@ -73,9 +97,9 @@ async fn cost(store: StoreKind, options: &BenchOptions, keys: u64) -> anyhow::Re
         figures.push(figure("cost", Unit::CpuSecondsPerMillion));
         figures.push(figure("TaskManager, peak", Unit::Mebibytes));
     }
-    for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
+    for _ in 0..setup.pick(REPETITIONS.0, REPETITIONS.1) {
         for (variant, (_, interval)) in variants.into_iter().enumerate() {
-            let mut cluster = start(Store::shared(store).await?, options).await?;
+            let mut cluster = start(Store::shared(store).await?, setup).await?;
             let http = Http::default();
             let leader = cluster.leader().await?;
             let pid = cluster.taskmanager(0).pid().context("it runs")?;
@@ -156,18 +180,14 @@ async fn etcd_metrics(http: &Http, address: &str) -> anyhow::Result<EtcdMetrics>
 }
 
 /// How long checkpoints take from their trigger until they are durable, and what they write to the store.
-async fn durations(
-    store: StoreKind,
-    options: &BenchOptions,
-    keys: u64,
-) -> anyhow::Result<Vec<Figure>> {
+async fn durations(store: StoreKind, setup: &Setup<'_>, keys: u64) -> anyhow::Result<Vec<Figure>> {
     let name = |what: &str| format!("{keys} keys: {what}");
     let mut duration = Figure::new(name("trigger to durable"), Unit::Milliseconds);
     let mut size = Figure::new(name("state"), Unit::Kibibytes);
     let own = Store::own(store).await?;
     let endpoint = own.endpoint().to_owned();
     let is_etcd = store == StoreKind::Etcd;
-    let mut cluster = start(own, options).await?;
+    let mut cluster = start(own, setup).await?;
     let http = Http::default();
     let leader = cluster.leader().await?;
     let keys_text = keys.to_string();
@@ -184,7 +204,7 @@ async fn durations(
         true => Some(etcd_metrics(&http, &endpoint).await?),
         false => None,
     };
-    let until = Instant::now() + options.pick(WATCHED.0, WATCHED.1);
+    let until = Instant::now() + setup.pick(WATCHED.0, WATCHED.1);
     let completed = watch(&http, rest, job, until).await?;
     for Completed { took, bytes } in completed.values() {
         duration.push(*took);

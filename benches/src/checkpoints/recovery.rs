@@ -7,7 +7,7 @@ use tanist_chaos::store::{Store, StoreKind};
 use tanist_proto::id::JobId;
 use tokio::time::Instant;
 
-use crate::BenchOptions;
+use super::Setup;
 use crate::host::milliseconds;
 use crate::http::Http;
 use crate::jobs::{self, CHECKPOINTED_COUNT};
@@ -82,21 +82,18 @@ async fn newest_attempt(http: &Http, address: &str, job: JobId) -> anyhow::Resul
     Ok(newest)
 }
 
-pub(super) async fn of_leader(
-    store: StoreKind,
-    options: &BenchOptions,
-) -> anyhow::Result<Vec<Figure>> {
+pub(super) async fn of_leader(store: StoreKind, setup: &Setup<'_>) -> anyhow::Result<Vec<Figure>> {
     let mut completed = Figure::new(
         "leader SIGKILL in a checkpoint: confirmed -> it is durable",
         Unit::Milliseconds,
     );
-    let builder = options.cluster(Store::own(store).await?);
+    let builder = setup.cluster(Store::own(store).await?);
     let mut cluster = builder.jobmanagers(2).taskmanagers(1).start().await?;
     let http = Http::default();
     let job = start_job(&http, &mut cluster).await?;
     let first = cluster.leader().await?;
     let attempt = newest_attempt(&http, &first.rest, job).await?;
-    for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
+    for _ in 0..setup.pick(REPETITIONS.0, REPETITIONS.1) {
         let leader = cluster.leader().await?;
         let observer = cluster.rest_address(1 - leader.index).to_owned();
         let number = in_progress(&http, &leader.rest, job).await?;
@@ -118,18 +115,18 @@ pub(super) async fn of_leader(
 
 pub(super) async fn of_taskmanager(
     store: StoreKind,
-    options: &BenchOptions,
+    setup: &Setup<'_>,
 ) -> anyhow::Result<Vec<Figure>> {
     let mut running = Figure::new(
         format!("TaskManager SIGKILL, {KEYS} keys, spare slots: -> all RUNNING, restored"),
         Unit::Milliseconds,
     );
-    let builder = options.cluster(Store::own(store).await?).slots(2);
+    let builder = setup.cluster(Store::own(store).await?).slots(2);
     let mut cluster = builder.jobmanagers(1).taskmanagers(2).start().await?;
     let http = Http::default();
     let job = start_job(&http, &mut cluster).await?;
     let address = cluster.rest_address(0).to_owned();
-    for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
+    for _ in 0..setup.pick(REPETITIONS.0, REPETITIONS.1) {
         let before = checkpoints(&http, &address, job).await?;
         let restored = &before["latest"]["restored"]["restore_timestamp"];
         let victim = host_of_tasks(&http, &mut cluster).await?;
