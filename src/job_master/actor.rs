@@ -169,8 +169,10 @@ async fn begin(
         }
         Err(unbuilt) if had_a_job_master => Ok(unfit(&seen, unbuilt.error.to_string())),
         Err(Unbuilt { result, .. }) => {
+            let retained = found.and_then(|found| found.retained(result.status()));
             seen.0.change(|seen| {
                 seen.reconciled = Some(Adoption::default());
+                seen.retained = retained;
                 seen.outcome = Some(result.clone());
             });
             Ok(Begun::Failed(result, seen))

@@ -28,21 +28,24 @@ pub(super) struct SinkFiles {
     marked: Option<u64>,
     /// By region, the generation below which files were removed.
     below: BTreeMap<usize, u64>,
+    /// The job may have files that an ended one has handed over to it, and that a checkpoint names with which it began.
+    has_received: bool,
 }
 
 impl SinkFiles {
-    pub(super) fn new(sinks: pb::SinkDirectories) -> SinkFiles {
+    pub(super) fn new(sinks: pb::SinkDirectories, has_received: bool) -> SinkFiles {
         SinkFiles {
             marked: (!sinks.paths.is_empty()).then_some(0),
             sinks: Arc::new(sinks),
             below: BTreeMap::new(),
+            has_received,
         }
     }
 }
 
 impl Checkpoints {
-    /// What is superseded, if the generation of a region's newest snapshot has grown with one of these. A first
-    /// generation supersedes nothing.
+    /// What is superseded, if the generation of a region's newest snapshot has grown with one of these, or once no
+    /// retained manifest has a snapshot with which the job began. A first generation supersedes nothing else.
     fn superseded(&mut self, regions: &[usize]) -> Option<Superseded> {
         if self.files.sinks.paths.is_empty() {
             return None;
@@ -60,9 +63,22 @@ impl Checkpoints {
             let tasks = snapshot.subtasks.iter();
             below.extend(tasks.map(|it| ((it.vertex_id.clone(), it.subtask), generation)));
         }
-        (!below.is_empty()).then(|| Superseded {
+        let is_received_last = self.files.has_received && !self.names_a_beginning();
+        self.files.has_received &= !is_received_last;
+        (is_received_last || !below.is_empty()).then(|| Superseded {
             below,
             kept: self.named_files(),
+        })
+    }
+
+    /// Whether a retained manifest has a snapshot that no attempt of this job has taken.
+    fn names_a_beginning(&self) -> bool {
+        let retained = self.core.durable().retained.iter();
+        let mut manifests = retained.filter_map(|it| self.core.manifest(it.number));
+        manifests.any(|manifest| {
+            let mut regions = manifest.regions.iter();
+            let is_taken = |it: &pb::RegionSnapshot| it.kind() == pb::RegionSnapshotKind::Taken;
+            regions.any(|region| is_taken(region) && region.generation == 0)
         })
     }
 

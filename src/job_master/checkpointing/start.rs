@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_gateway::manifests;
 use tanist_gateway::persistence::CheckpointsUnread;
 use tanist_ha::Error;
 use tanist_ha::blob::CheckpointStorage;
@@ -138,6 +139,9 @@ fn settings(graph: &pb::JobGraph, defaults: &CheckpointDefaults) -> pb::Checkpoi
     }
 }
 
+/// How what a job was started from begins if another job has left it.
+const FROM_JOB: &str = "job:";
+
 impl Found {
     /// What regions are restored from, for the JobMaster's core.
     pub(crate) fn points(&self) -> Arc<RestorePoints> {
@@ -153,6 +157,13 @@ impl Found {
             has_uncommitted: true,
             stops_with: stops_with(&self.record).map(str::to_owned),
         })
+    }
+
+    /// What stays of the checkpoints if the job ends with this status before anything runs. None: nothing does.
+    pub(crate) fn retained(&self, status: pb::JobStatus) -> Option<Arc<pb::JobCheckpoints>> {
+        let is_kept = manifests::is_retained(status, self.settings.retention());
+        let record = manifests::ended((*self.record).clone(), is_kept);
+        (!record.retained.is_empty()).then(|| Arc::new(record))
     }
 
     fn options(&self) -> Options {
@@ -189,6 +200,7 @@ pub(crate) fn begin(
     let record = found.record;
     let started_from = record.started_from.clone();
     let savepoints = Savepoints::new(&record);
+    let has_received = started_from.starts_with(FROM_JOB);
     let sinks = pb::SinkDirectories {
         paths: sink_directories(graph),
         run: graph.run.clone(),
@@ -200,7 +212,7 @@ pub(crate) fn begin(
         settings: found.settings,
         storage: found.storage,
         history: History::new(now_ms),
-        files: SinkFiles::new(sinks),
+        files: SinkFiles::new(sinks, has_received),
         savepoints,
         refusal: None,
         is_over: false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
-use tanist_gateway::persistence::PersistError;
+use tanist_gateway::persistence::{JobStateStore as _, MemoryJobStateStore, PersistError};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
@@ -13,7 +13,7 @@ use super::checkpoints_tests::{
     all_saved, execution, fail_all, retained, running_with, tell, triggered, with_checkpoints,
 };
 use super::scripted::{Fixture, TaskExecutor, wait_until};
-use crate::core::tests::testing::graph_of;
+use crate::core::tests::testing::{graph_of, submitted};
 
 fn file(name: &str) -> pb::CheckpointCommittable {
     pb::CheckpointCommittable {
@@ -294,4 +294,83 @@ async fn the_result_waits_for_a_write_of_the_checkpoints_that_is_under_way() {
     let written = fixture.store.checkpoints_history().len();
     tokio::time::sleep(Duration::from_secs(5_000)).await;
     assert_eq!(fixture.store.checkpoints_history().len(), written);
+}
+
+/// The record of a job that begins with the checkpoint of another one, of which its sink has a file.
+fn begun(graph: &pb::JobGraph) -> pb::JobCheckpoints {
+    let of = |vertex, subtask, files: &[&str]| pb::SubtaskSnapshot {
+        vertex_id: execution(vertex, subtask, 0).vertex_id,
+        subtask,
+        files: files.iter().map(|it| it.as_bytes().to_vec()).collect(),
+        ..pb::SubtaskSnapshot::default()
+    };
+    let manifest = pb::CheckpointManifest {
+        job_id: graph.job_id.clone(),
+        number: 7,
+        regions: vec![pb::RegionSnapshot {
+            kind: pb::RegionSnapshotKind::Taken.into(),
+            number: 7,
+            generation: 0,
+            subtasks: vec![
+                of(1, 0, &[]),
+                of(2, 0, &["/out/.tanist/from-x"]),
+                of(2, 1, &[]),
+            ],
+        }],
+        ..pb::CheckpointManifest::default()
+    };
+    let place = pb::stored_manifest::Place::Inline(tanist_proto::manifest::encode(&manifest));
+    pb::JobCheckpoints {
+        job_id: graph.job_id.clone(),
+        next: 8,
+        floor: 8,
+        retained: vec![pb::CompletedCheckpoint {
+            number: 7,
+            manifest: Some(pb::StoredManifest { place: Some(place) }),
+            committed: true,
+            ..pb::CompletedCheckpoint::default()
+        }],
+        started_from: format!("job:{:032x}", 9),
+        ..pb::JobCheckpoints::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_another_job_has_handed_over_go_with_the_checkpoint_that_names_them() {
+    let (graph, store) = (to_files(), MemoryJobStateStore::default());
+    store
+        .put_checkpoints(&begun(&graph))
+        .await
+        .expect("written");
+    let state = submitted(&graph);
+    let fixture = Fixture::start_with(with_checkpoints(), graph, state, store);
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    complete(&fixture, &task_executor, 1, "a").await;
+    let removed = || fixture.environment.superseded.lock().clone();
+    wait_until("removed", || removed().len() == 1).await;
+    let kept = ["/out/.tanist/a", "/out/.tanist/open-a"].map(|it| it.as_bytes().to_vec());
+    assert!(removed()[0].kept.iter().eq(&kept), "{:?}", removed());
+    complete(&fixture, &task_executor, 1, "b").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(removed().len(), 1, "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_can_not_be_built_keeps_the_checkpoint_with_which_it_began() {
+    let (mut graph, store) = (to_files(), MemoryJobStateStore::default());
+    graph.edges[0].target = "unknown".to_owned();
+    store
+        .put_checkpoints(&begun(&graph))
+        .await
+        .expect("written");
+    let state = submitted(&graph);
+    let fixture = Fixture::start_with(with_checkpoints(), graph, state, store);
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Failed);
+    let stays = fixture.job_master.retained_checkpoints();
+    let stays = stays.expect("its only checkpoint");
+    assert_eq!(stays.retained[0].number, 7);
 }

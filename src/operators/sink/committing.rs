@@ -75,7 +75,8 @@ fn commit_marked(
         // In this order: a process that commits the same output at the same time (a deposed leader that does
         // not know it) creates the visible file and removes the pending file in one step.
         match (exists(&visible)?, exists(&pending)?) {
-            (true, true) if are_one_file(&pending, &visible) => remove_second_name(&pending)?,
+            // A commit by link that stopped. The second name goes when no other part is in the way.
+            (true, true) if are_one_file(&pending, &visible) => {}
             (true, true) => return Err(SinkError::Occupied { path: visible }),
             (true, false) => {}
             (false, true) => waiting.extend(pending.parent().map(Path::to_owned)),
@@ -129,7 +130,7 @@ fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
                 path: visible.to_owned(),
             });
         }
-        Err(Errno::EXIST) => return Ok(()),
+        Err(Errno::EXIST) => return remove_second_name(pending),
         Err(Errno::NOENT) => {
             // Or the output's directory was removed, and the pending file with it.
             return match exists(visible)? {
@@ -160,7 +161,7 @@ fn publish_by_a_link(pending: &Path, visible: &Path) -> Result<(), SinkError> {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             if !is_in_the_way(pending, visible)? {
-                return Ok(());
+                return remove_second_name(pending);
             }
             return Err(SinkError::Occupied {
                 path: visible.to_owned(),

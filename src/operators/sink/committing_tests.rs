@@ -96,6 +96,23 @@ fn of_an_output_that_is_partly_in_the_way_nothing_becomes_visible() {
     assert!(!Path::new(&parts[0].final_path).exists());
 }
 
+/// Two jobs have begun from one, and each has a name of the file.
+#[test]
+fn a_commit_that_is_refused_takes_no_file_away_that_is_visible_under_another_name() {
+    let directory = tempfile::tempdir().expect("directory");
+    let job = JobId::from_bits(1);
+    let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
+    fs::hard_link(&parts[0].pending_path, &parts[0].final_path).expect("linked");
+    fs::write(&parts[1].final_path, "precious").expect("written");
+    let error = commit(&parts).expect_err("refused");
+    assert!(matches!(error, SinkError::Occupied { .. }), "{error}");
+    assert!(Path::new(&parts[0].pending_path).exists());
+    fs::remove_file(&parts[1].final_path).expect("taken away");
+    commit(&parts).expect("nothing is in the way");
+    assert!(!Path::new(&parts[0].pending_path).exists());
+    assert!(Path::new(&parts[0].final_path).exists());
+}
+
 #[test]
 fn lost_output_is_an_error() {
     let directory = tempfile::tempdir().expect("directory");
