@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 use futures::stream::{self, StreamExt as _};
@@ -27,6 +28,8 @@ pub(super) type Effect = core::Effect<Channels>;
 
 /// Number of waiting jobs that are read at the same time.
 const READ_AT_ONCE: usize = 16;
+/// Pause after some results could not be removed.
+const NEXT_TRY: Duration = Duration::from_secs(60);
 
 /// The tasks of one term, and the JobMasters that it has started.
 pub(super) struct Calls {
@@ -407,10 +410,18 @@ impl Calls {
             // Before the results are removed: while they exist, no job runs under these ids. After a crash in
             // between, the next term does the removal.
             let looking = context.cleaner.look_once_more(&leftovers, &context.session);
-            let deleted = match looking.await {
-                true => context.store.delete_results(&jobs).await,
-                false => Err(JobStoreError::NotWritten),
+            let Some(left) = looking.await else {
+                let deleted = Err(JobStoreError::NotWritten);
+                return Event::ResultsDeleted { jobs, deleted };
             };
+            // Nothing else remembers the hidden output of a retained checkpoint: such a job is forgotten another time.
+            let with_output = context.store.with_retained(&left).await;
+            let (kept, jobs): (Vec<_>, Vec<_>) =
+                jobs.into_iter().partition(|job| with_output.contains(job));
+            let deleted = context.store.delete_results(&jobs).await;
+            if !kept.is_empty() {
+                tokio::time::sleep(NEXT_TRY).await;
+            }
             Event::ResultsDeleted { jobs, deleted }
         });
     }

@@ -81,7 +81,8 @@ pub trait SinkCleaner: Send + Sync + fmt::Debug + 'static {
 
 enum Look {
     Taken,
-    NoTime,
+    Failed(JobId),
+    NoTime(JobId),
     NotLeading,
 }
 
@@ -132,13 +133,13 @@ impl Cleaner {
     }
 
     /// Checks again, before ended jobs are forgotten, for what they may have left; all of it within
-    /// [`LAST_LOOK_TIMEOUT`]. What can't be removed in that time is only logged. Returns false if this term may
-    /// be over; then nothing more is removed, as there may be another run under one of these ids.
+    /// [`LAST_LOOK_TIMEOUT`]. What can't be removed in that time is logged. Returns the jobs that it may be of. None:
+    /// this term may be over; then nothing more is removed, as there may be another run under one of these ids.
     pub(super) async fn look_once_more(
         &self,
         leftovers: &[(JobId, pb::Cleanup)],
         session: &LeaderSession,
-    ) -> bool {
+    ) -> Option<BTreeSet<JobId>> {
         let until = Instant::now() + LAST_LOOK_TIMEOUT;
         let nothing = Kept::default();
         let look = async |(job, remove): &(JobId, pb::Cleanup)| {
@@ -146,39 +147,43 @@ impl Cleaner {
                 return Look::NotLeading;
             }
             if Instant::now() >= until {
-                return Look::NoTime;
+                return Look::NoTime(*job);
             }
             let removing = self.try_once(*job, remove, &nothing);
             match tokio::time::timeout_at(until, removing).await {
-                Ok(Ok(())) => {}
+                Ok(Ok(())) => return Look::Taken,
                 Ok(Err(reason)) => {
-                    warn!(%job, reason, "files of a forgotten job may be left behind");
+                    warn!(%job, reason, "files of an ended job can't be removed");
                 }
                 Err(_elapsed) => {
                     let directories = &remove.sink_directories;
-                    warn!(%job, ?directories, "the sink directories do not answer: files of a forgotten job may be left behind");
+                    warn!(%job, ?directories, "files of an ended job can't be removed: the sink directories do not answer");
                 }
             }
-            Look::Taken
+            Look::Failed(*job)
         };
         let mut looks = stream::iter(leftovers)
             .map(look)
             .buffer_unordered(LOOKS_AT_ONCE);
-        let mut passed_over = 0;
+        let (mut left, mut passed_over) = (BTreeSet::new(), 0);
         while let Some(look) = looks.next().await {
             match look {
                 Look::Taken => {}
-                Look::NoTime => passed_over += 1,
-                Look::NotLeading => return false,
+                Look::Failed(job) => drop(left.insert(job)),
+                Look::NoTime(job) => {
+                    left.insert(job);
+                    passed_over += 1;
+                }
+                Look::NotLeading => return None,
             }
         }
         if passed_over > 0 {
             warn!(
                 jobs = passed_over,
-                "files of forgotten jobs may be left behind: other directories did not answer in time"
+                "files of ended jobs can't be looked for: other directories did not answer in time"
             );
         }
-        true
+        Some(left)
     }
 
     async fn try_once(&self, job: JobId, remove: &pb::Cleanup, kept: &Kept) -> Result<(), String> {

@@ -168,12 +168,24 @@ async fn trigger_savepoint(
         let is_known = error.status == StatusCode::CONFLICT
             && describe(context, &wanted.job_id, parameters)
                 .await
-                .is_ok_and(|details| find(&details, &wanted.trigger_id).is_some());
+                .is_ok_and(|details| was_taken(&details, &wanted));
         if !is_known {
             return Err(error);
         }
     }
     Ok(accepted(wanted.trigger_id))
+}
+
+/// Whether an ended job has had this request. What its trigger id stands for in a job that runs, its JobMaster says.
+fn was_taken(job: &pb::JobDetails, wanted: &pb::TriggerSavepointRequest) -> bool {
+    let known = find(job, &wanted.trigger_id).filter(|_| job.status().has_ended());
+    known.is_some_and(|known| {
+        let is_elsewhere = known.outcome() == pb::SavepointOutcome::Completed
+            && !known
+                .text
+                .starts_with(wanted.directory.trim_end_matches('/'));
+        known.stops == wanted.stop && !is_elsewhere
+    })
 }
 
 /// Without a savepoint accepted means that the store has the wanted status STOPPED: the same as Flink's stop with

@@ -29,6 +29,8 @@ use crate::descriptions::{Dropped, in_short, is_short};
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// Maximum delay until a result is written again. Its description is written again each time.
 const SLOWEST_RETRY: Duration = Duration::from_secs(60);
+/// Timeout for removing what sinks have hidden in one directory, when nothing remembers it any more.
+const CLEAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What stays of an ended job until its result is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -323,13 +325,52 @@ impl JobStore {
         let listed = self.records.list::<ResultRecord>().await;
         let listed = listed.map_err(JobStoreError::Refused)?;
         let number = listed.len();
-        let clean: Vec<JobId> = listed
+        let (clean, results): (Vec<JobId>, Vec<pb::JobResult>) = listed
             .into_iter()
-            .filter(|(_, stored)| matches!(stored, Ok(stored) if !stored.record.0.dirty))
-            .filter_map(|(name, _)| name.as_str().parse().ok())
-            .collect();
+            .filter_map(|(name, stored)| Some((name.as_str().parse().ok()?, stored.ok()?.record.0)))
+            .filter(|(_, result): &(JobId, pb::JobResult)| !result.dirty)
+            .unzip();
+        self.remove_hidden_output(&results).await;
         self.delete_results(&clean).await?;
         Ok(clean.len() == number)
+    }
+
+    /// Those of these ended jobs of which a checkpoint is retained, or may be.
+    pub(crate) async fn with_retained(&self, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
+        let mut found = BTreeSet::new();
+        for job in jobs {
+            let record = self
+                .checkpoints
+                .read(*job, &self.records, &self.ledger)
+                .await;
+            let is_none = record.is_ok_and(|record| record.is_none_or(|it| it.retained.is_empty()));
+            if !is_none {
+                found.insert(*job);
+            }
+        }
+        found
+    }
+
+    /// Removes what sinks of these jobs have hidden, as nothing is retained of them any more.
+    async fn remove_hidden_output(&self, results: &[pb::JobResult]) {
+        let Some(sinks) = &self.sinks else {
+            return;
+        };
+        for result in results {
+            let (Ok(job), Some(remove)) = (job_id(&result.job_id), &result.remove) else {
+                continue;
+            };
+            for directory in &remove.sink_directories {
+                let nothing = HiddenOutput::default();
+                let cleaning = sinks.clean(directory, job, &remove.run, &nothing);
+                let cleaned = tokio::time::timeout(CLEAN_TIMEOUT, cleaning).await;
+                let cleaned = cleaned
+                    .unwrap_or_else(|_elapsed| Err(format!("no answer within {CLEAN_TIMEOUT:?}")));
+                if let Err(reason) = cleaned {
+                    warn!(%job, directory, reason, "files of an ended job are left behind");
+                }
+            }
+        }
     }
 
     /// Removes results and their descriptions.

@@ -182,8 +182,13 @@ async fn a_savepoint_is_followed_by_its_trigger_id_until_it_is_complete() {
     let other = json!({"target-directory": "/named"});
     let (status, body) = post(&next, &savepoints_path(""), other).await;
     assert_eq!(status, StatusCode::CONFLICT, "{body}");
-    let stop = json!({"targetDirectory": "/named"});
-    let (status, body) = post(&next, &stop_path(), stop).await;
+    for trigger in [None, Some(&trigger)] {
+        let stop = json!({"targetDirectory": "/named", "triggerId": trigger});
+        let (status, body) = post(&next, &stop_path(), stop).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{body}");
+    }
+    let elsewhere = json!({"target-directory": "/other", "triggerId": trigger});
+    let (status, body) = post(&next, &savepoints_path(""), elsewhere).await;
     assert_eq!(status, StatusCode::CONFLICT, "{body}");
 }
 

@@ -161,3 +161,52 @@ async fn files_that_a_submission_has_taken_over_which_is_never_written_are_remov
     assert_eq!(until_clean(&next).await, Vec::<String>::new());
     assert_eq!(*next.world.cleaned.lock(), ["/out", "/out"]);
 }
+
+/// A job that failed, with this sink directory and a checkpoint that names a file in it.
+async fn fail_into(leader: &Leader, directory: &str) {
+    let mut taken = manifest(0);
+    let subtask = &mut taken.regions[0].subtasks[0];
+    subtask.files.push(b"/open".to_vec());
+    fail_with(leader, &taken, true).await;
+    let result = pb::JobResult {
+        dirty: false,
+        status: pb::JobStatus::Failed.into(),
+        remove: Some(pb::Cleanup {
+            sink_directories: vec![directory.to_owned()],
+            ..pb::Cleanup::default()
+        }),
+        ..result_of(JOB)
+    };
+    let written = leader.store.put_clean_result(&result).await;
+    written.expect("written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_application_has_hidden_is_removed_with_its_results() {
+    let place = World::new().await;
+    let leader = place.leader("a").await;
+    fail_into(&leader, "/out").await;
+    let next = place.leader_after(&leader, "b").await;
+    next.world.cleaned.lock().clear();
+    let removed = next.store.delete_clean_results().await;
+    assert!(removed.expect("removed"));
+    assert_eq!(*next.world.cleaned.lock(), ["/out"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_is_not_forgotten_before_what_its_checkpoint_names_is_removed() {
+    let place = World::new().await;
+    let leader = place.leader("a").await;
+    fail_into(&leader, "/out").await;
+    let next = place.leader_after(&leader, "b").await;
+    next.world.hanging.lock().push("/out".to_owned());
+    let retention = DispatcherOptions::default().result_retention;
+    tokio::time::sleep(2 * retention).await;
+    assert!(next.describe(JOB).await.is_ok(), "it is remembered");
+    assert!(record(&next, JOB).await.is_some());
+    next.world.hanging.lock().clear();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(next.describe(JOB).await.is_err());
+    assert_eq!(record(&next, JOB).await, None);
+    assert_eq!(*next.world.cleaned.lock(), ["/out"]);
+}
