@@ -68,8 +68,8 @@ pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
     async fn cancel(&self) -> GatewayResult<()>;
     /// Persists the request to end the job's sources, then ends them. `Conflict` if the job ends in another way.
     async fn stop_job(&self) -> GatewayResult<()>;
-    /// Persists the request for a savepoint, then takes it. A known trigger id is the same request. `Conflict` if it was
-    /// another one, or if the job ends, or has a region of which no checkpoint is taken; the text says which.
+    /// Persists the request for a savepoint, then takes it. A known trigger id is the same request. `Conflict` if it
+    /// was another one, or if the job ends, or has a region of which no checkpoint is taken; the text says which.
     async fn trigger_savepoint(&self, request: pb::TriggerSavepointRequest) -> GatewayResult<()>;
     /// Describes the job.
     async fn describe(&self, detail: Detail) -> GatewayResult<pb::JobDetails>;

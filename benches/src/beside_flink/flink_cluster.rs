@@ -180,7 +180,7 @@ impl FlinkCluster {
         self.start(&format!("tm-{index}"), class, &TASKMANAGER_JAVA, &sizes)
     }
 
-    /// Waits until both JobManagers know of so many slots: a standby forwards the request to the leader.
+    /// Waits until both JobManagers know of this number of slots: a standby forwards the request to the leader.
     async fn until_slots(&self, slots: u64) -> anyhow::Result<()> {
         for jobmanager in [0, 1] {
             wait_for_every(SOON, "Flink's slots", BOUND, async || {

@@ -33,7 +33,7 @@ impl TanistCluster {
         self.cluster.rest_address(0).to_owned()
     }
 
-    /// Waits until both JobManagers know of so many slots: the standby asks the leader.
+    /// Waits until both JobManagers know of this number of slots: the standby asks the leader.
     async fn until_slots(&self, slots: u64) -> anyhow::Result<()> {
         for jobmanager in [0, 1] {
             let address = self.cluster.rest_address(jobmanager);

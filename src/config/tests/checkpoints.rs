@@ -126,7 +126,7 @@ fn checkpoints_are_with_other_objects_unless_a_place_is_named() {
     let bucket = places(&[ETCD, ENDPOINTS, storage, (DIR, "s3://bucket/state")]);
     let bucket = bucket.checkpoints.expect("a place");
     assert_eq!((&*bucket.url, bucket.shared), ("s3://bucket/state", true));
-    // Whoever shares the one directory shares the other one.
+    // All hosts that share the one directory share the other one.
     for shared in [false, true] {
         let declared = (
             "high-availability.storage-shared",

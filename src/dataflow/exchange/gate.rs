@@ -170,8 +170,8 @@ impl InputGate {
         })
     }
 
-    /// Event time, and then the end of a channel. One that has ended no longer holds time back, and the end may complete
-    /// a checkpoint: what follows from the records before a barrier belongs in front of it.
+    /// Event time, and then the end of a channel. One that has ended no longer holds time back, and the end may
+    /// complete a checkpoint: what follows from the records before a barrier belongs in front of it.
     fn take_due(&mut self) -> Option<Input> {
         if let Some(signal) = self.alignment.pending() {
             return Some(Input::Time(signal));

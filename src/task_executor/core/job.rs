@@ -34,8 +34,8 @@ pub struct Beginning {
     pub cluster: ClusterIncarnation,
     /// The checkpoint that it is restored from; 0: it begins from the start.
     pub restored_from: u64,
-    /// Whether its region takes part in checkpoints. Under a later leader it may though it does not: then it is reported
-    /// from the first number on that it hears of.
+    /// Whether its region takes part in checkpoints. Under a later leader it may though it does not: then it is
+    /// reported from the first number on that it hears of.
     pub takes_checkpoints: bool,
 }
 

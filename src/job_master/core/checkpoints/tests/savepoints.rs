@@ -189,7 +189,7 @@ fn a_request_is_answered_once_it_is_durable_and_completes_without_an_interval() 
     let effects = hear(&mut bench, asked("a", false));
     assert_eq!(answers(&effects), [("a", true)]);
     assert_eq!(triggers(&bench.pass(5_000)), []);
-    // Nobody is told that the job stops who asked for that under an id that stands for something else.
+    // A client that asks for a stop under this id is not told that the job stops.
     let effects = hear(&mut bench, asked("a", true));
     let refusal = refusal(&effects);
     assert!(refusal.contains("another request"), "{refusal}");
