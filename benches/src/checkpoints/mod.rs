@@ -30,7 +30,7 @@ second, one each 200 ms, as `/checkpoints` says. *Puts a checkpoint*: what etcd 
 (`etcd_mvcc_put_total`), everything that the cluster writes included; *store*: the growth of its file \
 (`etcd_mvcc_db_total_size_in_bytes`), with no compaction. *Leader*: SIGKILL while a checkpoint of that job is \
 in progress, until one of at least its number is durable; no task may be restarted. *TaskManager*: SIGKILL of the one \
-with all tasks, beside one with free slots. *Many subtasks*: a vertex of 10,000, each a region of its own, on four \
+with all tasks, beside one with free slots, with restarts after 100 ms. *Many subtasks*: a vertex of 10,000, each a region of its own, on four \
 TaskManagers.";
 
 const REPETITIONS: (usize, usize) = (3, 1);

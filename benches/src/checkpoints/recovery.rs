@@ -122,6 +122,11 @@ pub(super) async fn of_taskmanager(
         Unit::Milliseconds,
     );
     let builder = setup.cluster(Store::own(store).await?).slots(2);
+    // By default the pause before a restart grows with each failure.
+    let builder = builder
+        .set("restart-strategy.type", "fixed-delay")
+        .set("restart-strategy.fixed-delay.attempts", "1000000")
+        .set("restart-strategy.fixed-delay.delay", "100 ms");
     let mut cluster = builder.jobmanagers(1).taskmanagers(2).start().await?;
     let http = Http::default();
     let job = start_job(&http, &mut cluster).await?;
