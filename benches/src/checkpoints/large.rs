@@ -22,6 +22,7 @@ const WATCHED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_s
 /// One vertex: each subtask is a region.
 const INDEPENDENT: &str = "version: 1
 name: independent
+max-parallelism: 10000
 checkpoints:
   interval: ${interval}
 parameters:
