@@ -10,6 +10,7 @@
 //! cleanup after that job does. Without a blob store there is no note.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use prost::Message as _;
 use tanist_gateway::manifests;
@@ -103,23 +104,34 @@ impl Heir<'_> {
 
     /// Removes what it has got: its submission was not written.
     pub(super) async fn give_up(self) {
-        for directory in self.directories() {
-            let directory = directory.to_string_lossy();
-            let nothing = HiddenOutput::default();
-            let cleaning = self
-                .sinks
-                .clean(&directory, self.job, &self.graph.run, &nothing);
-            let reason = match tokio::time::timeout(TIMEOUT, cleaning).await {
-                Ok(Ok(())) => continue,
-                Ok(Err(reason)) => reason,
-                Err(_elapsed) => no_files().to_string(),
-            };
-            warn!(job = %self.job, reason, "files that were taken over for a refused job are left behind");
-        }
+        let directories = self.directories();
+        let paths = directories.iter().map(|it| it.to_string_lossy());
+        remove_all(self.sinks, paths, (self.job, &self.graph.run), TIMEOUT).await;
     }
 
     fn directories(self) -> Vec<PathBuf> {
         tanist_model::sink_directories(self.graph)
+    }
+}
+
+/// Removes all pending files of a run of a job from these directories. What fails, or takes longer than `timeout` in
+/// one of them, is left behind and logged.
+pub(super) async fn remove_all(
+    sinks: &dyn SinkCleaner,
+    directories: impl Iterator<Item = impl AsRef<str>>,
+    (job, run): (JobId, &str),
+    timeout: Duration,
+) {
+    let nothing = HiddenOutput::default();
+    for directory in directories {
+        let directory = directory.as_ref();
+        let cleaning = sinks.clean(directory, job, run, &nothing);
+        let reason = match tokio::time::timeout(timeout, cleaning).await {
+            Ok(Ok(())) => continue,
+            Ok(Err(reason)) => reason,
+            Err(_elapsed) => format!("no answer within {timeout:?}"),
+        };
+        warn!(%job, directory, reason, "hidden files of a job are left behind");
     }
 }
 

@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 use super::JobStore;
 use super::description_store::reference_to;
 use super::error::JobStoreError;
-use super::hidden_output::hidden_output;
+use super::hidden_output::{hidden_output, remove_all};
 use super::job_records::chunk_names;
 use super::records::{CheckpointsRecord, ResultRecord, job_id};
 use super::transaction::Transaction;
@@ -360,16 +360,8 @@ impl JobStore {
             let (Ok(job), Some(remove)) = (job_id(&result.job_id), &result.remove) else {
                 continue;
             };
-            for directory in &remove.sink_directories {
-                let nothing = HiddenOutput::default();
-                let cleaning = sinks.clean(directory, job, &remove.run, &nothing);
-                let cleaned = tokio::time::timeout(CLEAN_TIMEOUT, cleaning).await;
-                let cleaned = cleaned
-                    .unwrap_or_else(|_elapsed| Err(format!("no answer within {CLEAN_TIMEOUT:?}")));
-                if let Err(reason) = cleaned {
-                    warn!(%job, directory, reason, "files of an ended job are left behind");
-                }
-            }
+            let directories = remove.sink_directories.iter();
+            remove_all(&**sinks, directories, (job, &remove.run), CLEAN_TIMEOUT).await;
         }
     }
 

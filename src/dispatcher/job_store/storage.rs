@@ -17,6 +17,7 @@
 
 mod place;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,8 +64,7 @@ pub struct Storage {
 /// Why places can't be used.
 #[derive(Debug, Default)]
 struct Troubles {
-    of_blobs: Mutex<Option<String>>,
-    of_checkpoints: Mutex<Option<String>>,
+    of: Mutex<BTreeMap<Content, String>>,
     /// The first one.
     told: watch::Sender<Option<String>>,
 }
@@ -72,17 +72,16 @@ struct Troubles {
 impl Troubles {
     /// Returns whether it has changed.
     fn set(&self, content: Content, trouble: Option<String>) -> bool {
-        let known = match content {
-            Content::Blobs => &self.of_blobs,
-            Content::Checkpoints => &self.of_checkpoints,
-        };
-        let is_news = std::mem::replace(&mut *known.lock(), trouble.clone()) != trouble;
-        if is_news {
-            let of_checkpoints = || self.of_checkpoints.lock().clone();
-            let first = self.of_blobs.lock().clone().or_else(of_checkpoints);
-            self.told.send_replace(first);
+        let mut of = self.of.lock();
+        if of.get(&content) == trouble.as_ref() {
+            return false;
         }
-        is_news
+        match trouble {
+            Some(trouble) => of.insert(content, trouble),
+            None => of.remove(&content),
+        };
+        self.told.send_replace(of.values().next().cloned());
+        true
     }
 }
 

@@ -76,7 +76,7 @@ impl StorageRecord {
 }
 
 /// Which objects are in a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Content {
     /// All but those of checkpoints, unless these have no place of their own.
     Blobs,
