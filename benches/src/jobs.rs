@@ -62,6 +62,8 @@ steps:
     discard: {}
 ";
 
+/// A rate that no source reaches.
+pub const UNTHROTTLED: &str = "1000000000";
 /// The same with checkpoints and a rate.
 pub const CHECKPOINTED_COUNT: &str = "version: 1
 name: checkpointed-count

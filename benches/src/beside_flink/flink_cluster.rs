@@ -14,7 +14,7 @@ use tanist_chaos::wait::wait_for_every;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::testing::servers::ports::free_port;
 
-use super::{POLL_INTERVAL, SOON, System, Timeouts};
+use super::{SOON, System, Timeouts, until_slots};
 use crate::BenchOptions;
 use crate::http::Http;
 use crate::watch::{BOUND, all_subtasks_run};
@@ -149,12 +149,6 @@ impl FlinkCluster {
         format!("127.0.0.1:{}", self.rest_ports[jobmanager])
     }
 
-    async fn get(&self, jobmanager: usize, path: &str) -> anyhow::Result<Value> {
-        let address = self.address(jobmanager);
-        let asked = tokio::time::timeout(ANSWER_BOUND, self.http.get(&address, path)).await;
-        asked.with_context(|| format!("GET {address}{path} takes longer than {ANSWER_BOUND:?}"))?
-    }
-
     async fn run(
         &mut self,
         class: &str,
@@ -178,19 +172,6 @@ impl FlinkCluster {
         let sizes = TASKMANAGER_SIZES.map(str::to_owned);
         let class = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner";
         self.start(&format!("tm-{index}"), class, &TASKMANAGER_JAVA, &sizes)
-    }
-
-    /// Waits until both JobManagers know of this number of slots: a standby forwards the request to the leader.
-    async fn until_slots(&self, slots: u64) -> anyhow::Result<()> {
-        for jobmanager in [0, 1] {
-            wait_for_every(SOON, "Flink's slots", BOUND, async || {
-                let body = self.get(jobmanager, "/overview").await?;
-                ensure!(body["slots-total"] == slots, "{body}");
-                Ok(())
-            })
-            .await?;
-        }
-        Ok(())
     }
 }
 
@@ -247,12 +228,12 @@ impl System for FlinkCluster {
     async fn start_the_rest(&mut self) -> anyhow::Result<()> {
         self.start_jobmanager(1)?;
         self.start_taskmanager(0)?;
-        self.until_slots(2).await
+        until_slots(self, 2).await
     }
 
     async fn start_spare_worker(&mut self) -> anyhow::Result<()> {
         self.start_taskmanager(1)?;
-        self.until_slots(4).await
+        until_slots(self, 4).await
     }
 
     fn pids(&mut self) -> anyhow::Result<[u32; 3]> {
@@ -268,18 +249,14 @@ impl System for FlinkCluster {
         self.run("KeyedCount", &arguments, None).await
     }
 
-    async fn until_counted(&mut self) -> anyhow::Result<()> {
-        let path = format!("/jobs/{}", self.job);
-        wait_for_every(POLL_INTERVAL, "the end of the count", BOUND, async || {
-            let body = self.get(0, &path).await?;
-            ensure!(body["state"] == "FINISHED", "{body}");
-            Ok(())
-        })
-        .await
-    }
-
     async fn submit_endless(&mut self, rate: u64, savepoint: Option<&str>) -> anyhow::Result<()> {
         self.run("Endless", &[rate.to_string()], savepoint).await
+    }
+
+    async fn get(&self, jobmanager: usize, path: &str) -> anyhow::Result<Value> {
+        let address = self.address(jobmanager);
+        let asked = tokio::time::timeout(ANSWER_BOUND, self.http.get(&address, path)).await;
+        asked.with_context(|| format!("GET {address}{path} takes longer than {ANSWER_BOUND:?}"))?
     }
 
     async fn get_of_job(&self, path: &str) -> anyhow::Result<Value> {

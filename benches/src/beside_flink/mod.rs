@@ -80,11 +80,11 @@ trait System: Sized {
     /// Submits a job that counts this number of records, and takes a checkpoint each second or none; returns once the
     /// job is acknowledged.
     async fn submit_count(&mut self, records: u64, with_checkpoints: bool) -> anyhow::Result<()>;
-    /// Waits for the end of that job.
-    async fn until_counted(&mut self) -> anyhow::Result<()>;
     /// Submits the endless job, which takes a checkpoint each second, and may begin from a savepoint.
     async fn submit_endless(&mut self, rate: u64, savepoint: Option<&str>) -> anyhow::Result<()>;
-    /// What the first JobManager answers to `GET` of a path below that of the job that was submitted last.
+    /// What a JobManager answers to `GET` of a path.
+    async fn get(&self, jobmanager: usize, path: &str) -> anyhow::Result<Value>;
+    /// The same of the first one, for a path below that of the job that was submitted last.
     async fn get_of_job(&self, path: &str) -> anyhow::Result<Value>;
     /// The same for `POST`.
     async fn post_of_job(&self, path: &str, body: &Value) -> anyhow::Result<Value>;
@@ -222,6 +222,29 @@ async fn until_all_run<S: System>(cluster: &S) -> anyhow::Result<()> {
     .await
 }
 
+/// Waits for the end of the job that was submitted last.
+async fn until_finished<S: System>(cluster: &S, every: Duration) -> anyhow::Result<()> {
+    wait_for_every(every, "the end of the job", BOUND, async || {
+        let body = cluster.get_of_job("").await?;
+        ensure!(body["state"] == "FINISHED", "{body}");
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until both JobManagers know of this number of slots: the standby asks the leader.
+async fn until_slots<S: System>(cluster: &S, slots: u64) -> anyhow::Result<()> {
+    for jobmanager in [0, 1] {
+        until_soon("the slots", async || {
+            let body = cluster.get(jobmanager, "/overview").await?;
+            ensure!(body["slots-total"] == slots, "{body}");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
 /// Waits for what is expected soon; asks both systems equally often.
 async fn until_soon<T>(
     what: &str,
@@ -295,7 +318,7 @@ impl Rounds {
             let before = cpu_of(pids)?;
             cluster.submit_count(records, which == 2).await?;
             let began = Instant::now();
-            cluster.until_counted().await?;
+            until_finished(&cluster, POLL_INTERVAL).await?;
             let took = began.elapsed();
             let used = cpu_of(pids)?.saturating_sub(before);
             count.efficiency.push(millions / used.as_secs_f64());

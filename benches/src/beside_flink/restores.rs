@@ -5,7 +5,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{RATE, System, Timeouts, run_endless, until_all_run, until_soon};
+use super::{RATE, SOON, System, Timeouts, run_endless, until_all_run, until_finished, until_soon};
 use crate::BenchOptions;
 use crate::host::milliseconds;
 use crate::report::Figure;
@@ -77,12 +77,7 @@ impl Restores {
         })
         .await?;
         self.stopped.push(milliseconds(asked.elapsed()));
-        until_soon("the end of the job", async || {
-            let body = cluster.get_of_job("").await?;
-            ensure!(body["state"] == "FINISHED", "{body}");
-            Ok(())
-        })
-        .await?;
+        until_finished(&cluster, SOON).await?;
 
         let asked = Instant::now();
         cluster.submit_endless(RATE, Some(&savepoint)).await?;

@@ -4,18 +4,15 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tanist_chaos::process::Process;
 use tanist_chaos::store::Store;
-use tanist_chaos::wait::wait_for_every;
 use tanist_chaos::{Cluster, Leader};
 use tanist_proto::id::JobId;
 
-use super::{POLL_INTERVAL, System, Timeouts};
+use super::{System, Timeouts, until_slots};
 use crate::BenchOptions;
 use crate::http::Http;
-use crate::jobs::{self, CHECKPOINTED_COUNT, KEYED_COUNT};
-use crate::watch::{self, BOUND, until, until_led};
+use crate::jobs::{self, CHECKPOINTED_COUNT, KEYED_COUNT, UNTHROTTLED};
+use crate::watch::{self, until, until_led};
 
-/// A rate that no source reaches.
-const UNTHROTTLED: &str = "1000000000";
 /// Records of a job that does not end while it is measured.
 const ENDLESS: &str = "1000000000000";
 
@@ -33,22 +30,8 @@ impl TanistCluster {
         self.cluster.rest_address(0).to_owned()
     }
 
-    /// Waits until both JobManagers know of this number of slots: the standby asks the leader.
-    async fn until_slots(&self, slots: u64) -> anyhow::Result<()> {
-        for jobmanager in [0, 1] {
-            let address = self.cluster.rest_address(jobmanager);
-            until("the slots", async || {
-                let body = self.http.get(address, "/v1/overview").await?;
-                ensure!(body["slots-total"] == slots, "{body}");
-                Ok(())
-            })
-            .await?;
-        }
-        Ok(())
-    }
-
     fn path_of_job(&self, path: &str) -> anyhow::Result<String> {
-        Ok(format!("/v1/jobs/{}{path}", self.job()?))
+        Ok(format!("/jobs/{}{path}", self.job()?))
     }
 
     fn job(&self) -> anyhow::Result<JobId> {
@@ -83,12 +66,12 @@ impl System for TanistCluster {
     async fn start_the_rest(&mut self) -> anyhow::Result<()> {
         self.cluster.jobmanager(1).start()?;
         self.cluster.taskmanager(0).start()?;
-        self.until_slots(2).await
+        until_slots(self, 2).await
     }
 
     async fn start_spare_worker(&mut self) -> anyhow::Result<()> {
         self.cluster.taskmanager(1).start()?;
-        self.until_slots(4).await
+        until_slots(self, 4).await
     }
 
     fn pids(&mut self) -> anyhow::Result<[u32; 3]> {
@@ -116,16 +99,6 @@ impl System for TanistCluster {
         Ok(())
     }
 
-    async fn until_counted(&mut self) -> anyhow::Result<()> {
-        let (address, path) = (self.leader(), format!("/v1/jobs/{}", self.job()?));
-        wait_for_every(POLL_INTERVAL, "the end of the count", BOUND, async || {
-            let body = self.http.get(&address, &path).await?;
-            ensure!(body["state"] == "FINISHED", "{body}");
-            Ok(())
-        })
-        .await
-    }
-
     async fn submit_endless(&mut self, rate: u64, savepoint: Option<&str>) -> anyhow::Result<()> {
         let rate = rate.to_string();
         let parameters = [
@@ -148,14 +121,17 @@ impl System for TanistCluster {
         Ok(())
     }
 
+    async fn get(&self, jobmanager: usize, path: &str) -> anyhow::Result<Value> {
+        let address = self.cluster.rest_address(jobmanager);
+        self.http.get(address, &format!("/v1{path}")).await
+    }
+
     async fn get_of_job(&self, path: &str) -> anyhow::Result<Value> {
-        self.http
-            .get(&self.leader(), &self.path_of_job(path)?)
-            .await
+        self.get(0, &self.path_of_job(path)?).await
     }
 
     async fn post_of_job(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let path = self.path_of_job(path)?;
+        let path = format!("/v1{}", self.path_of_job(path)?);
         self.http.post(&self.leader(), &path, body).await
     }
 

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::BenchOptions;
 use crate::http::Http;
-use crate::jobs::{self, CHECKPOINTED_COUNT};
+use crate::jobs::{self, CHECKPOINTED_COUNT, UNTHROTTLED};
 use crate::memory::mebibytes;
 use crate::proc;
 use crate::report::Figure;
@@ -38,8 +38,6 @@ const RECORDS: (u64, u64) = (100_000_000, 2_000_000);
 const KEYS: [u64; 2] = [1_000, 100_000];
 /// Interval of a job that takes none while it runs.
 const NEVER: &str = "1d";
-/// A rate that no source reaches.
-const UNTHROTTLED: &str = "1000000000";
 const WATCHED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(4));
 const LOOK_EACH: Duration = Duration::from_millis(1_000);
 

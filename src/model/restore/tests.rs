@@ -497,20 +497,28 @@ fn an_operator_that_can_t_divide_its_state_keeps_its_parallelism() {
     assert_eq!(coverage(&tasks(&keyed, &custom(3), "v")).len(), 32);
 }
 
-#[test]
-fn a_region_without_a_snapshot_begins_from_the_start() {
-    let source = |parallelism| {
-        graph(
-            vec![vertex("n", &[("numbers", datagen())], parallelism)],
-            Partitioning::Forward,
-        )
-    };
+/// A job of one source.
+fn source(parallelism: u32) -> JobGraph {
+    graph(
+        vec![vertex("n", &[("numbers", datagen())], parallelism)],
+        Partitioning::Forward,
+    )
+}
+
+/// A manifest of that job in which one of three subtasks begins from the start.
+fn partial() -> CheckpointManifest {
     let mut partial = manifest(&source(3));
     partial.regions[0].subtasks.remove(1);
     partial.regions.push(RegionSnapshot {
         kind: RegionSnapshotKind::FromStart.into(),
         ..RegionSnapshot::default()
     });
+    partial
+}
+
+#[test]
+fn a_region_without_a_snapshot_begins_from_the_start() {
+    let mut partial = partial();
     let same = tasks(&partial, &source(3), "n");
     assert!(same.iter().map(|it| it.positions.len()).eq([1, 0, 1]));
     let problem = refused(&partial, &source(2));
@@ -591,18 +599,7 @@ fn what_a_job_begins_with_gives_the_next_one_what_the_first_manifest_would_give(
 
 #[test]
 fn a_subtask_that_begins_from_the_start_is_missed_by_another_parallelism_of_a_later_job_too() {
-    let source = |parallelism| {
-        graph(
-            vec![vertex("n", &[("numbers", datagen())], parallelism)],
-            Partitioning::Forward,
-        )
-    };
-    let mut partial = manifest(&source(3));
-    partial.regions[0].subtasks.remove(1);
-    partial.regions.push(RegionSnapshot {
-        kind: RegionSnapshotKind::FromStart.into(),
-        ..RegionSnapshot::default()
-    });
+    let partial = partial();
     let begun = laid_out(&partial, &source(3)).expect("it fits");
     assert_eq!(
         tasks(&begun, &source(3), "n"),
