@@ -5,12 +5,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tanist_proto::id::JobId;
+use tokio::sync::broadcast;
 
 use super::blobs::BlobGateway;
 use super::{
     DispatcherGateway, JobMasterGateway, JobMastersGateway, ResourceManagerGateway,
     TaskExecutorGateway,
 };
+
+/// Number of ended connections that a receiver may be behind before it misses some.
+pub const ENDED_CONNECTIONS: usize = 256;
 
 /// Returns gateways by address. Over the wire, connections are opened lazily, so these calls neither wait nor
 /// fail; a wrong address is noticed when the gateway is used.
@@ -34,6 +38,11 @@ pub trait Connector: Send + Sync + fmt::Debug + 'static {
     async fn is_abandoned(&self, address: &str) -> bool {
         let _it_is_not_known = address;
         false
+    }
+    /// Receives the address of each connection that ends from now on, by which a process that ends is noticed early.
+    /// `None`: the end of a connection is not seen.
+    fn ended_connections(&self) -> Option<broadcast::Receiver<Arc<str>>> {
+        None
     }
     /// The blob server of the JobManager at `address`. This address differs from that of its components.
     fn blobs(&self, address: &str) -> Arc<dyn BlobGateway>;

@@ -33,7 +33,7 @@ use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
 
 pub use components::Components;
-pub use connector::Connector;
+pub use connector::{Connector, ENDED_CONNECTIONS};
 pub use gateways::{
     DispatcherGateway, JobMasterGateway, JobMastersGateway, ResourceManagerGateway,
     TaskExecutorGateway,
@@ -204,6 +204,19 @@ pub struct Verdict {
     pub room_changes: u64,
     /// TaskManagers where the job has slots and that it must leave.
     pub leaving: Arc<Leaving>,
+    /// TaskManagers where the job had slots and that are gone. The JobMaster takes them.
+    pub gone: Vec<GoneTaskManager>,
+}
+
+/// A TaskManager whose process is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GoneTaskManager {
+    /// Its resource id.
+    pub id: ResourceId,
+    /// The incarnation of its process: another process may have its resource id by now.
+    pub incarnation: String,
+    /// How it is known.
+    pub cause: String,
 }
 
 /// The TaskManagers that a job must leave, and how.

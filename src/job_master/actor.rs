@@ -15,7 +15,7 @@ use futures::channel::mpsc;
 use rand::Rng as _;
 use tanist_compact::SmallMap;
 use tanist_gateway::fencing::OnHigherEpoch;
-use tanist_gateway::{Adoption, Detail, GatewayError, GatewayResult, Verdict};
+use tanist_gateway::{Adoption, Detail, GatewayError, GatewayResult, GoneTaskManager, Verdict};
 use tanist_ha::clock::{millis, wall_clock_ms};
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint_of;
@@ -315,10 +315,13 @@ impl JobMasterActor {
         let taken = Verdict {
             has_room: self.verdict.has_room,
             room_changes: self.verdict.room_changes,
+            // These are taken from the cell.
+            gone: Vec::new(),
             ..verdict.clone()
         };
         let before = std::mem::replace(&mut self.verdict, taken);
         self.take_room();
+        self.take_gone();
         if verdict.leaving != before.leaving {
             self.note(Event::Leaving(verdict.leaving));
         }
@@ -342,6 +345,27 @@ impl JobMasterActor {
         for has_room in missed.into_iter().chain([has_room]) {
             if let Err(refusal) = self.apply_one(Event::HasRoom(has_room)) {
                 tracing::error!(job = self.calls.job.job_id, %refusal, "a change of the room was refused, which is a bug");
+            }
+        }
+    }
+
+    /// Takes the TaskManagers that the ResourceManager found gone, and gives those up.
+    fn take_gone(&mut self) {
+        let mut gone = Vec::new();
+        let take = |verdict: &mut Verdict| gone = std::mem::take(&mut verdict.gone);
+        self.calls.verdict.change_quietly(take);
+        for GoneTaskManager {
+            id,
+            incarnation,
+            cause,
+        } in gone
+        {
+            let location = self.core.location(&id);
+            // Another process may have registered under its id.
+            if location.is_some_and(|location| location.incarnation == incarnation)
+                && let Some(connection) = self.core.connection(&id)
+            {
+                self.lose(connection, cause);
             }
         }
     }

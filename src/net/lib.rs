@@ -19,6 +19,7 @@ mod caller;
 mod closed_first;
 mod connect;
 mod diag;
+mod ended;
 pub mod http;
 mod limits;
 mod listener;
@@ -31,5 +32,6 @@ pub use closed_first::grow_descriptor_table;
 pub use connect::{
     HttpClient, HttpConnector, connect, http_client, http_connector, is_own, is_refused,
 };
+pub use ended::{ReportingConnector, ReportingStream, reporting_connector};
 pub use limits::{Connection, Connections, HANDSHAKE_TIMEOUT, Port};
 pub use listener::{Accepted, BindError, DetachedListener, Listener};

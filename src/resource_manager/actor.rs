@@ -10,13 +10,14 @@ use std::time::Duration;
 use tanist_gateway::fencing::sender_of;
 use tanist_gateway::refusals::{self, RefusalCheck};
 use tanist_gateway::{
-    Departure, GatewayError, GatewayResult, JobMasterRegistration, Leaving, ResourceOverview,
-    ResourceRequirements, TaskExecutorGateway, Unfulfillable, Verdict,
+    Departure, GatewayError, GatewayResult, GoneTaskManager, JobMasterRegistration, Leaving,
+    ResourceOverview, ResourceRequirements, TaskExecutorGateway, Unfulfillable, Verdict,
 };
 use tanist_ha::clock::{Started, Uptime, wall_clock_ms};
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
+use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -98,6 +99,23 @@ pub(super) struct Actor {
     drains_asked: VecDeque<(Box<pb::DrainTaskManagerRequest>, Reply<()>)>,
     /// Whether a drain decision is being written.
     is_deciding_drain: bool,
+    ended_connections: Option<broadcast::Receiver<Arc<str>>>,
+}
+
+/// Waits for the next connection that ends. Returns its address; `None`: some were missed.
+async fn next_ended(ended: &mut Option<broadcast::Receiver<Arc<str>>>) -> Option<Arc<str>> {
+    let received = match ended {
+        Some(ended) => ended.recv().await,
+        None => std::future::pending().await,
+    };
+    match received {
+        Ok(address) => Some(address),
+        Err(RecvError::Lagged(_)) => None,
+        Err(RecvError::Closed) => {
+            *ended = None;
+            None
+        }
+    }
 }
 
 impl Actor {
@@ -110,7 +128,9 @@ impl Actor {
         cancel: CancellationToken,
         started: Started,
     ) -> Actor {
+        let ended_connections = services.connector.ended_connections();
         Actor {
+            ended_connections,
             options,
             started,
             services,
@@ -133,6 +153,9 @@ impl Actor {
                 biased;
                 () = self.cancel.cancelled() => break,
                 Some(called) = self.calls.join_next() => self.called(called),
+                address = next_ended(&mut self.ended_connections) => {
+                    self.core.connection_ended(address.as_deref());
+                }
                 () = due => self.core.on_time(self.started.uptime()),
                 message = self.messages.recv() => match message {
                     Some(message) => self.handle(message),
@@ -259,6 +282,13 @@ impl Actor {
         }
     }
 
+    /// Notifies a JobMaster of a TaskManager that is gone.
+    fn tell_gone(&self, job: JobId, gone: GoneTaskManager) {
+        if let Some(job_master) = self.job_masters.get(&job) {
+            job_master.verdict.change(|told| told.gone.push(gone));
+        }
+    }
+
     /// Notifies a JobMaster whether the cluster has room for its job.
     fn tell_room(&self, job: JobId, has_room: bool) {
         if let Some(job_master) = self.job_masters.get(&job) {
@@ -380,6 +410,7 @@ impl Actor {
                 Effect::Unfulfillable { job, verdict } => self.notify_unfulfillable(job, verdict),
                 Effect::Room { job, has_room } => self.tell_room(job, has_room),
                 Effect::Leaving { job, leaving } => self.tell_leaving(job, leaving),
+                Effect::Gone { job, gone } => self.tell_gone(job, gone),
                 Effect::HigherEpoch { epoch, teller } => {
                     (self.services.on_higher_epoch)(epoch, &teller);
                 }

@@ -10,12 +10,13 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tanist_gateway::blobs::BlobGateway;
 use tanist_gateway::{
-    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway, JobMastersGateway,
-    ResourceManagerGateway, TaskExecutorGateway,
+    Connector, DispatcherGateway, ENDED_CONNECTIONS, GatewayError, GatewayResult, JobMasterGateway,
+    JobMastersGateway, ResourceManagerGateway, TaskExecutorGateway,
 };
-use tanist_net::http_connector;
+use tanist_net::reporting_connector;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::sync::broadcast;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
@@ -58,6 +59,7 @@ const KEPT_CHANNELS: usize = 512;
 pub struct TonicConnector {
     options: RpcOptions,
     channels: Mutex<Channels>,
+    ended: broadcast::Sender<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -94,6 +96,7 @@ impl TonicConnector {
         TonicConnector {
             options,
             channels: Mutex::default(),
+            ended: broadcast::Sender::new(ENDED_CONNECTIONS),
         }
     }
 
@@ -116,7 +119,11 @@ impl TonicConnector {
             })?
             // The connector has no connect timeout of its own: it would be reported as a refusal.
             .connect_timeout(self.options.connect_timeout);
-        let connector = http_connector(Some(self.options.silence_timeout));
+        let (ended, to): (_, Arc<str>) = (self.ended.clone(), Arc::from(address));
+        let connector = reporting_connector(Some(self.options.silence_timeout), move || {
+            // An error means that no component looks for it.
+            let _ = ended.send(to.clone());
+        });
         let channel = Arc::new(endpoint.connect_with_connector_lazy(connector));
         channels.insert(address, &channel);
         Ok(channel)
@@ -152,6 +159,10 @@ impl Connector for TonicConnector {
 
     async fn is_abandoned(&self, address: &str) -> bool {
         super::abandoned::is_abandoned(address).await
+    }
+
+    fn ended_connections(&self) -> Option<broadcast::Receiver<Arc<str>>> {
+        Some(self.ended.subscribe())
     }
 
     fn blobs(&self, address: &str) -> Arc<dyn BlobGateway> {
@@ -284,6 +295,26 @@ mod tests {
             matches!(answer, Err(GatewayError::Unreachable { .. })),
             "{answer:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_is_reported_though_no_call_is_under_way() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a free port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let connector = TonicConnector::new(RpcOptions::default());
+        let mut ended = connector.ended_connections().expect("it sees them");
+        let peer = connector.task_executor(&address);
+        let call =
+            tokio::spawn(async move { peer.free_slots(pb::FreeSlotsRequest::default()).await });
+        let (accepted, _) = listener.accept().await.expect("it connects");
+        call.abort();
+        assert!(call.await.is_err_and(|error| error.is_cancelled()));
+        assert!(ended.try_recv().is_err(), "it is open");
+        drop(accepted);
+        let report = tokio::time::timeout(Duration::from_secs(60), ended.recv()).await;
+        let report = report.expect("in time").expect("the connector lives");
+        assert_eq!(*report, *address);
     }
 
     #[tokio::test]

@@ -16,6 +16,7 @@ on_stores! {
     each {
         a_killed_taskmanager_costs_a_restart_and_changes_no_result,
         a_leader_and_a_taskmanager_that_are_killed_together_cost_a_restart,
+        a_killed_taskmanager_is_replaced_by_a_spare_one_without_a_heartbeat,
     }
 }
 on_stores! {
@@ -55,6 +56,31 @@ async fn a_killed_taskmanager_costs_a_restart_and_changes_no_result(
         entries.is_some_and(|entries| !entries.is_empty()),
         "the loss is not among the job's exceptions: {exceptions}"
     );
+    workload.stop_and_check(&mut cluster).await
+}
+
+async fn a_killed_taskmanager_is_replaced_by_a_spare_one_without_a_heartbeat(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    // Past the first one after a registration, no heartbeat is sent while this test lasts.
+    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(3);
+    let builder = builder.slots(1).set("heartbeat.interval", "2 min");
+    let mut cluster = builder.set("heartbeat.timeout", "4 min").start().await?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
+    let job = cluster.submit(&workload.submission).await?;
+    workload.wait_until_ticking(&mut cluster).await?;
+    for _ in 0..2 {
+        let (killed, _) = cluster.place_of(job, "clock").await?;
+        cluster.taskmanager(killed).kill();
+        wait_for("the clock to run elsewhere", BOUND, async || {
+            let (place, _) = cluster.place_of(job, "clock").await?;
+            ensure!(place != killed, "it is still at {killed}");
+            anyhow::Ok(())
+        })
+        .await?;
+        workload.wait_until_ticking(&mut cluster).await?;
+        cluster.taskmanager(killed).start()?;
+    }
     workload.stop_and_check(&mut cluster).await
 }
 

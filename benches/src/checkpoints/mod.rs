@@ -20,7 +20,7 @@ use crate::jobs::{self, CHECKPOINTED_COUNT, UNTHROTTLED};
 use crate::memory::mebibytes;
 use crate::proc;
 use crate::report::Figure;
-use crate::samples::Unit;
+use crate::samples::{self, Unit};
 use crate::watch::{until_finished, until_running};
 
 pub(super) const METHOD: &str = "`datagen` (unthrottled) -> key-by -> count with each update emitted -> discard, one \
@@ -69,15 +69,32 @@ pub(super) async fn measure(
     let setup = &Setup { options, objects };
     let mut figures = Vec::new();
     for keys in KEYS {
-        figures.extend(cost(store, setup, keys).await?);
+        figures.extend(shown(cost(store, setup, keys).await?));
     }
     for keys in KEYS {
-        figures.extend(durations(store, setup, keys).await?);
+        figures.extend(shown(durations(store, setup, keys).await?));
     }
-    figures.extend(recovery::of_leader(store, setup).await?);
-    figures.extend(recovery::of_taskmanager(store, setup).await?);
-    figures.extend(large::measure(store, setup).await?);
+    figures.extend(shown(recovery::of_leader(store, setup).await?));
+    figures.extend(shown(recovery::of_taskmanager(store, setup).await?));
+    figures.extend(shown(large::measure(store, setup).await?));
     Ok(figures)
+}
+
+/// Prints the figures of a part as soon as it is done: the next one may take minutes, or fail.
+fn shown(figures: Vec<Figure>) -> Vec<Figure> {
+    for Figure {
+        what,
+        unit,
+        samples,
+    } in &figures
+    {
+        let (count, all) = (samples.all().len(), samples);
+        let numbers = [all.min(), all.median(), all.quantile(0.99), all.max()];
+        let numbers = numbers.map(Option::unwrap_or_default);
+        let [min, median, p99, max] = numbers.map(samples::shown);
+        eprintln!("{what} ({unit}): n {count}, min {min}, median {median}, p99 {p99}, max {max}");
+    }
+    figures
 }
 
 async fn start(store: Store, setup: &Setup<'_>) -> anyhow::Result<Cluster> {

@@ -12,12 +12,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tanist_proto::id::JobId;
+use tokio::sync::broadcast;
 
 use self::client::LocalClient;
 use super::blobs::BlobGateway;
 use super::{
-    Components, Connector, DispatcherGateway, JobMasterGateway, JobMastersGateway,
-    ResourceManagerGateway, TaskExecutorGateway,
+    Components, Connector, DispatcherGateway, ENDED_CONNECTIONS, JobMasterGateway,
+    JobMastersGateway, ResourceManagerGateway, TaskExecutorGateway,
 };
 
 /// Fault of the connection to an address, or of one call.
@@ -83,10 +84,22 @@ pub struct LocalConnector {
     host: Option<Arc<str>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Network {
     hosts: BTreeMap<String, Host>,
     network_model: Option<Arc<dyn NetworkModel>>,
+    /// The addresses that everything was removed from.
+    ended: broadcast::Sender<Arc<str>>,
+}
+
+impl Default for Network {
+    fn default() -> Network {
+        Network {
+            hosts: BTreeMap::new(),
+            network_model: None,
+            ended: broadcast::Sender::new(ENDED_CONNECTIONS),
+        }
+    }
 }
 
 /// What listens at one address.
@@ -151,7 +164,10 @@ impl LocalConnector {
 
     /// Removes everything that listens at `address`, as the end of its process does.
     pub fn remove(&self, address: &str) {
-        self.network.lock().hosts.remove(address);
+        let mut network = self.network.lock();
+        network.hosts.remove(address);
+        // An error means that no component looks for it.
+        let _ = network.ended.send(Arc::from(address));
     }
 
     fn host<T>(&self, address: &str, change: impl FnOnce(&mut Host) -> T) -> T {
@@ -192,6 +208,10 @@ impl Connector for LocalConnector {
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
         self.client(address)
+    }
+
+    fn ended_connections(&self) -> Option<broadcast::Receiver<Arc<str>>> {
+        Some(self.network.lock().ended.subscribe())
     }
 
     /// An address is abandoned once everything at it was removed. A connection that is cut proves nothing.

@@ -416,6 +416,11 @@ impl JobMasterCore {
         self.slots.pool().slots_of(task_manager)
     }
 
+    /// The connection to a TaskManager, if it is registered.
+    pub fn connection(&self, task_manager: &ResourceId) -> Option<Connection> {
+        self.task_managers.connection(task_manager)
+    }
+
     /// The location of a TaskManager, if it is registered.
     pub fn location(&self, task_manager: &ResourceId) -> Option<&Arc<pb::TaskManagerLocation>> {
         self.task_managers.location(task_manager)

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tanist_gateway::GoneTaskManager;
 use tanist_proto::v1::JobStatus;
 
 use super::scripted::{Fixture, Mood, options, wait_until};
@@ -76,6 +77,31 @@ async fn a_silent_task_manager_is_lost_and_its_region_restarts_elsewhere() {
         failure.cause,
         "TaskManager tm1 (tm1:1) was lost: no heartbeat for 50000 ms"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_the_resource_manager_found_gone_is_lost_at_once() {
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
+    let verdict = fixture.environment.registered.lock()[0].verdict.clone();
+    let tell = |incarnation: String| {
+        let gone = GoneTaskManager {
+            id: "tm1".parse().expect("an id"),
+            incarnation,
+            cause: "connection refused".to_owned(),
+        };
+        verdict.change(|verdict| verdict.gone.push(gone));
+    };
+    tell("0".to_owned());
+    assert_eq!(fixture.details().await.status(), JobStatus::Running);
+    wait_until("it took that", || verdict.look(|it| it.gone.is_empty())).await;
+    assert_eq!(fixture.details().await.status(), JobStatus::Running);
+    let before = tokio::time::Instant::now();
+    tell("1".to_owned());
+    let result = fixture.job_master.ended().await.expect("it ends");
+    let cause = "TaskManager tm1 (tm1:1) was lost: connection refused";
+    assert!(result.cause.contains(cause), "{}", result.cause);
+    assert!(before.elapsed() < Duration::from_secs(1));
+    assert!(task_executor.was_called(GOODBYE));
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_gateway::refusals::RefusalCheck;
-use tanist_gateway::{Leaving, Unfulfillable};
+use tanist_gateway::{GoneTaskManager, Leaving, Unfulfillable};
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 
@@ -101,6 +101,13 @@ pub enum Effect {
         job: JobId,
         /// All of these TaskManagers.
         leaving: Arc<Leaving>,
+    },
+    /// Notify a JobMaster of a TaskManager that is gone.
+    Gone {
+        /// The job.
+        job: JobId,
+        /// The TaskManager.
+        gone: GoneTaskManager,
     },
     /// A message names a younger term.
     HigherEpoch {

@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tanist_gateway::refusals::CheckOutcome;
-use tanist_gateway::{GatewayError, GatewayResult};
+use tanist_gateway::{GatewayError, GatewayResult, GoneTaskManager};
 use tanist_ha::clock::Uptime;
 use tanist_ha::election::{ClusterIncarnation, Epoch, StoreIdentity, TermHolder};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
@@ -171,6 +171,8 @@ impl ResourceManagerCore {
                 }));
                 return;
             }
+            // The connection broke with the call: only the next one shows whether it is gone.
+            Err(GatewayError::NoAnswer { .. }) => return self.task_executors.probe(to),
             Err(error) => return self.call_failed(to, &error),
         };
         let report = answer.slot_report.unwrap_or_default();
@@ -197,6 +199,7 @@ impl ResourceManagerCore {
         match outcome {
             CheckOutcome::Lost => {
                 let cause = format!("{calls} calls in a row did not reach it: {reason}");
+                self.tell_gone(&to.worker, &cause);
                 self.lose(now, to, &cause);
             }
             CheckOutcome::Repeat(check) => self.effects.push(Effect::CheckLost {
@@ -204,7 +207,23 @@ impl ResourceManagerCore {
                 reason,
                 check,
             }),
+            // Whether it is gone shall not have to wait for the next heartbeats.
+            CheckOutcome::Undecided if calls > 0 && calls < threshold => {
+                self.task_executors.probe(to);
+            }
             CheckOutcome::Undecided => {}
+        }
+    }
+
+    /// Handles the end of a connection to an address: what had that address may be gone, which a heartbeat shows.
+    /// `None`: ends of connections were missed, so every TaskExecutor may be gone.
+    pub fn connection_ended(&mut self, address: Option<&str>) {
+        let connections = match address {
+            Some(address) => self.task_executors.at_address(address),
+            None => self.task_executors.connections(),
+        };
+        for to in connections {
+            self.task_executors.probe(&to);
         }
     }
 
@@ -326,6 +345,27 @@ impl ResourceManagerCore {
                 &format!("no heartbeat was answered for {timeout:?}"),
             );
         }
+    }
+
+    /// Notifies the JobMasters of all jobs that hold slots of a TaskExecutor that its process is gone.
+    ///
+    /// One that is only silent is not named: each JobMaster judges silence by the answers that it got itself.
+    fn tell_gone(&mut self, id: &ResourceId, cause: &str) {
+        let Some(known) = self.task_executors.get(id) else {
+            return;
+        };
+        let gone = GoneTaskManager {
+            id: id.clone(),
+            incarnation: known.location().incarnation.clone(),
+            cause: cause.to_owned(),
+        };
+        let holders = self.slots.allocated(id);
+        let jobs: BTreeSet<JobId> = holders.map(|(holder, _)| holder.job).collect();
+        self.effects
+            .extend(jobs.into_iter().map(|job| Effect::Gone {
+                job,
+                gone: gone.clone(),
+            }));
     }
 
     fn lose(&mut self, now: Uptime, to: &Connection, cause: &str) {

@@ -3,6 +3,8 @@
 //!
 //! - Only a leader may reject permanently: the term is compared before anything else.
 
+use std::time::Duration;
+
 use tanist_gateway::registration::Answer;
 use tanist_gateway::{Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
 use tanist_ha::clock::{Uptime, millis};
@@ -20,6 +22,9 @@ use super::{Effect, LogLine, ResourceManagerCore};
 
 /// Maximum length of a name from outside in logs, in characters.
 const LONGEST_NAME: usize = 100;
+
+/// Maximum delay of the first heartbeat after a registration.
+const FIRST_HEARTBEAT: Duration = Duration::from_secs(1);
 
 impl ResourceManagerCore {
     /// Registers a TaskExecutor.
@@ -91,12 +96,15 @@ impl ResourceManagerCore {
         let replaced = self
             .task_executors
             .replaced_by(&worker, &location.incarnation);
-        self.log
-            .extend(replaced.map(|old| LogLine::IncarnationReplaced {
+        if let Some(old) = replaced {
+            self.log.push(LogLine::IncarnationReplaced {
                 task_manager: worker.clone(),
                 old: old.to_owned(),
                 new: location.incarnation.clone(),
-            }));
+            });
+            let cause = format!("the process at {} has replaced it", location.rpc_address);
+            self.tell_gone(&worker, &cause);
+        }
         self.log.push(LogLine::Registered {
             task_manager: worker.clone(),
             address: location.rpc_address.clone(),
@@ -131,7 +139,8 @@ impl ResourceManagerCore {
         // A change of its drain status is sent at once.
         let next_heartbeat = match is_releasing || request.draining != is_draining {
             true => now,
-            false => now + self.options.heartbeat_interval,
+            // Early: a connection must exist for its end to be noticed.
+            false => now + self.options.heartbeat_interval.min(FIRST_HEARTBEAT),
         };
         self.task_executors
             .register(now, worker, registration, availability, next_heartbeat);

@@ -15,6 +15,9 @@ use super::report::TaskCounts;
 use super::slot_manager::SlotsVersion;
 use super::{Connection, Contact};
 
+/// Interval of the heartbeats to a TaskExecutor that may be gone.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+
 /// What a TaskExecutor says of itself when it registers.
 #[derive(Debug)]
 pub(super) struct Registration {
@@ -44,7 +47,10 @@ pub(super) struct TaskExecutor {
     /// The incarnation that this one replaced, if any: its process had ended.
     replaced: Option<String>,
     availability: Availability,
+    /// When it last answered a heartbeat.
     last_heartbeat: Uptime,
+    /// When a heartbeat was last sent to it.
+    last_sent: Uptime,
     next_heartbeat: Uptime,
     refused: RefusedCalls,
     /// Number of its outputs that may still be read, and the version of its slots of that count; `None` until
@@ -195,6 +201,7 @@ impl TaskExecutors {
             replaced,
             availability,
             last_heartbeat: now,
+            last_sent: now,
             next_heartbeat,
             refused: RefusedCalls::default(),
             kept_outputs: None,
@@ -258,6 +265,27 @@ impl TaskExecutors {
         Some((refused.finish_check(is_lost, threshold), calls))
     }
 
+    /// Sends a heartbeat to a TaskExecutor that may be gone: at once, or shortly after the last one.
+    pub(super) fn probe(&mut self, to: &Connection) {
+        if let Some(known) = self.connected(to) {
+            let at = known.last_sent + PROBE_INTERVAL;
+            known.next_heartbeat = known.next_heartbeat.min(at);
+        }
+    }
+
+    /// All present connections.
+    pub(super) fn connections(&self) -> Vec<Connection> {
+        self.iter().map(|(id, it)| it.connection(id)).collect()
+    }
+
+    /// The present connections to an address.
+    pub(super) fn at_address(&self, address: &str) -> Vec<Connection> {
+        let at = self
+            .iter()
+            .filter(|(_, it)| it.location().rpc_address == address);
+        at.map(|(id, it)| it.connection(id)).collect()
+    }
+
     /// When a heartbeat is due, or a TaskExecutor is lost.
     pub(super) fn next_deadline(&self, timeout: Duration) -> Option<Uptime> {
         let each = self.registered.values();
@@ -283,6 +311,7 @@ impl TaskExecutors {
         let due =
             all.filter(|(_, it)| it.next_heartbeat <= now && it.last_heartbeat + timeout > now);
         due.map(|(id, it)| {
+            it.last_sent = now;
             it.next_heartbeat = now + interval;
             id.clone()
         })

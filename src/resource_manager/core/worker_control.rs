@@ -38,7 +38,9 @@ impl ResourceManagerCore {
         if let WorkerEvent::Ended(id, how) = &event {
             // This is proof: no heartbeat timeout is needed.
             if let Some(to) = self.task_executors.connection(id) {
-                self.lose(now, &to, &format!("its process is gone: {how}"));
+                let cause = format!("its process is gone: {how}");
+                self.tell_gone(id, &cause);
+                self.lose(now, &to, &cause);
             }
         }
         if let WorkerEvent::ReleaseRecorded(id, false) = &event {

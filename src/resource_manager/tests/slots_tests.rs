@@ -74,6 +74,8 @@ async fn a_request_whose_answer_was_lost_is_repeated_with_the_same_allocation() 
         .register_task_executor(registration(5, 1, executor.report()))
         .await
         .expect("registers");
+    // The report of the first heartbeat would name the slot.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     cluster.connector.set_fault("tm:1", Fault::LoseReplies);
     let job = JobId::random();
     job_master(&handle, job, 1).await.expect("registers");
@@ -171,7 +173,8 @@ async fn refused_calls_count_only_if_they_are_said_to_and_proof_at_once() {
             tokio::time::advance(Duration::from_millis(100)).await;
         }
         let expected = match is_gone {
-            true => options.heartbeat_interval,
+            // Its connection ends, and the next call is refused by the kernel.
+            true => Duration::ZERO,
             false => options.heartbeat_timeout,
         };
         let took = start.elapsed();
@@ -181,6 +184,79 @@ async fn refused_calls_count_only_if_they_are_said_to_and_proof_at_once() {
         );
         cluster.connector.set_fault("tm:1", Fault::None);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_connection_is_looked_into_at_once_and_jobs_hear_who_is_gone() {
+    let cluster = start();
+    let (executor, mut asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
+    let handle = cluster.manager.handle();
+    let (holder, other) = (JobId::from_bits(1), JobId::from_bits(2));
+    let told = job_master(&handle, holder, 1).await.expect("registers");
+    let not_told = job_master(&handle, other, 1).await.expect("registers");
+    handle
+        .register_task_executor(registration(5, 1, executor.report()))
+        .await
+        .expect("registers");
+    handle
+        .declare_required_resources(needs(holder, 1))
+        .await
+        .expect("the manager runs");
+    next(&mut asked.requests).await;
+    let start = tokio::time::Instant::now();
+    cluster.connector.remove("tm:1");
+    let gone = told.find(|verdict| verdict.gone.first().cloned());
+    let gone = tokio::time::timeout(BOUND, gone).await.expect("it is told");
+    assert_eq!((gone.id.as_str(), gone.incarnation.as_str()), ("tm", "1"));
+    let soon = Duration::from_millis(200);
+    assert!(start.elapsed() < soon, "{:?}", start.elapsed());
+    assert_eq!(task_managers(&handle).await, []);
+    assert!(not_told.look(|verdict| verdict.gone.is_empty()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_executor_whose_connection_ended_and_that_answers_is_kept() {
+    let cluster = start();
+    let (executor, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 1);
+    let handle = cluster.manager.handle();
+    handle
+        .register_task_executor(registration(5, 1, executor.report()))
+        .await
+        .expect("registers");
+    cluster.connector.remove("tm:1");
+    cluster
+        .connector
+        .put_task_executor("tm:1", executor.clone());
+    tokio::time::sleep(Options::default().heartbeat_interval).await;
+    assert_eq!(task_managers(&handle).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_hear_that_the_process_of_a_task_manager_was_replaced() {
+    let cluster = start();
+    let (executor, mut asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 1);
+    let handle = cluster.manager.handle();
+    let job = JobId::from_bits(1);
+    let told = job_master(&handle, job, 1).await.expect("registers");
+    handle
+        .register_task_executor(registration(5, 1, executor.report()))
+        .await
+        .expect("registers");
+    handle
+        .declare_required_resources(needs(job, 1))
+        .await
+        .expect("the manager runs");
+    next(&mut asked.requests).await;
+    let mut again = registration(5, 2, pb::SlotReport::default());
+    let location = again.location.as_mut().expect("it has one");
+    location.incarnation = "2".to_owned();
+    handle
+        .register_task_executor(again)
+        .await
+        .expect("registers");
+    let gone = told.look(|verdict| verdict.gone.clone());
+    let incarnations: Vec<&str> = gone.iter().map(|it| it.incarnation.as_str()).collect();
+    assert_eq!(incarnations, ["1"]);
 }
 
 #[tokio::test(start_paused = true)]
