@@ -8,11 +8,12 @@ use tanist_chaos::{Cluster, StoreKind, wait_for};
 
 use crate::kill_at_every_step::{die_in_turns, kill_at};
 use crate::support::{BOUND, cluster_on, need_failpoints};
-use crate::verified::{AT_END, COMMITTING, COUNT, Verified};
+use crate::verified::{AT_END, COMMITTING, COUNT, TwoRegions, Verified};
 
 on_stores! {
     each {
         a_job_goes_on_at_another_parallelism_where_another_one_was_stopped,
+        a_moved_savepoint_starts_a_changed_job_in_another_cluster_on_another_store,
     }
 }
 on_stores! {
@@ -64,6 +65,48 @@ async fn a_job_goes_on_at_another_parallelism_where_another_one_was_stopped(
     }
     job.until_restored_after(&mut cluster, 0).await?;
     job.check_result(&mut cluster).await
+}
+
+/// From 2 to 128 subtasks. The first cluster and its store are gone by then.
+async fn a_moved_savepoint_starts_a_changed_job_in_another_cluster_on_another_store(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let kept = tempfile::tempdir()?;
+    let builder = cluster_on(kind).await?.taskmanagers(2).slots(2);
+    let mut first = builder.start().await?;
+    // It does not end before it is stopped.
+    let job = TwoRegions {
+        count: 200_000,
+        ..TwoRegions::default()
+    };
+    let mut job = Verified::submit(&mut first, job).await?;
+    job.until_visible().await?;
+    let path = stop_with_savepoint(&mut first, &job).await?;
+    first.wait_for_state(job.job, "FINISHED").await?;
+    first.check_nothing_left(&job.directories()).await?;
+    let moved = kept.path().join("moved");
+    std::fs::rename(path, &moved)?;
+    job.keep_output_in(kept.path())?;
+    first.discard();
+
+    let other = match kind {
+        StoreKind::Embedded => StoreKind::Etcd,
+        StoreKind::Etcd => StoreKind::ZooKeeper,
+        StoreKind::ZooKeeper => StoreKind::Embedded,
+    };
+    let builder = cluster_on(other).await?.taskmanagers(2).slots(64);
+    let mut second = builder.start().await?;
+    let moved = moved.to_string_lossy();
+    let wide = ["--parallelism", "128"];
+    let refused = job.go_on_changed(&mut second, &moved, &wide).await;
+    let refusal = refused.err().map(|error| format!("{error:#}"));
+    ensure!(
+        refusal.as_ref().is_some_and(|it| it.contains("windows")),
+        "{refusal:?}"
+    );
+    let wide = [&wide[..], &["--allow-non-restored-state"]].concat();
+    job.go_on_changed(&mut second, &moved, &wide).await?;
+    job.check_result(&mut second).await
 }
 
 /// The request is durable before the first leader dies, and the copy is complete before the second one does.

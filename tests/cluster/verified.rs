@@ -197,6 +197,36 @@ impl Verified {
         Ok(self)
     }
 
+    /// Makes the job of `changed.yaml`, which has no windows, go on where this one was stopped with a savepoint.
+    pub(crate) async fn go_on_changed(
+        &mut self,
+        cluster: &mut Cluster,
+        savepoint: &str,
+        arguments: &[&str],
+    ) -> anyhow::Result<()> {
+        let directory = cluster.directory().join("changed");
+        let output = ["counts", "numbers"].map(|name| directory.join(name));
+        let submission = Submission::new(job_file("changed.yaml"))
+            .path("counts", &output[0])
+            .path("numbers", &output[1])
+            .parameter("count", self.count)
+            .arguments(&[&["--from-savepoint", savepoint], arguments].concat());
+        self.job = cluster.submit(&submission).await?;
+        self.outputs.push(output);
+        self.windows.clear();
+        Ok(())
+    }
+
+    /// Moves its output to another directory, where it outlives the cluster.
+    pub(crate) fn keep_output_in(&mut self, directory: &Path) -> anyhow::Result<()> {
+        for (number, output) in self.outputs.iter_mut().flatten().enumerate() {
+            let kept = directory.join(format!("output-{number}"));
+            std::fs::rename(&*output, &kept)?;
+            *output = kept;
+        }
+        Ok(())
+    }
+
     /// All its output directories.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let windows = self.windows.iter().cloned();
