@@ -9,12 +9,15 @@ use tanist_gateway::kinds;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::records::record::{self, Payload};
 use tanist_ha::store::{CommitReply, CommitRequest, CoordinationStore, Fence, Write};
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 /// Number of items per read.
 const PAGE: usize = 500;
 /// The newest format of results that this code reads.
 const RESULT_FORMAT: u16 = 1;
+/// The newest format of records of checkpoints that this code reads.
+const CHECKPOINTS_FORMAT: u16 = 1;
 /// Number of attempts to write damage while the leader commits at the same time.
 const DAMAGE_TRIES: usize = 100;
 
@@ -88,6 +91,27 @@ fn result(name: &Name, value: &[u8]) -> anyhow::Result<pb::JobResult> {
         }
         Payload::Blob { .. } | Payload::Chunks { .. } => {
             bail!("{key} is somewhere else, which no small result is")
+        }
+    }
+}
+
+/// The record of a job's checkpoints; `None` if the job has none.
+pub async fn checkpoints(
+    store: &dyn CoordinationStore,
+    job: JobId,
+) -> anyhow::Result<Option<pb::JobCheckpoints>> {
+    let key = Key::new(kinds::CHECKPOINTS, Name::new(job.to_string())?);
+    let found = store.get(std::slice::from_ref(&key)).await?;
+    let Some(value) = found.into_iter().flatten().next() else {
+        return Ok(None);
+    };
+    match record::decode(&key, CHECKPOINTS_FORMAT, &value)? {
+        Payload::Inline { bytes, .. } => {
+            let record = pb::JobCheckpoints::decode(bytes);
+            Ok(Some(record.with_context(|| key.to_string())?))
+        }
+        Payload::Blob { .. } | Payload::Chunks { .. } => {
+            bail!("{key} is somewhere else, which no such record is")
         }
     }
 }

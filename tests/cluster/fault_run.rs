@@ -1,6 +1,7 @@
 //! Jobs that verify themselves run one after another, while leaders, standbys, TaskManagers and the store are killed,
 //! paused and cut off, alone and in pairs. Each number of each job counts once (K7); after each fault the job goes on
-//! and completes a checkpoint; nothing of it is left after its result (K13); in the end no ended job has changed.
+//! and completes a checkpoint, and the record of its checkpoints agrees with its objects and with what it was (K2, K5,
+//! K15); nothing of it is left after its result (K13); in the end no ended job has changed.
 //!
 //! Usually a few kills. `cargo xtask chaos` sets `TANIST_TEST_KILLS`; `TANIST_TEST_SEED` repeats the faults of a run.
 
@@ -13,6 +14,7 @@ use tanist_chaos::{
     Cluster, ClusterBuilder, Faults, History, Observer, Store, StoreKind, wait_for,
 };
 
+use crate::checkpoint_records::CheckpointRecord;
 use crate::job_lifecycles::addresses_of;
 use crate::support::PROGRAM;
 use crate::verified::{TwoRegions, Verified};
@@ -75,6 +77,8 @@ struct Run {
     /// How processes ended by themselves, with the number of times.
     ended: BTreeMap<String, u64>,
     jobs: Vec<Verified>,
+    /// Number of ranges of objects that were compared with what retained checkpoints say of them.
+    compared: usize,
     /// Number of jobs of which the cleanup has missed a file.
     late: u64,
     _blobs: tempfile::TempDir,
@@ -106,6 +110,7 @@ impl Run {
             observer,
             ended: BTreeMap::new(),
             jobs: Vec::new(),
+            compared: 0,
             late: 0,
             _blobs: blobs,
         })
@@ -114,6 +119,7 @@ impl Run {
     /// Runs one job to its end among faults, and checks it.
     async fn run_job(&mut self) -> anyhow::Result<()> {
         let job = Verified::submit(&mut self.cluster, JOB).await?;
+        let mut record = CheckpointRecord::new(job.job);
         let mut number = 0;
         let mut done = String::from("no fault");
         while let Some(newest) = self
@@ -122,10 +128,13 @@ impl Run {
             .with_context(|| format!("after {done}"))?
         {
             number = newest;
+            let looked = record.look(&self.cluster).await;
+            looked.with_context(|| format!("after {done}"))?;
             done = self.faults.strike(&mut self.cluster).await?;
         }
         job.check_output()
             .with_context(|| format!("after {done}"))?;
+        self.compared += record.compared;
         self.check_cleaned_up(&job).await?;
         self.jobs.push(job);
         Ok(())
@@ -187,9 +196,10 @@ impl Run {
         let injected = self.faults.injected().iter();
         let injected: Vec<String> = injected.map(|(fault, n)| format!("{n} {fault}")).collect();
         format!(
-            "{} jobs verified ({} with a late file), {} kills, {} pairs of faults: {}; ended by themselves: {:?}",
+            "{} jobs verified ({} with a late file), {} ranges of objects compared, {} kills, {} pairs of faults: {}; ended by themselves: {:?}",
             self.jobs.len(),
             self.late,
+            self.compared,
             self.faults.kills(),
             self.faults.pairs(),
             injected.join(", "),
@@ -203,6 +213,7 @@ impl Run {
             let job_is_there = job.check_output();
             job_is_there.context("a later fault changed the output of an ended job")?;
         }
+        ensure!(self.compared > 0, "no checkpoint had an object");
         self.observer.with(History::check)?;
         self.cluster.wait_until_complete().await?;
         self.cluster.wait_until_slots_are_free().await?;
