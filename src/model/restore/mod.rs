@@ -7,6 +7,7 @@
 //! by subtask.
 
 mod left_out;
+mod planted;
 mod saved;
 mod splits;
 mod tasks;

@@ -12,6 +12,7 @@ use tanist_proto::v1::{
     JobGraph, JobVertex, Operator, SourcePosition, StateSegment, SubtaskSnapshot,
 };
 
+use super::planted::{Fault, is_planted};
 use super::saved::{Part, Saved, SavedStep};
 use crate::OperatorSpec;
 use crate::job_graph::shown;
@@ -317,7 +318,8 @@ impl<'m> Claimed<'m, '_> {
         }
         let max = step.max_parallelism;
         let own = key_groups(task.subtask, self.parallelism, max);
-        let meet = |groups: &Range<u32>| groups.start < own.end && own.start < groups.end;
+        let lost = u32::from(is_planted(Fault::KeyGroupLost));
+        let meet = |groups: &Range<u32>| groups.start + lost < own.end && own.start < groups.end;
         for subtask in 0..step.parallelism {
             // Its segments are of no other groups.
             let groups = key_groups(subtask, step.parallelism, max);

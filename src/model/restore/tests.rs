@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 use prost::Message as _;
 use tanist_proto::v1::{
     CheckpointCommittable, Committable, JobEdge, KeyGroupRange, Operator, OperatorState,
     Partitioning, RegionSnapshot, RegionSnapshotKind, SourcePosition, StateSegment,
 };
 
+use super::planted::{Fault, plant};
 use super::*;
 use crate::operators::{self, CustomSpec};
 use crate::{ColumnType, Emit};
 
-const MAX: u32 = 32;
+const MAX: u32 = 128;
 
 fn datagen() -> OperatorSpec {
     let spec = operators::Datagen {
@@ -192,38 +194,71 @@ fn coverage(tasks: &[SubtaskSnapshot]) -> BTreeMap<u32, usize> {
     found
 }
 
+/// Checks that a job of two parallelisms goes on at two others with each key group, position and state once.
+fn check_redistribution(from: (u32, u32), to: (u32, u32)) -> Result<(), TestCaseError> {
+    let (before, after) = (counting(from.0, from.1), counting(to.0, to.1));
+    let manifest = manifest(&before);
+    let sources = tasks(&manifest, &after, "n");
+    for source in &sources {
+        let positions: Vec<&[u8]> = source.positions.iter().map(|it| &*it.position).collect();
+        if from.0 == to.0 {
+            prop_assert_eq!(positions, [source.subtask.to_le_bytes()]);
+            prop_assert_eq!(source.positions[0].request, 5);
+        } else {
+            let all = (0..from.0).map(u32::to_le_bytes);
+            prop_assert!(
+                positions.iter().copied().eq(all
+                    .clone()
+                    .collect::<Vec<_>>()
+                    .iter()
+                    .map(|it| &it[..]))
+            );
+            prop_assert!(source.positions.iter().all(|it| it.request == 0));
+        }
+    }
+    let counts = tasks(&manifest, &after, "c");
+    prop_assert!(
+        coverage(&counts)
+            .into_iter()
+            .eq((0..MAX).map(|group| (group, 1)))
+    );
+    let contents = counts
+        .iter()
+        .flat_map(|it| &it.operators)
+        .map(|it| it.content.clone());
+    let mut contents: Vec<Vec<u8>> = contents.collect();
+    contents.sort();
+    let mut expected: Vec<Vec<u8>> = (0..from.1).map(|it| it.to_le_bytes().to_vec()).collect();
+    expected.sort();
+    prop_assert_eq!(&contents, &expected);
+    let mut files: Vec<Vec<u8>> = counts.iter().flat_map(|it| it.files.clone()).collect();
+    files.sort();
+    prop_assert_eq!(files, expected);
+    let most = counts.iter().map(|it| it.operators.len()).max();
+    prop_assert!(most <= Some(from.1.div_ceil(to.1) as usize));
+    Ok(())
+}
+
+/// A parallelism, one of the smallest or one of all.
+fn parallelism() -> impl Strategy<Value = u32> {
+    prop_oneof![1_u32..=16, 1..=MAX, Just(1), Just(MAX)]
+}
+
+#[test]
+fn a_key_group_that_is_lost_between_two_ranges_is_found() {
+    assert!(check_redistribution((1, MAX), (1, 3)).is_ok());
+    plant(Some(Fault::KeyGroupLost));
+    let found = check_redistribution((1, MAX), (1, 3));
+    plant(None);
+    assert!(found.is_err());
+}
+
 proptest! {
     #[test]
     fn nothing_is_lost_or_doubled_between_any_two_parallelisms(
-        from in (1_u32..=16, 1_u32..=16), to in (1_u32..=16, 1_u32..=16),
+        from in (parallelism(), parallelism()), to in (parallelism(), parallelism()),
     ) {
-        let (before, after) = (counting(from.0, from.1), counting(to.0, to.1));
-        let manifest = manifest(&before);
-        let sources = tasks(&manifest, &after, "n");
-        for source in &sources {
-            let positions: Vec<&[u8]> = source.positions.iter().map(|it| &*it.position).collect();
-            if from.0 == to.0 {
-                prop_assert_eq!(positions, [source.subtask.to_le_bytes()]);
-                prop_assert_eq!(source.positions[0].request, 5);
-            } else {
-                let all = (0..from.0).map(u32::to_le_bytes);
-                prop_assert!(positions.iter().copied().eq(all.clone().collect::<Vec<_>>().iter().map(|it| &it[..])));
-                prop_assert!(source.positions.iter().all(|it| it.request == 0));
-            }
-        }
-        let counts = tasks(&manifest, &after, "c");
-        prop_assert!(coverage(&counts).into_iter().eq((0..MAX).map(|group| (group, 1))));
-        let contents = counts.iter().flat_map(|it| &it.operators).map(|it| it.content.clone());
-        let mut contents: Vec<Vec<u8>> = contents.collect();
-        contents.sort();
-        let mut expected: Vec<Vec<u8>> = (0..from.1).map(|it| it.to_le_bytes().to_vec()).collect();
-        expected.sort();
-        prop_assert_eq!(&contents, &expected);
-        let mut files: Vec<Vec<u8>> = counts.iter().flat_map(|it| it.files.clone()).collect();
-        files.sort();
-        prop_assert_eq!(files, expected);
-        let most = counts.iter().map(|it| it.operators.len()).max();
-        prop_assert!(most <= Some(from.1.div_ceil(to.1) as usize));
+        check_redistribution(from, to)?;
     }
 
     #[test]
@@ -403,7 +438,7 @@ fn what_does_not_fit_is_refused_with_both_sides_named() {
     other.vertices[1].max_parallelism = 64;
     case(
         &other,
-        &["step `counts` has maximum parallelism 64, and its state has 32"],
+        &["step `counts` has maximum parallelism 64, and its state has 128"],
     );
     let mut other = counting(2, 4);
     other.vertices[1].operators[0].spec = print().to_json();
@@ -494,7 +529,10 @@ fn an_operator_that_can_t_divide_its_state_keeps_its_parallelism() {
             ..StateSegment::default()
         });
     }
-    assert_eq!(coverage(&tasks(&keyed, &custom(3), "v")).len(), 32);
+    assert_eq!(
+        coverage(&tasks(&keyed, &custom(3), "v")).len(),
+        MAX as usize
+    );
 }
 
 /// A job of one source.
@@ -702,7 +740,7 @@ fn key_groups_that_a_subtask_does_not_have_are_refused_with_the_subtask_and_its_
     let range = |first, end| KeyGroupRange { first, end };
     let problems = [
         refused_with(|it| it.end_key_group = u32::MAX),
-        refused_with(|it| it.first_key_group = 20),
+        refused_with(|it| it.first_key_group = 100),
         refused_with(|it| {
             let ranges = (0..100_000).map(|it| KeyGroupRange {
                 first: it,
@@ -724,7 +762,7 @@ fn hostile() -> impl Strategy<Value = u32> {
     prop_oneof![
         Just(0_u32),
         Just(1),
-        Just(31),
+        Just(MAX - 1),
         Just(32_768),
         Just(u32::MAX),
         any::<u32>()

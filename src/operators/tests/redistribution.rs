@@ -19,7 +19,7 @@ use crate::factory::build;
 use crate::schema::output_schema;
 use crate::testing::{context, host};
 
-const MAX_PARALLELISM: u32 = 40;
+const MAX_PARALLELISM: u32 = 128;
 
 /// One vertex with one step, at this parallelism.
 fn graph(spec: &OperatorSpec, parallelism: u32) -> JobGraph {
@@ -237,13 +237,18 @@ fn collect(output: Output, lines: &mut Vec<String>) {
     }
 }
 
+/// A parallelism, now and then the largest one.
+fn parallelism() -> impl Strategy<Value = u32> {
+    prop_oneof![9 => 1_u32..=16, 1 => Just(MAX_PARALLELISM)]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn results_by_key_do_not_depend_on_changes_of_the_parallelism(
         input in rows(),
-        parallelisms in prop::collection::vec((1_u32..=16, 0_usize..20), 1..4),
+        parallelisms in prop::collection::vec((parallelism(), 0_usize..20), 1..4),
     ) {
         let with_keys = stateful().into_iter().filter(|spec| spec.keys().is_some());
         for spec in with_keys {
@@ -265,7 +270,7 @@ proptest! {
     #[test]
     fn datagen_generates_each_number_once_at_any_parallelisms(
         phases in prop::collection::vec(
-            (1_u32..=16, prop::collection::vec(0_usize..4, 1..5)), 1..5,
+            (parallelism(), prop::collection::vec(0_usize..4, 1..5)), 1..5,
         ),
         count in prop::option::of(0_u64..60_000),
     ) {
@@ -281,7 +286,9 @@ proptest! {
             }
         }
         // Without a count, each subtask reads on until it is beyond all that any has read.
-        let highest = found.iter().max().map_or(0, |highest| highest + 40);
+        let highest = found.iter().max().map_or(0, |highest| {
+            highest + i64::from(MAX_PARALLELISM)
+        });
         let end = count.map_or(highest, |count| i64::try_from(count).expect("small"));
         for source in &mut running {
             while source.is_some() {

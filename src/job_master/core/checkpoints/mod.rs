@@ -128,7 +128,9 @@ impl CheckpointCore {
         let job_id = record.job_id.clone();
         let record = CheckpointRecord::new(record, epoch.get(), objects, &topology)?;
         let committed = record.durable().retained.iter().rev();
-        let mut committed = committed.filter(|it| it.committed).map(|it| it.number);
+        let is_forgotten = is_planted(Fault::CommitForgotten);
+        let committed = committed.filter(|it| it.committed || is_forgotten);
+        let mut committed = committed.map(|it| it.number);
         Ok(CheckpointCore {
             job_id,
             numbers: Numbers::new(record.durable().next),

@@ -16,6 +16,7 @@ pub(super) enum Fault {
     NumberBelowFloorAdopted,
     CarriedOverObjectDeleted,
     CommitBeforeWrite,
+    CommitForgotten,
     CopyBeforeCommit,
     PinnedSubsumed,
     ResumedWhileStopping,
