@@ -1,5 +1,6 @@
-//! The decision cores: the files in `src/<component>/core/` name no runtime, no clock, no task and no log, so that
-//! (state, now, event) -> effects is all that they are. Test code is exempt.
+//! The decision cores: the files in `src/<component>/core/`, those of election and detector, and the one of crash
+//! loops name no runtime, no clock, no task and no log, so that (state, now, event) -> effects is all that they are.
+//! Test code is exempt.
 
 use crate::{assert_kept, files_below};
 
@@ -21,7 +22,13 @@ const FORBIDDEN: [(&str, &str); 11] = [
 /// Whether the file is decision code of a core.
 fn is_core(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
-    let is_below_core = matches!(parts[..], ["src", _component, "core", _, ..]);
+    let is_below_core = match parts[..] {
+        ["src", _, "core", _, ..] | ["ha", "src", "election", "core", _, ..] => true,
+        ["ha", "src", "election", file] => file == "core.rs",
+        ["ha", "src", "detector", file] => matches!(file, "core.rs" | "inquiry.rs" | "silence.rs"),
+        ["src", "leadership", file] => file == "crash_loop.rs",
+        _ => false,
+    };
     let is_test =
         |part: &&str| matches!(*part, "tests" | "tests.rs") || part.ends_with("_tests.rs");
     is_below_core && !parts.iter().any(is_test)
@@ -104,16 +111,22 @@ fn without_test_modules(code: &str) -> String {
 #[test]
 fn a_core_names_no_runtime_no_clock_and_no_log() -> anyhow::Result<()> {
     let mut files = files_below("src")?;
+    files.extend(files_below("ha/src")?);
     files.retain(|file| is_core(&file.path));
-    for component in [
-        "resource_manager",
-        "task_executor",
-        "job_master",
-        "dispatcher",
+    for core in [
+        "src/resource_manager/core/",
+        "src/task_executor/core/",
+        "src/job_master/core/",
+        "src/dispatcher/core/",
+        "src/leadership/crash_loop.rs",
+        "ha/src/election/core.rs",
+        "ha/src/election/core/",
+        "ha/src/detector/core.rs",
+        "ha/src/detector/inquiry.rs",
+        "ha/src/detector/silence.rs",
     ] {
-        let folder = format!("src/{component}/core/");
-        let is_there = files.iter().any(|file| file.path.starts_with(&folder));
-        assert!(is_there, "{folder} has no files");
+        let is_there = files.iter().any(|file| file.path.starts_with(core));
+        assert!(is_there, "{core} has no files");
     }
     assert_kept(&files, |file| names_no_runtime(&file.path, &file.text));
     Ok(())

@@ -96,6 +96,21 @@ pub fn discriminants(code: &str) -> BTreeSet<&str> {
     numbers.collect()
 }
 
+/// The fixed parts of the paths in the string literals of code.
+pub fn path_parts(code: &str) -> BTreeSet<&str> {
+    let literals = code
+        .lines()
+        .flat_map(|line| line.split('"').skip(1).step_by(2));
+    let parts = literals
+        .filter(|it| it.contains('/'))
+        .flat_map(|it| it.split('/'));
+    let is_fixed = |part: &&str| {
+        let is_letter = |it: u8| it.is_ascii_lowercase() || it == b'-';
+        part.len() > 1 && part.bytes().all(is_letter)
+    };
+    parts.filter(is_fixed).collect()
+}
+
 /// The numbers in the first cells of the rows of tables.
 pub fn first_cells(text: &str) -> BTreeSet<&str> {
     let rows = text.lines().filter_map(|line| line.strip_prefix('|'));
@@ -138,6 +153,13 @@ mod tests {
         let text = "`src/net/` `net/lib.rs:7` `src/*/lib.rs` `src/{net,rest}/lib.rs` `docs/adr/0007` \
                     `src/net/lib.rs::serve`";
         assert_eq!(missing(text), [""; 0]);
+    }
+
+    #[test]
+    fn fixed_parts_of_paths_are_found_in_literals() {
+        let code = "route(\"/jobs/{job}/plan\", get(plan)) // a/b\nformat!(\"{JOBS}/{job}/execution-result\")";
+        let parts: Vec<&str> = path_parts(code).into_iter().collect();
+        assert_eq!(parts, ["execution-result", "jobs", "plan"]);
     }
 
     #[test]

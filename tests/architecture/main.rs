@@ -237,6 +237,22 @@ fn the_paths_that_documents_name_exist() -> anyhow::Result<()> {
 }
 
 #[test]
+fn the_reference_of_rest_has_every_path() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).context(path.to_owned());
+    let code = read("src/rest/server.rs")? + &read("src/rest_model/paths.rs")?;
+    let parts = documents::path_parts(&code);
+    assert!(parts.len() > 30, "{parts:?}");
+    let reference = read("docs/reference/rest.md")?;
+    let quoted = reference.split('`').skip(1).step_by(2);
+    let known: std::collections::BTreeSet<&str> =
+        quoted.flat_map(|it| it.split(['/', ' ', '?'])).collect();
+    let missing: Vec<_> = parts.difference(&known).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    Ok(())
+}
+
+#[test]
 fn the_references_have_every_metric_and_every_exit_code() -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).context(path.to_owned());

@@ -220,6 +220,7 @@ impl World {
                 assert!(is_canceled && has_ended, "{job} is not deleted");
                 self.reach(Reached::Deleted);
             }
+            Asked::Stop(_) => self.reach(Reached::Stopped),
             _ => {}
         }
     }

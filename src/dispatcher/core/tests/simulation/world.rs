@@ -64,6 +64,8 @@ pub(super) enum Reached {
     BrokenTooOften,
     /// A quarantined job is led again.
     Retried,
+    /// A stop is acknowledged.
+    Stopped,
     /// A quarantined job is deleted.
     Deleted,
     /// An unreadable result is deleted.
