@@ -1,16 +1,18 @@
 //! Regions are independent: one that fails again and again, or has no slots, neither touches the attempts of the other
 //! one nor delays its checkpoints.
+//!
+//! Usually a few failures; `TANIST_TEST_FLAPS` sets their number. `cargo xtask chaos` takes about an hour of them.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::{Attempts, Cluster, StoreKind, wait_for};
 
-use crate::support::{BOUND, cluster_on};
+use crate::support::{BOUND, cluster_on, setting};
 use crate::verified::{TwoRegions, Verified};
 
-/// How often the one region fails.
-const FAILURES: usize = 4;
+/// How often the one region fails without `TANIST_TEST_FLAPS`.
+const FAILURES: u64 = 4;
 /// The vertices of the region that fails; all others are those of the other one.
 const FAILING: [&str; 3] = ["counted", "counts", "counts-out"];
 
@@ -34,9 +36,14 @@ async fn a_region_that_fails_again_and_again_neither_restarts_nor_delays_another
     // No TaskManager has tasks of both regions.
     let builder = cluster_on(kind).await?.taskmanagers(4).slots(1);
     let mut cluster = builder.start().await?;
-    let job = Verified::submit(&mut cluster, JOB).await?;
+    let failures = setting("TANIST_TEST_FLAPS")?.unwrap_or(FAILURES);
+    let lasting = TwoRegions {
+        count: JOB.count + 10_000 * failures,
+        ..JOB
+    };
+    let job = Verified::submit(&mut cluster, lasting).await?;
     let [mut of_failing, of_other] = regions(&mut cluster, &job).await?;
-    for _ in 0..FAILURES {
+    for _ in 0..failures {
         let number = job.until_completed_above(&mut cluster, 0).await?;
         let snapshot = job.until_completed_above(&mut cluster, number).await?;
         let (failing, _) = cluster.place_of(job.job, "counted").await?;
@@ -53,7 +60,7 @@ async fn a_region_that_fails_again_and_again_neither_restarts_nor_delays_another
     }
     let leader = cluster.leader().await?;
     check_aborts(&cluster.jobmanager(leader.index).log())?;
-    job.finish(&mut cluster, JOB).await
+    job.finish(&mut cluster, lasting).await
 }
 
 /// The attempts of the region that fails, and of the other one.

@@ -16,7 +16,7 @@ use tanist_chaos::{
 
 use crate::checkpoint_records::CheckpointRecord;
 use crate::job_lifecycles::addresses_of;
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, setting};
 use crate::verified::{TwoRegions, Verified};
 
 /// Number of kills without `TANIST_TEST_KILLS`.
@@ -49,8 +49,8 @@ on_networks! {
 }
 
 async fn every_number_counts_once_whatever_fails(kind: StoreKind) -> anyhow::Result<()> {
-    let wanted = number("TANIST_TEST_KILLS")?.unwrap_or(KILLS);
-    let seed = number("TANIST_TEST_SEED")?.unwrap_or(1);
+    let wanted = setting("TANIST_TEST_KILLS")?.unwrap_or(KILLS);
+    let seed = setting("TANIST_TEST_SEED")?.unwrap_or(1);
     println!("TANIST_TEST_SEED={seed}");
     let mut run = Run::start(kind, seed).await?;
     while run.faults.kills() < wanted {
@@ -58,16 +58,6 @@ async fn every_number_counts_once_whatever_fails(kind: StoreKind) -> anyhow::Res
         println!("{}", run.summary());
     }
     run.check_end().await
-}
-
-fn number(variable: &str) -> anyhow::Result<Option<u64>> {
-    let Ok(text) = std::env::var(variable) else {
-        return Ok(None);
-    };
-    let number = text.parse();
-    number
-        .map(Some)
-        .with_context(|| format!("{variable}={text}"))
 }
 
 struct Run {

@@ -62,6 +62,17 @@ pub fn is_chaos() -> bool {
     std::env::var_os("TANIST_TEST_KILLS").is_some()
 }
 
+/// The number in a variable of the environment, if it is set.
+pub fn setting(variable: &str) -> anyhow::Result<Option<u64>> {
+    let Ok(text) = std::env::var(variable) else {
+        return Ok(None);
+    };
+    let number = text.parse();
+    number
+        .map(Some)
+        .with_context(|| format!("{variable}={text}"))
+}
+
 /// Fails if failpoints are not compiled in: the test could not kill at the right place.
 pub fn need_failpoints() -> anyhow::Result<()> {
     ensure!(

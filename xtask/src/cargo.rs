@@ -33,7 +33,7 @@ pub fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
 }
 
 /// Runs jobs that verify themselves among faults: all steps of a checkpoint, and a run with this number of kills. One
-/// store after the other, since each run has the machine for itself.
+/// store after the other, since each run has the machine for itself. Last a job of which one region fails half as often again.
 pub fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow::Result<()> {
     for store in stores {
         for part in ["checkpoint_steps", "fault_run"] {
@@ -47,7 +47,9 @@ pub fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow::Result
             run(&mut command)?;
         }
     }
-    Ok(())
+    let mut command = cargo(&["test", "--features", TEST_FEATURES, "--test", "cluster"]);
+    command.args(["--", "--test-threads", "1", "checkpoint_regions"]);
+    run(command.env("TANIST_TEST_FLAPS", (kills * 3 / 2).to_string()))
 }
 
 /// Runs every check, even after one has failed, and fails with the names of the failed ones.
