@@ -23,8 +23,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::core::slot_manager::{Shortage, SlotRequest, Turn};
-use super::core::workers::{self, WorkerEvent};
-use super::core::{Connection, Contact, Effect, ResourceManagerCore};
+use super::core::workers;
+use super::core::{Connection, Contact, Effect, Event, ResourceManagerCore};
 use super::drains::DrainChange;
 use super::{Options, ResourceManagerServices, log};
 
@@ -55,26 +55,11 @@ pub(super) enum Message {
 /// The result of a call.
 #[derive(Debug)]
 enum Called {
-    Heartbeat {
-        to: Connection,
-        asked_at: Turn,
-        answer: GatewayResult<pb::HeartbeatFromResourceManagerResponse>,
-    },
-    Slot {
-        to: Connection,
-        request: SlotRequest,
-        answer: GatewayResult<pb::RequestSlotResponse>,
-    },
+    Event(Event),
     Told {
         to: Connection,
         answer: GatewayResult<pb::Ack>,
     },
-    LossChecked {
-        to: Connection,
-        reason: String,
-        is_lost: bool,
-    },
-    Worker(WorkerEvent),
     DrainWritten {
         change: DrainChange,
         answer: GatewayResult<()>,
@@ -154,9 +139,9 @@ impl Actor {
                 () = self.cancel.cancelled() => break,
                 Some(called) = self.calls.join_next() => self.called(called),
                 address = next_ended(&mut self.ended_connections) => {
-                    self.core.connection_ended(address.as_deref());
+                    self.core.handle(self.started.uptime(), Event::ConnectionEnded(address));
                 }
-                () = due => self.core.on_time(self.started.uptime()),
+                () = due => self.core.handle(self.started.uptime(), Event::TimePassed),
                 message = self.messages.recv() => match message {
                     Some(message) => self.handle(message),
                     None => break,
@@ -209,7 +194,7 @@ impl Actor {
                 self.decide_drains();
             }
             Message::DismissWorkers(reply) => {
-                self.core.dismiss_workers(now);
+                self.core.handle(now, Event::ClusterEnds);
                 self.answer(reply, Ok(()));
             }
             Message::Overview(reply) => {
@@ -321,38 +306,21 @@ impl Actor {
         let now = self.started.uptime();
         self.core.credit_standstill(now);
         match called {
-            Ok(Called::Heartbeat {
-                to,
-                asked_at,
-                answer,
-            }) => {
-                self.core.heartbeat_answered(now, &to, asked_at, answer);
-            }
-            Ok(Called::Slot {
-                to,
-                request,
-                answer,
-            }) => {
-                self.core.slot_answered(now, &to, &request, answer);
-            }
+            Ok(Called::Event(event)) => self.core.handle(now, event),
             Ok(Called::Told { to, answer }) => {
                 if let Err(error) = answer {
                     tracing::debug!(task_manager = %to.worker, %error, "a call failed");
                 }
             }
-            Ok(Called::LossChecked {
-                to,
-                reason,
-                is_lost,
-            }) => self.core.loss_checked(now, &to, reason, is_lost),
-            Ok(Called::Worker(event)) => self.core.worker_event(now, event),
             Ok(Called::DrainWritten {
                 change,
                 answer,
                 reply,
             }) => {
                 if answer.is_ok() {
-                    self.core.drain_decided(now, wall_clock_ms(), change);
+                    let wall_ms = wall_clock_ms();
+                    let event = Event::DrainDecided { change, wall_ms };
+                    self.core.handle(now, event);
                 }
                 self.answer(reply, answer);
                 self.is_deciding_drain = false;
@@ -441,11 +409,11 @@ impl Actor {
             };
             let call = gateway.heartbeat_from_resource_manager(request);
             let answer = bounded(timeout, &to, call).await;
-            Called::Heartbeat {
+            Called::Event(Event::HeartbeatAnswered {
                 to,
                 asked_at,
                 answer,
-            }
+            })
         });
     }
 
@@ -462,11 +430,11 @@ impl Actor {
         let timeout = self.options.rpc_timeout;
         self.calls.spawn(async move {
             let answer = bounded(timeout, &to, gateway.request_slot(message)).await;
-            Called::Slot {
+            Called::Event(Event::SlotAnswered {
                 to,
                 request,
                 answer,
-            }
+            })
         });
     }
 
@@ -478,20 +446,29 @@ impl Actor {
         let record = |id: &ResourceId| self.core.worker_record(id);
         let calls = &mut self.calls;
         match effect {
-            Effect::Recover(recorded) => {
-                calls.spawn(async move { Called::Worker(acts.recover(recorded).await) })
-            }
+            Effect::Recover(recorded) => calls
+                .spawn(async move { Called::Event(Event::Worker(acts.recover(recorded).await)) }),
             Effect::Start(id) => {
                 let Some(record) = record(&id) else { return };
-                calls.spawn(async move { Called::Worker(acts.start(id, record).await) })
+                calls.spawn(
+                    async move { Called::Event(Event::Worker(acts.start(id, record).await)) },
+                )
             }
-            Effect::Watch(id) => calls.spawn(async move { Called::Worker(acts.watch(id).await) }),
+            Effect::Watch(id) => {
+                calls.spawn(async move { Called::Event(Event::Worker(acts.watch(id).await)) })
+            }
             Effect::Release(id) => {
                 let Some(record) = record(&id) else { return };
-                calls.spawn(async move { Called::Worker(acts.release(id, record).await) })
+                calls.spawn(
+                    async move { Called::Event(Event::Worker(acts.release(id, record).await)) },
+                )
             }
-            Effect::Stop(id) => calls.spawn(async move { Called::Worker(acts.remove(id).await) }),
-            Effect::End(id) => calls.spawn(async move { Called::Worker(acts.end(id).await) }),
+            Effect::Stop(id) => {
+                calls.spawn(async move { Called::Event(Event::Worker(acts.remove(id).await)) })
+            }
+            Effect::End(id) => {
+                calls.spawn(async move { Called::Event(Event::Worker(acts.end(id).await)) })
+            }
             // The core sends a heartbeat for it.
             Effect::Drain(_) => return,
         };
@@ -503,11 +480,11 @@ impl Actor {
         self.calls.spawn(async move {
             let checking = refusals::is_lost(&*connector, &*refusals, &to.address, check);
             let is_lost = checking.await;
-            Called::LossChecked {
+            Called::Event(Event::LossChecked {
                 to,
                 reason,
                 is_lost,
-            }
+            })
         });
     }
 

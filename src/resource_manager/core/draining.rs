@@ -203,7 +203,7 @@ impl ResourceManagerCore {
     }
 
     /// Applies a decision that is durable.
-    pub fn drain_decided(&mut self, now: Uptime, wall_ms: u64, change: DrainChange) {
+    pub(super) fn drain_decided(&mut self, now: Uptime, wall_ms: u64, change: DrainChange) {
         for target in &change.forgotten {
             self.drains.all.remove(target);
         }

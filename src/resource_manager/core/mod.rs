@@ -9,6 +9,7 @@
 mod capacity;
 mod draining;
 mod effect;
+mod event;
 mod job_masters;
 mod log_line;
 mod overview;
@@ -42,6 +43,7 @@ use tanist_proto::v1 as pb;
 
 use self::draining::Drains;
 pub use self::effect::{Connection, Contact, Effect};
+pub use self::event::Event;
 use self::job_masters::JobMasters;
 pub use self::log_line::LogLine;
 pub use self::placement::Balance;
@@ -146,8 +148,36 @@ impl ResourceManagerCore {
         self.shortages.take_changed()
     }
 
+    /// Handles an event. Its effects are collected.
+    pub fn handle(&mut self, now: Uptime, event: Event) {
+        // First, so that no deadline passes because this process stood still.
+        self.credit_standstill(now);
+        match event {
+            Event::TimePassed => self.on_time(now),
+            Event::HeartbeatAnswered {
+                to,
+                asked_at,
+                answer,
+            } => self.heartbeat_answered(now, &to, asked_at, answer),
+            Event::SlotAnswered {
+                to,
+                request,
+                answer,
+            } => self.slot_answered(now, &to, &request, answer),
+            Event::LossChecked {
+                to,
+                reason,
+                is_lost,
+            } => self.loss_checked(now, &to, reason, is_lost),
+            Event::ConnectionEnded(address) => self.connection_ended(address.as_deref()),
+            Event::Worker(event) => self.worker_event(now, event),
+            Event::DrainDecided { change, wall_ms } => self.drain_decided(now, wall_ms, change),
+            Event::ClusterEnds => self.dismiss_workers(now),
+        }
+    }
+
     /// Handles the answer to a heartbeat.
-    pub fn heartbeat_answered(
+    pub(super) fn heartbeat_answered(
         &mut self,
         now: Uptime,
         to: &Connection,
@@ -190,7 +220,7 @@ impl ResourceManagerCore {
     }
 
     /// Handles the result of a check whether a TaskExecutor that refuses calls is gone.
-    pub fn loss_checked(&mut self, now: Uptime, to: &Connection, reason: String, is_lost: bool) {
+    fn loss_checked(&mut self, now: Uptime, to: &Connection, reason: String, is_lost: bool) {
         let threshold = self.options.rpc_failure_threshold.unwrap_or(u32::MAX);
         let Some((outcome, calls)) = self.task_executors.finish_check(to, is_lost, threshold)
         else {
@@ -217,7 +247,7 @@ impl ResourceManagerCore {
 
     /// Handles the end of a connection to an address: what had that address may be gone, which a heartbeat shows.
     /// `None`: ends of connections were missed, so every TaskExecutor may be gone.
-    pub fn connection_ended(&mut self, address: Option<&str>) {
+    fn connection_ended(&mut self, address: Option<&str>) {
         let connections = match address {
             Some(address) => self.task_executors.at_address(address),
             None => self.task_executors.connections(),
@@ -228,7 +258,7 @@ impl ResourceManagerCore {
     }
 
     /// Handles the answer to a slot request.
-    pub fn slot_answered(
+    fn slot_answered(
         &mut self,
         now: Uptime,
         to: &Connection,
@@ -263,7 +293,7 @@ impl ResourceManagerCore {
         self.changed(now);
     }
 
-    /// When [`ResourceManagerCore::on_time`] must be called next.
+    /// When [`Event::TimePassed`] is due next.
     pub fn next_deadline(&self) -> Option<Uptime> {
         let heartbeats = self
             .task_executors
@@ -285,7 +315,7 @@ impl ResourceManagerCore {
     }
 
     /// Handles everything that is due.
-    pub fn on_time(&mut self, now: Uptime) {
+    fn on_time(&mut self, now: Uptime) {
         self.note_beat(now);
         self.beat(now);
         self.attend_workers(now);

@@ -34,7 +34,7 @@ impl ResourceManagerCore {
     }
 
     /// Handles the result of an action on a worker.
-    pub fn worker_event(&mut self, now: Uptime, event: WorkerEvent) {
+    pub(super) fn worker_event(&mut self, now: Uptime, event: WorkerEvent) {
         if let WorkerEvent::Ended(id, how) = &event {
             // This is proof: no heartbeat timeout is needed.
             if let Some(to) = self.task_executors.connection(id) {
@@ -98,7 +98,7 @@ impl ResourceManagerCore {
     }
 
     /// The cluster ends: starts no more workers and releases all.
-    pub fn dismiss_workers(&mut self, now: Uptime) {
+    pub(super) fn dismiss_workers(&mut self, now: Uptime) {
         if let Some(workers) = &mut self.workers_of_driver {
             workers.dismiss();
             self.changed(now);
