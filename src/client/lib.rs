@@ -4,25 +4,7 @@
 //! JobManager will do, because standbys forward to the leader. Requests are safe to repeat: a submission is
 //! repeated with the same job id and token.
 //!
-//! ```no_run
-//! use tanist::client::ClusterClient;
-//! use tanist::config::{Configuration, LoadOptions};
-//! use tanist::job::JobBuilder;
-//!
-//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-//! let configuration = Configuration::load(LoadOptions::from_environment())?;
-//! let cluster = ClusterClient::connect(&configuration).await?;
-//! let job = JobBuilder::new("numbers")
-//!     .datagen("numbers", None, Some(100), 0, 10)
-//!     .file_sink("out", "numbers")
-//!     .build();
-//! let execution = cluster.execute_async(job).await?;
-//! println!("job {} is {:?}", execution.id(), execution.status().await?);
-//! let result = execution.finished().await?;
-//! println!("it took {:?}", result.duration);
-//! # Ok(())
-//! # }
-//! ```
+//! The crate `tanist`, which exports this one as `client`, has an example.
 
 mod cluster_client;
 mod deadline;

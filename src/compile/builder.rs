@@ -1,20 +1,7 @@
 //! Jobs written in Rust. The builder has the same features as a job file, with the same names. Nothing is
 //! checked before [`StreamGraph::compile`], which reports all problems at once.
 //!
-//! ```
-//! use tanist::job::{CompileOptions, JobBuilder};
-//!
-//! let job = JobBuilder::new("wordcount")
-//!     .file_source("lines", ["books/*.txt"])
-//!     .split_words("words", "line")
-//!     .key_by("by-word", ["word"])
-//!     .count("counts")
-//!     .file_sink("out", "counts")
-//!     .build();
-//! let graph = job.compile(&CompileOptions::default())?;
-//! assert_eq!(graph.vertices.len(), 2);
-//! # Ok::<(), tanist::job::InvalidJob>(())
-//! ```
+//! The crate `tanist`, which exports this one as `job`, has examples.
 
 use serde_json::Value;
 use tanist_model::artifact::ArtifactSpec;
