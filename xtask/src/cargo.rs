@@ -33,7 +33,8 @@ pub fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
 }
 
 /// Runs jobs that verify themselves among faults: all steps of a checkpoint, and a run with this number of kills. One
-/// store after the other, since each run has the machine for itself. Last a job of which one region fails half as often again.
+/// store after the other, since each run has the machine for itself. Last a job of which one region fails half as
+/// often again.
 pub fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow::Result<()> {
     for store in stores {
         for part in ["checkpoint_steps", "fault_run"] {
