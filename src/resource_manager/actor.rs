@@ -85,6 +85,9 @@ pub(super) struct Actor {
     /// Whether a drain decision is being written.
     is_deciding_drain: bool,
     ended_connections: Option<broadcast::Receiver<Arc<str>>>,
+    /// The gateways of registered TaskExecutors, with their addresses. Held, so that their connections stay open: the
+    /// end of one shows that its process may be gone.
+    gateways: BTreeMap<ResourceId, (String, Arc<dyn TaskExecutorGateway>)>,
 }
 
 /// Waits for the next connection that ends. Returns its address; `None`: some were missed.
@@ -116,6 +119,7 @@ impl Actor {
         let ended_connections = services.connector.ended_connections();
         Actor {
             ended_connections,
+            gateways: BTreeMap::new(),
             options,
             started,
             services,
@@ -165,6 +169,9 @@ impl Actor {
             }
             Request::DisconnectTaskExecutor(request, reply) => {
                 let answer = self.core.goodbye(now, &request);
+                if answer.is_ok() {
+                    self.forget_gateway(&request.resource_id);
+                }
                 self.answer(reply, answer);
             }
         }
@@ -367,6 +374,7 @@ impl Actor {
                     self.tell(to, async move |gateway| gateway.free_slots(request).await);
                 }
                 Effect::Disconnect { to, cause } => {
+                    self.forget_gateway(to.worker.as_str());
                     let sender = Some(self.sender(&to));
                     let request = pb::DisconnectResourceManagerRequest { sender, cause };
                     self.tell(to, async move |gateway| {
@@ -397,8 +405,26 @@ impl Actor {
         }
     }
 
-    fn heartbeat(&mut self, to: Connection, asked_at: Turn, draining: bool, releasing: bool) {
+    /// Lets go of the gateway of a TaskExecutor that is not registered any more.
+    fn forget_gateway(&mut self, id: &str) {
+        self.gateways.retain(|known, _| known.as_str() != id);
+    }
+
+    /// The gateway of a registered TaskExecutor.
+    fn gateway(&mut self, to: &Connection) -> Arc<dyn TaskExecutorGateway> {
+        if let Some((address, gateway)) = self.gateways.get(&to.worker)
+            && *address == to.address
+        {
+            return gateway.clone();
+        }
         let gateway = self.services.connector.task_executor(&to.address);
+        let held = (to.address.clone(), gateway.clone());
+        self.gateways.insert(to.worker.clone(), held);
+        gateway
+    }
+
+    fn heartbeat(&mut self, to: Connection, asked_at: Turn, draining: bool, releasing: bool) {
+        let gateway = self.gateway(&to);
         let sender = Some(self.sender(&to));
         let timeout = self.options.heartbeat_timeout;
         self.calls.spawn(async move {

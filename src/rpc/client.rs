@@ -64,10 +64,18 @@ pub struct TonicConnector {
 
 #[derive(Debug)]
 struct Channels {
-    by_address: HashMap<String, Arc<Channel>>,
+    by_address: HashMap<String, Known>,
     /// Number of connections at which unused ones are removed next. Twice the number that was left, so that the
     /// cost of a scan is spread over the connections added since.
     look_at: usize,
+}
+
+/// A connection that may be opened again.
+#[derive(Debug)]
+struct Known {
+    /// Ends with this entry: the end of a connection that is not needed any more says nothing about its other side.
+    _is_needed: Arc<()>,
+    channel: Arc<Channel>,
 }
 
 impl Default for Channels {
@@ -80,13 +88,13 @@ impl Default for Channels {
 }
 
 impl Channels {
-    fn insert(&mut self, address: &str, channel: &Arc<Channel>) {
+    fn insert(&mut self, address: &str, known: Known) {
         if self.by_address.len() >= self.look_at {
             self.by_address
-                .retain(|_, channel| Arc::strong_count(channel) > 1);
+                .retain(|_, known| Arc::strong_count(&known.channel) > 1);
             self.look_at = KEPT_CHANNELS.max(2 * self.by_address.len());
         }
-        self.by_address.insert(address.to_owned(), channel.clone());
+        self.by_address.insert(address.to_owned(), known);
     }
 }
 
@@ -110,8 +118,8 @@ impl TonicConnector {
 
     fn channel(&self, address: &str) -> Result<Arc<Channel>, GatewayError> {
         let mut channels = self.channels.lock();
-        if let Some(channel) = channels.by_address.get(address) {
-            return Ok(channel.clone());
+        if let Some(known) = channels.by_address.get(address) {
+            return Ok(known.channel.clone());
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| {
@@ -120,12 +128,20 @@ impl TonicConnector {
             // The connector has no connect timeout of its own: it would be reported as a refusal.
             .connect_timeout(self.options.connect_timeout);
         let (ended, to): (_, Arc<str>) = (self.ended.clone(), Arc::from(address));
+        let is_needed = Arc::new(());
+        let needed = Arc::downgrade(&is_needed);
         let connector = reporting_connector(Some(self.options.silence_timeout), move || {
-            // An error means that no component looks for it.
-            let _ = ended.send(to.clone());
+            if needed.strong_count() > 0 {
+                // An error means that no component looks for it.
+                let _ = ended.send(to.clone());
+            }
         });
         let channel = Arc::new(endpoint.connect_with_connector_lazy(connector));
-        channels.insert(address, &channel);
+        let known = Known {
+            _is_needed: is_needed,
+            channel: channel.clone(),
+        };
+        channels.insert(address, known);
         Ok(channel)
     }
 }

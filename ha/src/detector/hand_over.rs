@@ -93,7 +93,13 @@ impl Detector {
         let Some((standby, reached)) = self.best_of(standbys, &query, missed).await else {
             return Err(TransferError::NoStandby);
         };
-        let is_better = reached * 2 > missed.len() && reached > own * 2;
+        let is_better = |own: usize| reached * 2 > missed.len() && reached > own * 2;
+        // Once more, since TaskManagers that were being started again may have been asked too early.
+        let own = match is_better(own) {
+            true => self.count_reached(&query, missed).await,
+            false => own,
+        };
+        let is_better = is_better(own);
         debug!(
             own,
             reached,

@@ -160,14 +160,20 @@ impl LocalConnector {
     /// Sets the fault of connections to `address`.
     pub fn set_fault(&self, address: &str, fault: Fault) {
         self.host(address, |host| host.fault = fault);
+        if fault == Fault::Unreachable {
+            self.end_connections(address);
+        }
+    }
+
+    fn end_connections(&self, address: &str) {
+        // An error means that no component looks for it.
+        let _ = self.network.lock().ended.send(Arc::from(address));
     }
 
     /// Removes everything that listens at `address`, as the end of its process does.
     pub fn remove(&self, address: &str) {
-        let mut network = self.network.lock();
-        network.hosts.remove(address);
-        // An error means that no component looks for it.
-        let _ = network.ended.send(Arc::from(address));
+        self.network.lock().hosts.remove(address);
+        self.end_connections(address);
     }
 
     fn host<T>(&self, address: &str, change: impl FnOnce(&mut Host) -> T) -> T {

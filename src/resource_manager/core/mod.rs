@@ -50,7 +50,7 @@ pub use self::placement::Balance;
 use self::report::{parse_report, slot_outcome, task_counts};
 use self::shortages::KnownShortages;
 use self::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, SlotsVersion, Turn};
-use self::task_executors::{Availability, TaskExecutors};
+use self::task_executors::{Availability, Suspicion, TaskExecutors};
 use self::unfulfillable::UnfulfillableJobs;
 use self::workers::Workers;
 use crate::Options;
@@ -202,7 +202,9 @@ impl ResourceManagerCore {
                 return;
             }
             // The connection broke with the call: only the next one shows whether it is gone.
-            Err(GatewayError::NoAnswer { .. }) => return self.task_executors.probe(to),
+            Err(GatewayError::NoAnswer { .. }) => {
+                return self.task_executors.probe(to, Suspicion::Ended);
+            }
             Err(error) => return self.call_failed(to, &error),
         };
         let report = answer.slot_report.unwrap_or_default();
@@ -239,7 +241,7 @@ impl ResourceManagerCore {
             }),
             // Whether it is gone shall not have to wait for the next heartbeats.
             CheckOutcome::Undecided if calls > 0 && calls < threshold => {
-                self.task_executors.probe(to);
+                self.task_executors.probe(to, Suspicion::Refused);
             }
             CheckOutcome::Undecided => {}
         }
@@ -253,7 +255,7 @@ impl ResourceManagerCore {
             None => self.task_executors.connections(),
         };
         for to in connections {
-            self.task_executors.probe(&to);
+            self.task_executors.probe(&to, Suspicion::Ended);
         }
     }
 

@@ -15,8 +15,20 @@ use super::report::TaskCounts;
 use super::slot_manager::SlotsVersion;
 use super::{Connection, Contact};
 
-/// Interval of the heartbeats to a TaskExecutor that may be gone.
-const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+/// First delay of a heartbeat to a TaskExecutor that may be gone. It doubles up to the interval of heartbeats.
+const PROBE_DELAY: Duration = Duration::from_millis(100);
+
+/// Shortest time between two refused calls that count: a host that refuses for a moment is not gone.
+const REFUSAL_DELAY: Duration = Duration::from_millis(500);
+
+/// What made a TaskExecutor suspect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Suspicion {
+    /// A connection to it has ended, alone or with a call.
+    Ended,
+    /// It has refused a call.
+    Refused,
+}
 
 /// What a TaskExecutor says of itself when it registers.
 #[derive(Debug)]
@@ -52,6 +64,10 @@ pub(super) struct TaskExecutor {
     /// When a heartbeat was last sent to it.
     last_sent: Uptime,
     next_heartbeat: Uptime,
+    /// Delay of the next probe.
+    probe_delay: Duration,
+    /// Whether it has become suspect since the last heartbeat.
+    is_suspect: bool,
     refused: RefusedCalls,
     /// Number of its outputs that may still be read, and the version of its slots of that count; `None` until
     /// it has reported one. The count does not include outputs made in a slot that was freed since.
@@ -203,6 +219,8 @@ impl TaskExecutors {
             last_heartbeat: now,
             last_sent: now,
             next_heartbeat,
+            probe_delay: PROBE_DELAY,
+            is_suspect: false,
             refused: RefusedCalls::default(),
             kept_outputs: None,
         };
@@ -265,12 +283,18 @@ impl TaskExecutors {
         Some((refused.finish_check(is_lost, threshold), calls))
     }
 
-    /// Sends a heartbeat to a TaskExecutor that may be gone: at once, or shortly after the last one.
-    pub(super) fn probe(&mut self, to: &Connection) {
-        if let Some(known) = self.connected(to) {
-            let at = known.last_sent + PROBE_INTERVAL;
-            known.next_heartbeat = known.next_heartbeat.min(at);
-        }
+    /// Sends a heartbeat to a TaskExecutor that may be gone, some time after the last one.
+    pub(super) fn probe(&mut self, to: &Connection, suspicion: Suspicion) {
+        let Some(known) = self.connected(to) else {
+            return;
+        };
+        let delay = match suspicion {
+            Suspicion::Ended => known.probe_delay,
+            Suspicion::Refused => known.probe_delay.max(REFUSAL_DELAY),
+        };
+        let at = known.last_sent + delay;
+        known.next_heartbeat = known.next_heartbeat.min(at);
+        known.is_suspect = true;
     }
 
     /// All present connections.
@@ -311,6 +335,11 @@ impl TaskExecutors {
         let due =
             all.filter(|(_, it)| it.next_heartbeat <= now && it.last_heartbeat + timeout > now);
         due.map(|(id, it)| {
+            // A connection that ends after each call must not be called all the time.
+            it.probe_delay = match std::mem::take(&mut it.is_suspect) {
+                true => (2 * it.probe_delay).min(interval),
+                false => PROBE_DELAY,
+            };
             it.last_sent = now;
             it.next_heartbeat = now + interval;
             id.clone()

@@ -114,7 +114,12 @@ impl World {
     }
 
     /// It answers a heartbeat that was sent at `asked_at`.
-    fn answers(&mut self, asked_at: Turn, slot_report: pb::SlotReport, kept_outputs: u32) {
+    pub(super) fn answers(
+        &mut self,
+        asked_at: Turn,
+        slot_report: pb::SlotReport,
+        kept_outputs: u32,
+    ) {
         let to = Connection {
             worker: worker(),
             registration: 1,

@@ -3,6 +3,8 @@
 mod forgetting_tests;
 mod idle_tests;
 mod matching_model_tests;
+
+mod probe_tests;
 mod profile_model;
 mod profile_model_tests;
 mod profile_tests;
