@@ -5,7 +5,6 @@
 //! whose result comes back as an event. All tasks end with the actor. Stopping discards the state and
 //! notifies no process.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +12,12 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::channel::mpsc;
 use rand::Rng as _;
-use tanist_compact::SmallMap;
 use tanist_gateway::fencing::OnHigherEpoch;
 use tanist_gateway::{Adoption, Detail, GatewayError, GatewayResult, GoneTaskManager, Verdict};
 use tanist_ha::clock::{millis, wall_clock_ms};
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint_of;
-use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -27,15 +25,16 @@ use tokio::time::Instant;
 use super::calls::{Calls, Done};
 use super::checkpointing::{self, Checkpoints, Exchange, Unread};
 use super::core::{
-    BuildError, CancelAnswer, Effect, Event, JobMasterCore, Needs, Refusal, RestorePoints,
-    checkpoints, failed_initialization,
+    BuildError, Effect, Event, JobMasterCore, Needs, Refusal, RestorePoints, checkpoints,
+    failed_initialization,
 };
 use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, ProgressWriter, Reply};
 use super::log;
 use super::options::{JobMasterContext, JobMasterOptions};
+use super::requests::Replies;
 use super::start_limiter::StartPermit;
-use super::watch::Peer;
+use super::watch::Peers;
 
 /// The JobMaster of one job in one term.
 #[derive(Debug)]
@@ -150,18 +149,12 @@ async fn begin(
                 ending: None,
                 seen,
                 io: JoinSet::new(),
-                peers: SmallMap::new(),
-                followed: 0,
-                silence_at: None,
-                cancels: Vec::new(),
-                stops: Vec::new(),
-                asks: BTreeMap::new(),
-                last_ask: 0,
+                peers: Peers::new(Instant::now() + first_heartbeat(options.heartbeat_interval)),
+                replies: Replies::default(),
                 wanted: None,
                 verdict: Verdict::default(),
                 is_declaring: false,
                 is_registered: false,
-                next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
                 permit,
                 options,
                 on_higher_epoch: context.on_higher_epoch.clone(),
@@ -263,24 +256,14 @@ pub(super) struct JobMasterActor {
     pub(super) ending: Option<Box<pb::JobResult>>,
     pub(super) seen: ProgressWriter,
     pub(super) io: JoinSet<Done>,
-    pub(super) peers: SmallMap<ResourceId, Box<Peer>>,
-    /// The version of the core's registrations that `peers` reflects.
-    pub(super) followed: u64,
-    /// No TaskManager exceeds the heartbeat timeout before this. It is a lower bound: answers since then are
-    /// not considered.
-    pub(super) silence_at: Option<Instant>,
-    pub(super) cancels: Vec<Reply<()>>,
-    pub(super) stops: Vec<Reply<()>>,
-    /// Pending replies to requests to coordinators, by token.
-    pub(super) asks: BTreeMap<u64, Reply<pb::AskCoordinatorResponse>>,
-    pub(super) last_ask: u64,
+    pub(super) peers: Peers,
+    pub(super) replies: Replies,
     wanted: Option<Arc<Needs>>,
     /// The ResourceManager's verdict as this actor last took it.
     verdict: Verdict,
     is_declaring: bool,
     /// Whether the ResourceManager accepted the last declaration.
     is_registered: bool,
-    pub(super) next_heartbeat: Instant,
     /// Its permit to start, until it has started.
     permit: Option<StartPermit>,
 }
@@ -362,10 +345,14 @@ impl JobMasterActor {
         {
             let location = self.core.location(&id);
             // Another process may have registered under its id.
-            if location.is_some_and(|location| location.incarnation == incarnation)
-                && let Some(connection) = self.core.connection(&id)
-            {
-                self.lose(connection, cause);
+            let is_registered = location.is_some_and(|it| it.incarnation == incarnation);
+            match self.core.connection(&id).filter(|_| is_registered) {
+                Some(connection) => self.lose(connection, cause),
+                // Its executions may be awaited.
+                None => self.note(Event::TaskManagerGone {
+                    task_manager: id,
+                    incarnation,
+                }),
             }
         }
     }
@@ -471,9 +458,11 @@ impl JobMasterActor {
                         seen.unfit = Some(reason.into());
                     });
                 }
-                Effect::AnswerCancels(answer) => answer_all(&mut self.cancels, &answer),
-                Effect::AnswerStops(answer) => answer_all(&mut self.stops, &answer),
-                Effect::AnswerCoordinator { token, answer } => self.answer_ask(token, answer),
+                Effect::AnswerCancels(answer) => self.replies.answer_cancels(&answer),
+                Effect::AnswerStops(answer) => self.replies.answer_stops(&answer),
+                Effect::AnswerCoordinator { token, answer } => {
+                    self.replies.answer_ask(token, answer)
+                }
                 Effect::End(result) => {
                     self.ending = Some(result);
                     self.publish_end();
@@ -668,9 +657,8 @@ impl JobMasterActor {
             .map(|at_ms| self.clock.instant(at_ms));
         let permit = self.permit.as_ref().map(|permit| permit.until);
         let checkpoints = self.checkpoints_due();
-        let due = [self.silence_at, core, permit, checkpoints];
-        let due = due.into_iter().flatten();
-        due.fold(self.next_heartbeat, Instant::min)
+        let due = [core, permit, checkpoints].into_iter().flatten();
+        due.fold(self.peers.next_deadline(), Instant::min)
     }
 
     fn tick(&mut self) {
@@ -678,12 +666,10 @@ impl JobMasterActor {
         self.lose_silent();
         let now = Instant::now();
         self.permit.take_if(|permit| permit.until <= now);
-        if now >= self.next_heartbeat {
-            self.next_heartbeat = now + self.options.heartbeat_interval;
+        let interval = self.options.heartbeat_interval;
+        if self.peers.take_heartbeats_due(now, interval) {
             for (connection, location, allocations) in self.core.connections() {
-                let peer = self.peers.get_mut(&connection.task_manager);
-                if let Some(peer) = peer.filter(|peer| !peer.has_heartbeat_under_way) {
-                    peer.has_heartbeat_under_way = true;
+                if self.peers.begin_heartbeat(&connection) {
                     let as_of = (self.core.turn(), self.core.tells_to_stop());
                     self.calls
                         .heartbeat(&mut self.io, connection, &location, &allocations, as_of);
@@ -701,18 +687,6 @@ impl JobMasterActor {
             let (wanted, is_registered) = (self.wanted.clone(), self.is_registered);
             self.calls.declare(&mut self.io, wanted, is_registered);
         }
-    }
-}
-
-fn answer_all(pending: &mut Vec<Reply<()>>, answer: &CancelAnswer) {
-    for reply in pending.drain(..) {
-        let answer = match answer {
-            CancelAnswer::Decided => Ok(()),
-            CancelAnswer::TooLate(why) => Err(GatewayError::Conflict(why.clone())),
-            CancelAnswer::Refused(why) => Err(GatewayError::Internal(why.clone())),
-        };
-        // A caller that is gone needs no answer.
-        let _ = reply.send(answer);
     }
 }
 

@@ -7,7 +7,6 @@ use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
-use tokio::time::Instant;
 
 use super::actor::JobMasterActor;
 use super::checkpointing::task_report;
@@ -109,17 +108,12 @@ impl JobMasterActor {
                 reason,
             });
         }
-        let registration = Registration::new(sender.registration);
-        if let Some(peer) = self.peers.get_mut(&task_manager)
-            && peer.registration == registration
-        {
-            peer.last_sign_of_life = Instant::now();
-            peer.refused.reached();
-        }
-        Ok(Connection {
+        let connection = Connection {
             task_manager,
-            registration,
-        })
+            registration: Registration::new(sender.registration),
+        };
+        self.peers.heard(&connection);
+        Ok(connection)
     }
 }
 

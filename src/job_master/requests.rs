@@ -1,11 +1,13 @@
 //! The part of the actor that handles messages and answers them. A caller that is gone needs no answer.
 
+use std::collections::BTreeMap;
+
 use tanist_gateway::GatewayError;
 use tanist_proto::v1 as pb;
 
 use super::actor::{JobMasterActor, Next};
 use super::admission::refused;
-use super::core::{CoordinatorAnswer, CoordinatorRequest, Event, parse};
+use super::core::{CancelAnswer, CoordinatorAnswer, CoordinatorRequest, Event, parse};
 use super::handle::{Message, Reply, Request};
 
 impl JobMasterActor {
@@ -101,7 +103,7 @@ impl JobMasterActor {
                 });
             }
             Message::Cancel(reply) => {
-                add(&mut self.cancels, reply);
+                self.replies.add_cancel(reply);
                 self.note(Event::CancelRequested);
             }
             Message::StopJob(reply) if self.stops_with_savepoint() => {
@@ -109,7 +111,7 @@ impl JobMasterActor {
                 let _ = reply.send(Err(GatewayError::Conflict(why)));
             }
             Message::StopJob(reply) => {
-                add(&mut self.stops, reply);
+                self.replies.add_stop(reply);
                 self.note(Event::StopRequested);
             }
             Message::TriggerSavepoint(request, reply) => self.trigger_savepoint(*request, reply),
@@ -139,9 +141,7 @@ impl JobMasterActor {
             request.job.as_ref(),
             &request.resource_id,
         );
-        self.last_ask += 1;
-        let token = self.last_ask;
-        self.asks.insert(token, reply);
+        let token = self.replies.add_ask(reply);
         let applied = connection.and_then(|connection| {
             let request = CoordinatorRequest {
                 token,
@@ -155,11 +155,51 @@ impl JobMasterActor {
             };
             self.apply(event).map_err(refused)
         });
-        if let Err(error) = applied
-            && let Some(reply) = self.asks.remove(&token)
-        {
+        if let Err(error) = applied {
+            self.replies.refuse_ask(token, error);
+        }
+    }
+}
+
+/// The pending replies: answers may take as long as the job.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    cancels: Vec<Reply<()>>,
+    stops: Vec<Reply<()>>,
+    /// Those to requests to coordinators, by token.
+    asks: BTreeMap<u64, Reply<pb::AskCoordinatorResponse>>,
+    last_ask: u64,
+}
+
+impl Replies {
+    fn add_cancel(&mut self, reply: Reply<()>) {
+        add(&mut self.cancels, reply);
+    }
+
+    fn add_stop(&mut self, reply: Reply<()>) {
+        add(&mut self.stops, reply);
+    }
+
+    /// Returns its token.
+    fn add_ask(&mut self, reply: Reply<pb::AskCoordinatorResponse>) -> u64 {
+        self.last_ask += 1;
+        self.asks.insert(self.last_ask, reply);
+        self.last_ask
+    }
+
+    fn refuse_ask(&mut self, token: u64, error: GatewayError) {
+        if let Some(reply) = self.asks.remove(&token) {
+            // A caller that is gone needs no answer.
             let _ = reply.send(Err(error));
         }
+    }
+
+    pub(super) fn answer_cancels(&mut self, answer: &CancelAnswer) {
+        answer_all(&mut self.cancels, answer);
+    }
+
+    pub(super) fn answer_stops(&mut self, answer: &CancelAnswer) {
+        answer_all(&mut self.stops, answer);
     }
 
     pub(super) fn answer_ask(&mut self, token: u64, answer: CoordinatorAnswer) {
@@ -173,6 +213,18 @@ impl JobMasterActor {
             CoordinatorAnswer::NotServed(why) => Err(GatewayError::Conflict(why)),
             CoordinatorAnswer::Invalid(why) => Err(GatewayError::Invalid(why)),
         };
+        let _ = reply.send(answer);
+    }
+}
+
+fn answer_all(pending: &mut Vec<Reply<()>>, answer: &CancelAnswer) {
+    for reply in pending.drain(..) {
+        let answer = match answer {
+            CancelAnswer::Decided => Ok(()),
+            CancelAnswer::TooLate(why) => Err(GatewayError::Conflict(why.clone())),
+            CancelAnswer::Refused(why) => Err(GatewayError::Internal(why.clone())),
+        };
+        // A caller that is gone needs no answer.
         let _ = reply.send(answer);
     }
 }

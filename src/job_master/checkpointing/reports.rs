@@ -56,8 +56,7 @@ impl JobMasterActor {
             request.job.as_ref(),
             &request.resource_id,
         )?;
-        let peer = self.peers.get(&connection.task_manager);
-        match peer.map(|peer| peer.registration) {
+        match self.peers.registration(&connection.task_manager) {
             Some(registration) if registration == connection.registration => {}
             Some(_) => {
                 let reason = "another registration is present".to_owned();
