@@ -27,6 +27,7 @@ const DISK: u64 = 16 * 1024 * 1024;
 on_stores! {
     usually on anywhere(Embedded) {
         a_taskmanager_that_cannot_write_objects_is_named_until_it_can,
+        a_taskmanager_that_cannot_read_objects_is_named_until_it_can,
         a_job_whose_object_is_lost_is_quarantined_alone,
         two_clusters_in_one_directory_keep_each_their_own,
         checkpoints_with_a_directory_of_their_own_are_restored_from_it,
@@ -67,6 +68,70 @@ async fn a_taskmanager_that_cannot_write_objects_is_named_until_it_can(
     cluster.taskmanager(1).start()?;
     job.until_restored_after(&mut cluster, 0).await?;
     job.until_completed_above(&mut cluster, number).await?;
+    job.finish(&mut cluster, JOB).await
+}
+
+async fn a_taskmanager_that_cannot_read_objects_is_named_until_it_can(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let [shared, none] = ["shared", "none"].map(|name| directory.path().join(name));
+    // Where each TaskManager expects the directory. The region with much state may be at any of them.
+    let own = ["own-0", "own-1"].map(|name| directory.path().join(name));
+    let point_to = |target: &Path| -> anyhow::Result<()> {
+        for link in &own {
+            if link.is_symlink() {
+                std::fs::remove_file(link)?;
+            }
+            symlink(target, link)?;
+        }
+        Ok(())
+    };
+    std::fs::create_dir(&shared)?;
+    point_to(&shared)?;
+    let mut builder = with_storage(cluster_on(kind).await?, &shared);
+    for (number, link) in own.iter().enumerate() {
+        builder = builder.set_of_taskmanager(number, "high-availability.storageDir", &text(link));
+    }
+    let mut cluster = builder.start().await?;
+    let job = Verified::submit(&mut cluster, JOB).await?;
+    cluster.wait_until_running(job.job).await?;
+    let number = job.until_completed_above(&mut cluster, 20).await?;
+    for taskmanager in 0..2 {
+        cluster.taskmanager(taskmanager).kill();
+    }
+    // What they had mounted is gone.
+    point_to(&none)?;
+    for taskmanager in 0..2 {
+        cluster.taskmanager(taskmanager).start()?;
+    }
+    let words = ["can't be read by tm-", "object", "Waits", "Not saved"];
+    let said = until_info_says(&mut cluster, &job, &words).await?;
+    let is_named = |host: &usize| said.contains(&format!("can't be read by tm-{host} at"));
+    let host = (0..2).find(is_named).context("no host is named")?;
+    let place = text(&own[host]);
+    ensure!(said.contains(&place), "no {place} in {said}");
+    let (address, id) = (cluster.leader().await?.rest, job.job.to_string());
+    let subtasks = ["job", "subtasks", &id, "--address", &address];
+    let subtasks = cluster.cli().run(&subtasks).await?.success()?;
+    for told in [&*format!("can't be read by tm-{host} at"), &place] {
+        ensure!(subtasks.contains(told), "no {told} in {subtasks}");
+    }
+    let described = cluster.get(&format!("/v1/jobs/{id}")).await?;
+    let reasons = described["blocked-by"].as_array();
+    let mut reasons = reasons.into_iter().flatten();
+    ensure!(
+        reasons.any(|reason| reason["kind"] == "restoring"),
+        "{described}"
+    );
+    // A new leader says so, too.
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    until_info_says(&mut cluster, &job, &words).await?;
+    point_to(&shared)?;
+    cluster.wait_until_running(job.job).await?;
+    let number = job.until_completed_above(&mut cluster, number).await?;
+    job.until_completed_above(&mut cluster, number + 2).await?;
     job.finish(&mut cluster, JOB).await
 }
 
@@ -230,12 +295,12 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Waits until `tanist info` has all these words about a job.
+/// Waits until `tanist info` has all these words about a job. Returns what it says.
 async fn until_info_says(
     cluster: &mut Cluster,
     job: &Verified,
     words: &[&str],
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
     let what = format!("`info` to say {words:?}");
     let id = job.job.to_string();
     wait_for(&what, BOUND, async || {
@@ -243,7 +308,7 @@ async fn until_info_says(
         let info = ["info", &id, "--address", &address];
         let said = cluster.cli().run(&info).await?.success()?;
         ensure!(words.iter().all(|word| said.contains(word)), "{said}");
-        anyhow::Ok(())
+        anyhow::Ok(said)
     })
     .await
 }

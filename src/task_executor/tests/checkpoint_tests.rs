@@ -90,6 +90,18 @@ async fn reported(leader: &Leader, progress: pb::CheckpointProgress) -> pb::Chec
     leader.wait_for(progress.as_str_name(), take).await
 }
 
+/// Waits for the report of an execution that can't read its state.
+async fn unread(leader: &Leader) -> pb::ExecutionReport {
+    let take = |heard| match heard {
+        Heard::Update(request) => {
+            let mut executions = request.executions.into_iter();
+            executions.find(|execution| !execution.unread_state.is_empty())
+        }
+        _ => None,
+    };
+    leader.wait_for("state that can't be read", take).await
+}
+
 fn execution() -> pb::ExecutionId {
     pb::ExecutionId {
         vertex_id: VERTEX.to_owned(),
@@ -189,7 +201,7 @@ async fn a_task_fails_whose_state_is_missing_and_the_report_says_that_no_restart
 }
 
 #[tokio::test]
-async fn state_that_can_not_be_read_at_present_is_waited_for() {
+async fn state_that_can_not_be_read_at_present_is_waited_for_and_the_report_says_where() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut world, leader, task) = running_in(directory.path().to_owned()).await;
     task.checkpoints.send_replace(saved(7));
@@ -198,10 +210,20 @@ async fn state_that_can_not_be_read_at_present_is_waited_for() {
     let [here, away] = ["checkpoints", "away"].map(|name| directory.path().join(name));
     std::fs::rename(&here, &away).expect("it was there");
     deploy_restored(&leader, &written).await;
-    let early = tokio::time::timeout(Duration::from_millis(300), world.next_started()).await;
-    assert!(early.is_err(), "its state is away");
+    let told = unread(&leader).await;
+    assert_eq!(
+        (told.generation, told.state()),
+        (2, pb::ExecutionState::Deploying)
+    );
+    let place = directory.path().to_string_lossy();
+    for part in ["checkpoint 7", &written.segments[0].object, TE, &place] {
+        assert!(told.unread_state.contains(part), "{}", told.unread_state);
+    }
     std::fs::rename(&away, &here).expect("it was there");
     let restored = world.next_started().await;
+    restored.status.send_replace(TaskStatus::Running);
+    let running = leader.updated(pb::ExecutionState::Running).await;
+    assert_eq!((running.generation, running.unread_state.as_str()), (2, ""));
     let restore = restored.start.deployment.restore.expect("a snapshot");
     assert_eq!(
         restore.snapshot.expect("there").segments[0].content.len(),
