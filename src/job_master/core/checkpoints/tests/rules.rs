@@ -167,3 +167,36 @@ fn a_snapshot_keeps_what_an_ended_task_has_for_the_end_of_the_job() {
     assert_eq!(ended.expect("the sink has ended").output, output);
     assert!(manifest.uncommitted.is_empty(), "{manifest:?}");
 }
+
+#[test]
+fn a_timeout_names_what_is_missing_where_and_the_key_to_set() {
+    let timed_out = |reports: &[(usize, TaskProgress)]| {
+        let (mut bench, number) = Bench::with_number(1);
+        bench.answer_trigger(SOURCE, number);
+        for (task, progress) in reports {
+            bench.hear(Event::Reported {
+                connection: connection(*task),
+                reports: vec![report(*task, number, progress.clone())],
+            });
+        }
+        let effects = bench.pass(60_000);
+        let reasons = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Aborted { reason, .. } => Some(reason),
+            _ => None,
+        });
+        reasons.collect::<Vec<_>>().join("; ")
+    };
+    let within = "it was not complete within 60000 ms (execution.checkpointing.timeout)";
+    let expected = format!(
+        "{within}: t0 (1/1) on TaskManager te0 has not taken it up, t1 (1/1) on TaskManager te1 waits for barriers"
+    );
+    assert_eq!(timed_out(&[]), expected);
+    let saved = (SOURCE, TaskProgress::Acknowledged(saved(SOURCE, 1)));
+    let waits = format!("{within}: t1 (1/1) on TaskManager te1 waits for barriers");
+    assert_eq!(timed_out(std::slice::from_ref(&saved)), waits);
+    let blocked = (SINK, TaskProgress::Blocked);
+    assert_eq!(timed_out(&[saved.clone(), blocked]), waits);
+    let writing = (SINK, TaskProgress::Writing);
+    let expected = format!("{within}: the state of t1 (1/1) is being written on TaskManager te1");
+    assert_eq!(timed_out(&[saved, writing]), expected);
+}
