@@ -29,6 +29,7 @@ on_stores! {
         a_taskmanager_that_cannot_write_objects_is_named_until_it_can,
         a_taskmanager_that_cannot_read_objects_is_named_until_it_can,
         a_job_whose_object_is_lost_is_quarantined_alone,
+        a_job_whose_object_is_damaged_is_quarantined_alone,
         two_clusters_in_one_directory_keep_each_their_own,
         checkpoints_with_a_directory_of_their_own_are_restored_from_it,
         a_job_runs_on_whose_savepoint_has_no_place,
@@ -155,6 +156,26 @@ async fn a_full_disk_delays_checkpoints_until_there_is_room(kind: StoreKind) -> 
 }
 
 async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> anyhow::Result<()> {
+    let lose = |object: &Path| Ok(std::fs::remove_file(object)?);
+    only_its_job_is_quarantined(kind, lose, "object").await
+}
+
+async fn a_job_whose_object_is_damaged_is_quarantined_alone(kind: StoreKind) -> anyhow::Result<()> {
+    let flip = |object: &Path| {
+        let mut bytes = std::fs::read(object)?;
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        Ok(std::fs::write(object, bytes)?)
+    };
+    only_its_job_is_quarantined(kind, flip, "checksum").await
+}
+
+/// `damage` is done to each object of a job, and its quarantine tells `why`.
+async fn only_its_job_is_quarantined(
+    kind: StoreKind,
+    damage: impl Fn(&Path) -> anyhow::Result<()>,
+    why: &str,
+) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let builder = with_storage(cluster_on(kind).await?, directory.path());
     let mut cluster = builder.taskmanagers(2).slots(4).start().await?;
@@ -164,14 +185,14 @@ async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> any
         cluster.wait_until_running(job.job).await?;
         job.until_completed_above(&mut cluster, 12).await?;
     }
-    // Every TaskManager dies first, so that no checkpoint puts an object in place of the lost ones.
+    // Every TaskManager dies first, so that no checkpoint puts an object in place of the damaged ones.
     for taskmanager in 0..2 {
         cluster.taskmanager(taskmanager).kill();
     }
-    let lost = objects_of(directory.path(), job.job)?;
-    ensure!(!lost.is_empty(), "it has no object");
-    for object in &lost {
-        std::fs::remove_file(object)?;
+    let damaged = objects_of(directory.path(), job.job)?;
+    ensure!(!damaged.is_empty(), "it has no object");
+    for object in &damaged {
+        damage(object)?;
     }
     for taskmanager in 0..2 {
         cluster.taskmanager(taskmanager).start()?;
@@ -180,7 +201,7 @@ async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> any
     let address = cluster.leader().await?.rest;
     let list = ["--address", &address, "job", "quarantine", "list"];
     let listed = cluster.cli().run(&list).await?.success()?;
-    for told in [&job.job.to_string(), "checkpoint", "object"] {
+    for told in [&job.job.to_string(), "checkpoint", "object", why] {
         ensure!(listed.contains(told), "no {told} in {listed}");
     }
     ensure!(!listed.contains(&other.job.to_string()), "{listed}");
