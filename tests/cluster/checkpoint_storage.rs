@@ -30,6 +30,7 @@ on_stores! {
         a_taskmanager_that_cannot_read_objects_is_named_until_it_can,
         a_job_whose_object_is_lost_is_quarantined_alone,
         a_job_whose_object_is_damaged_is_quarantined_alone,
+        one_sink_that_cannot_commit_is_named_until_it_can,
         two_clusters_in_one_directory_keep_each_their_own,
         checkpoints_with_a_directory_of_their_own_are_restored_from_it,
         a_job_runs_on_whose_savepoint_has_no_place,
@@ -212,6 +213,42 @@ async fn only_its_job_is_quarantined(
     cluster.check_nothing_left(&job.directories()).await
 }
 
+async fn one_sink_that_cannot_commit_is_named_until_it_can(kind: StoreKind) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.start().await?;
+    let job = Verified::submit(&mut cluster, JOB).await?;
+    cluster.wait_until_running(job.job).await?;
+    let number = job.until_completed_above(&mut cluster, 1).await?;
+    job.until_visible().await?;
+    let [_, numbers] = job.outputs.last().context("it has output")?.clone();
+    let pending = only_entry(&numbers.join(".tanist"))?;
+    // A process of the superuser can write everywhere: what a commit writes first, its mark, is in the way.
+    let in_the_way =
+        (number + 1..number + 5_000).map(|it| pending.join(format!("committing-{it}")));
+    let in_the_way: Vec<PathBuf> = in_the_way.collect();
+    for mark in &in_the_way {
+        std::fs::create_dir(mark)?;
+    }
+    let (directory, leader) = (text(&pending), cluster.leader().await?.index);
+    let place = format!("sinks numbers-out, on JobManager jm-{leader}");
+    let said = ["no checkpoint completes", &place, &directory];
+    until_info_says(&mut cluster, &job, &said).await?;
+    until_all_are_older_than(&mut cluster, &job, 3.0).await?;
+    // The next leader repeats the commit, and a region that is restored meanwhile begins with what is durable.
+    let former = cluster.kill_leader().await?;
+    let next = cluster.successor_of(&former).await?;
+    cluster.taskmanager(1).kill();
+    cluster.taskmanager(1).start()?;
+    let place = format!("sinks numbers-out, on JobManager jm-{}", next.index);
+    let said = ["no checkpoint completes", &place, &directory];
+    until_info_says(&mut cluster, &job, &said).await?;
+    for mark in &in_the_way {
+        std::fs::remove_dir(mark)?;
+    }
+    let number = job.until_completed_above(&mut cluster, number).await?;
+    job.until_completed_above(&mut cluster, number + 2).await?;
+    job.finish(&mut cluster, JOB).await
+}
+
 async fn two_clusters_in_one_directory_keep_each_their_own(kind: StoreKind) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let mut one = with_storage(cluster_on(kind).await?, directory.path())
@@ -332,6 +369,37 @@ async fn until_info_says(
         anyhow::Ok(said)
     })
     .await
+}
+
+/// Waits until the last checkpoint of each region of a job is older than this, by the metric.
+async fn until_all_are_older_than(
+    cluster: &mut Cluster,
+    job: &Verified,
+    seconds: f64,
+) -> anyhow::Result<()> {
+    let of_job = format!("job_id=\"{}\"", job.job);
+    wait_for("the age of all regions", BOUND, async || {
+        let address = cluster.leader().await?.rest;
+        let metrics = cluster.rest().get(&address, "/metrics").await?;
+        let metrics = metrics.as_str().context("metrics are text")?.lines();
+        let ages = metrics.filter(|it| it.starts_with("tanist_checkpoint_age_seconds{"));
+        let ages = ages.filter(|it| it.contains(&of_job));
+        let ages: Vec<f64> = ages
+            .map(|it| it.rsplit(' ').next().unwrap_or_default().parse())
+            .collect::<Result<_, _>>()?;
+        ensure!(ages.len() == 2, "{ages:?}");
+        ensure!(ages.iter().all(|age| *age > seconds), "{ages:?}");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// The path of the one entry of a directory.
+fn only_entry(directory: &Path) -> anyhow::Result<PathBuf> {
+    let mut entries = std::fs::read_dir(directory)?;
+    let first = entries.next().context("it is empty")??;
+    ensure!(entries.next().is_none(), "there are others");
+    Ok(first.path())
 }
 
 fn objects_of(directory: &Path, job: JobId) -> anyhow::Result<BTreeSet<PathBuf>> {
