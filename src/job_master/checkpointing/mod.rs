@@ -144,6 +144,13 @@ impl Checkpoints {
         failed_paths(&self.core.record_with_result(false))
     }
 
+    /// The number of the checkpoint that stays if the job ends with this status; 0: none does.
+    pub(super) fn kept_after(&self, status: pb::JobStatus) -> u64 {
+        let is_kept = manifests::is_retained(status, self.settings.retention());
+        let record = self.core.record_with_result(is_kept);
+        record.retained.last().map_or(0, |kept| kept.number)
+    }
+
     /// The job has ended with this status. Returns the record of what stays of its checkpoints. None: nothing does.
     pub(super) fn end(mut self, status: pb::JobStatus) -> Option<Arc<pb::JobCheckpoints>> {
         self.refuse_savepoints();
