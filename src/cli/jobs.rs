@@ -202,6 +202,9 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
         for (name, value) in checkpoint_lines(checkpoints) {
             line(name, &value);
         }
+        if let Some(text) = kept(job, checkpoints) {
+            line("Retained", &text);
+        }
     }
     if let Some(what) = job.left_out() {
         line("Left out", &what);
@@ -287,6 +290,21 @@ fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)>
         lines.push(("Not saved", skipped(region)));
     }
     lines
+}
+
+/// Whether the last checkpoint of an ended job was retained. None: it runs, or has finished, which keeps none.
+fn kept(job: &JobInfo, checkpoints: &JobCheckpoints) -> Option<String> {
+    let id = job.jid;
+    match checkpoints.kept {
+        Some(number) => Some(format!(
+            "checkpoint {number}, when the job ended: `tanist run FILE --from-savepoint job:{id}` begins from it"
+        )),
+        None if job.state == JobStatus::Canceled && checkpoints.completed.is_some() => Some(
+            "no checkpoint: `retention: RETAIN_ON_CANCELLATION` in the `checkpoints` of a job keeps the last one"
+                .to_owned(),
+        ),
+        None => None,
+    }
 }
 
 fn in_progress(open: &CheckpointInProgress) -> String {
@@ -429,6 +447,15 @@ Savepoint    /savepoints/b, requested at 2023-11-14 22:13:20 UTC
 Not saved    program, out: no checkpoint can save what is inside a program
 ";
         assert!(text.contains(lines), "{text}");
+        assert!(!text.contains("Retained"), "{text}");
+        info.state = JobStatus::Canceled;
+        let none = "Retained     no checkpoint: `retention: RETAIN_ON_CANCELLATION` in the `checkpoints` of a job keeps the last one\n";
+        assert!(job_text(&info, None).contains(none));
+        let of_end = info.checkpoints.as_mut().map(|it| &mut it.kept);
+        *of_end.expect("it has some") = Some(18);
+        let kept = "Retained     checkpoint 18, when the job ended: `tanist run FILE --from-savepoint \
+                    job:00000000000000000000000000000001` begins from it\n";
+        assert!(job_text(&info, None).contains(kept));
         let cause = "sums (1/2): it broke (not restarted: all 2 restarts are used up)";
         info.cause = Some(cause.to_owned());
         let text = job_text(&info, Some("sums (1/2): it broke"));

@@ -1,5 +1,7 @@
 //! `tanist savepoint` and `tanist stop`: standard output has the path of the savepoint alone, for scripts.
 
+use std::path::Component;
+
 use tanist_client::{ClientError, JobClient, SavepointFailure};
 use tanist_config::{Configuration, StorageLocation};
 use tanist_gateway::savepoints as storage;
@@ -168,9 +170,18 @@ fn absolute(path: &str) -> Result<String, String> {
         let location: StorageLocation = path.parse().map_err(wrong)?;
         return Ok(location.to_string());
     }
-    match std::path::absolute(path) {
-        Ok(path) => Ok(path.display().to_string()),
-        Err(error) => Err(format!("{path:?} is not a path: {error}")),
+    let absolute = match std::path::absolute(path) {
+        Ok(absolute) => absolute,
+        Err(error) => return Err(format!("{path:?} is not a path: {error}")),
+    };
+    let goes_up = |part: Component<'_>| part == Component::ParentDir;
+    match absolute.components().any(goes_up) {
+        // This host alone reads it, so that links are what they are here.
+        true => match absolute.canonicalize() {
+            Ok(path) => Ok(path.display().to_string()),
+            Err(error) => Err(format!("{path:?} can't be read: {error}")),
+        },
+        false => Ok(absolute.display().to_string()),
     }
 }
 
@@ -369,5 +380,19 @@ mod tests {
         assert_eq!(absolute("file:///a"), Ok("/a".to_owned()));
         assert_eq!(absolute("s3://b/a/"), Ok("s3://b/a".to_owned()));
         assert!(absolute("hdfs://b/a").is_err());
+    }
+
+    #[test]
+    fn a_path_that_goes_up_is_the_one_that_it_leads_to_here() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let here = directory.path().canonicalize().expect("it is there");
+        std::fs::create_dir_all(here.join("a/b")).expect("made");
+        std::os::unix::fs::symlink(here.join("a/b"), here.join("link")).expect("made");
+        let up = here.join("link/../b").display().to_string();
+        let expected = here.join("a/b").display().to_string();
+        assert_eq!(absolute(&up), Ok(expected));
+        let missing = here.join("no/../b").display().to_string();
+        let error = absolute(&missing).expect_err("it leads nowhere");
+        assert!(error.contains(&missing), "{error}");
     }
 }

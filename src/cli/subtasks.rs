@@ -4,7 +4,7 @@ use tanist_client::{ClientError, VertexInfo, VertexSubtasks};
 use tanist_config::Configuration;
 use tanist_proto::id::JobId;
 use tanist_rest_model::paths;
-use tanist_telemetry::ExitCode;
+use tanist_telemetry::{ExitCode, Printable};
 
 use super::args::{GlobalArgs, OutputFormat};
 use super::connect::{connect, reporting};
@@ -68,7 +68,7 @@ fn wanted<'a>(vertices: &'a [VertexInfo], text: Option<&str>) -> Result<Vec<&'a 
     }
 }
 
-/// Subtasks are counted from 1, as in the names of tasks.
+/// Subtasks are counted from 1, as in the names of tasks. Those that can't read their state follow, with the reason.
 fn listing(vertices: &[VertexSubtasks]) -> String {
     let headers = [
         "VERTEX",
@@ -80,11 +80,17 @@ fn listing(vertices: &[VertexSubtasks]) -> String {
         "TASKMANAGER",
     ];
     let mut table = Table::new(headers);
+    let mut unread = String::new();
     for vertex in vertices {
         for subtask in &vertex.subtasks {
+            let number = format!("{}/{}", subtask.subtask + 1, vertex.parallelism);
+            if let Some(reason) = &subtask.unread_state {
+                let (vertex, reason) = (Printable(&vertex.name), Printable(reason));
+                unread.push_str(&format!("\n{vertex} ({number}): {reason}\n"));
+            }
             table.row([
                 vertex.name.clone(),
-                format!("{}/{}", subtask.subtask + 1, vertex.parallelism),
+                number,
                 subtask.attempt.to_string(),
                 subtask.status.to_string(),
                 optional(subtask.since().map(time)),
@@ -93,7 +99,7 @@ fn listing(vertices: &[VertexSubtasks]) -> String {
             ]);
         }
     }
-    table.to_string()
+    format!("{table}{unread}")
 }
 
 #[cfg(test)]
@@ -125,6 +131,7 @@ mod tests {
         let vertices: Vec<VertexSubtasks> = serde_json::from_value(json!([
             {"id": "a", "name": "lines", "parallelism": 1, "subtasks": [
                 {"subtask": 0, "status": "RUNNING", "attempt": 3, "host": "b:9", "taskmanager-id": "tm-2",
+                 "unread-state": "checkpoint 7 can't be read by tm-2 at b:9",
                  "timestamps": {"CREATED": 1_600_000_000_000_i64, "RUNNING": 1_700_000_000_000_i64}}]},
             {"id": "b", "name": "counts -> out", "parallelism": 2, "subtasks": [
                 {"subtask": 1, "status": "SCHEDULED", "attempt": 1, "host": "(unassigned)",
@@ -134,6 +141,8 @@ mod tests {
 VERTEX         SUBTASK  ATTEMPT  STATE      SINCE                    HOST          TASKMANAGER
 lines          1/1      3        RUNNING    2023-11-14 22:13:20 UTC  b:9           tm-2
 counts -> out  2/2      1        SCHEDULED  -                        (unassigned)  (unassigned)
+
+lines (1/1): checkpoint 7 can't be read by tm-2 at b:9
 ";
         assert_eq!(listing(&vertices), expected);
         Ok(())

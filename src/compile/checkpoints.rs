@@ -1,6 +1,7 @@
 //! Settings of the checkpoints of a job: building, checking and describing them, and the warnings about a job that
 //! has them. The JobMaster takes the checkpoints.
 
+use std::fmt;
 use std::time::Duration;
 
 use tanist_ha::clock::millis;
@@ -71,34 +72,51 @@ pub(super) fn are_wanted(settings: &v1::CheckpointSettings) -> bool {
     settings.interval_ms != Some(0)
 }
 
-/// Returns the problems of settings, with the names of their fields in a job file.
-pub(super) fn problems(settings: &v1::CheckpointSettings) -> Vec<String> {
+/// A problem of a setting.
+#[derive(Debug)]
+pub(super) struct SettingProblem {
+    /// The name of its field in a job file.
+    pub(super) field: &'static str,
+    /// What is wrong with it, and what to write.
+    text: String,
+}
+
+impl fmt::Display for SettingProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "checkpoints: `{}` {}", self.field, self.text)
+    }
+}
+
+/// Returns the problems of settings.
+pub(super) fn problems(settings: &v1::CheckpointSettings) -> Vec<SettingProblem> {
     let mut problems = Vec::new();
+    let mut report = |field, text: String| problems.push(SettingProblem { field, text });
     if let Some(interval) = settings.interval_ms
         && interval != 0
         && interval < SHORTEST_INTERVAL_MS
     {
-        problems.push(format!(
-            "`interval` is {interval} ms: write at least {SHORTEST_INTERVAL_MS} ms, or 0 for no checkpoints"
-        ));
+        let text = format!(
+            "is {interval} ms: write at least {SHORTEST_INTERVAL_MS} ms, or 0 for no checkpoints"
+        );
+        report("interval", text);
     }
     if settings.timeout_ms == Some(0) {
-        problems.push("`timeout` is 0: write a time longer than zero, such as `10 min`".to_owned());
+        let text = "is 0: write a time longer than zero, such as `10 min`";
+        report("timeout", text.to_owned());
     }
     if let Some(failures) = settings.tolerable_failures
         && !(-1..=i64::from(u32::MAX)).contains(&failures)
     {
-        problems.push(format!(
-            "`tolerable-failed` is {failures}: write a number from 0, or -1 for any number"
-        ));
+        let text = format!("is {failures}: write a number from 0, or -1 for any number");
+        report("tolerable-failed", text);
     }
     if settings.retained == Some(0) {
-        problems.push("`retained` is 0: write at least 1".to_owned());
+        report("retained", "is 0: write at least 1".to_owned());
     }
     if let Some(retention) = settings.retention
         && v1::CheckpointRetention::try_from(retention).is_err()
     {
-        problems.push(format!("`retention` {retention} is not known"));
+        report("retention", format!("{retention} is not known"));
     }
     problems
 }

@@ -96,7 +96,7 @@ impl<'a> Check<'a> {
         let options = graph.options.as_ref();
         let settings = options.and_then(|options| options.checkpoints.as_ref());
         for problem in settings.map(checkpoints::problems).unwrap_or_default() {
-            self.report(format!("checkpoints: {problem}"));
+            self.report(problem.to_string());
         }
         if options.is_some_and(|options| Isolation::try_from(options.isolation).is_err()) {
             self.report("its isolation is not known");

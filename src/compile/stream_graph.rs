@@ -180,6 +180,8 @@ pub struct StreamGraph {
     pub(super) exchange: Option<Exchange>,
     pub(super) restart_strategy: Option<v1::RestartStrategy>,
     pub(super) checkpoints: Option<v1::CheckpointSettings>,
+    /// Where the fields of these settings are in the job file.
+    pub(super) checkpoint_positions: BTreeMap<String, Position>,
     pub(super) isolation: v1::Isolation,
     /// Resources of the slots of a group, by its name.
     pub(super) slot_sharing_groups: BTreeMap<String, Resources>,
@@ -197,6 +199,7 @@ impl StreamGraph {
             exchange: None,
             restart_strategy: None,
             checkpoints: None,
+            checkpoint_positions: BTreeMap::new(),
             isolation: v1::Isolation::None,
             slot_sharing_groups: BTreeMap::new(),
             artifacts: Vec::new(),

@@ -310,6 +310,10 @@ impl OptionValue for StorageLocation {
     const KIND: &'static str = "absolute path, or s3:// URL";
 
     fn parse(text: &str) -> Result<StorageLocation, String> {
+        // Where it leads depends on links, which hosts may see differently; in a bucket it leads nowhere.
+        if text.split('/').any(|part| part == "..") {
+            return Err("has `..` in it: write the path that it leads to".to_owned());
+        }
         if let Some(rest) = text.strip_prefix("s3://") {
             let bucket = rest.split('/').next().unwrap_or_default();
             if bucket.is_empty() {

@@ -92,7 +92,14 @@ fn storage_is_an_absolute_directory_or_a_bucket() {
     assert_eq!(StorageLocation::parse("file:/mnt/ha"), Ok(directory));
     let bucket = StorageLocation::parse("s3://bucket/ha/").expect("a bucket");
     assert_eq!(bucket.to_string(), "s3://bucket/ha");
-    for text in ["relative/dir", "hdfs://namenode/ha", "s3:///prefix"] {
+    for text in [
+        "relative/dir",
+        "hdfs://namenode/ha",
+        "s3:///prefix",
+        "/mnt/../ha",
+        "file:///mnt/ha/..",
+        "s3://bucket/../ha",
+    ] {
         assert!(StorageLocation::parse(text).is_err(), "{text}");
     }
 }

@@ -529,12 +529,15 @@ impl JobMasterActor {
 
     /// A result, with the description of the job's checkpoints.
     fn described(&self, mut result: Box<pb::JobResult>) -> Box<pb::JobResult> {
+        let status = result.status();
+        let kept = self.checkpoints.as_ref();
+        let kept = kept.map_or(0, |checkpoints| checkpoints.kept_after(status));
         if let Some(details) = &mut result.details {
             details.checkpoints = self.checkpoint_details(Detail::Full);
-            details
-                .checkpoints
-                .iter_mut()
-                .for_each(checkpointing::end_open);
+            if let Some(checkpoints) = &mut details.checkpoints {
+                checkpoints.kept = kept;
+                checkpointing::end_open(checkpoints);
+            }
         }
         result
     }

@@ -127,8 +127,8 @@ pub(super) async fn take(
     check_format(request.format_type.as_deref())?;
     let trigger = chosen_trigger(request.trigger_id.as_deref())?;
     let directory = match &request.target_directory {
-        Some(text) => directory_of("target-directory", text)?,
-        None => configured(&context, "target-directory")?,
+        Some(text) => directory_of(OF_SAVEPOINT.field, text)?,
+        None => configured(&context, OF_SAVEPOINT)?,
     };
     let wanted = pb::TriggerSavepointRequest {
         job_id: job.to_string(),
@@ -140,13 +140,32 @@ pub(super) async fn take(
     trigger_savepoint(&context, wanted, &parameters).await
 }
 
+/// How a request names the directory of a savepoint.
+#[derive(Debug, Clone, Copy)]
+struct Naming {
+    /// The argument of the command line.
+    argument: &'static str,
+    /// The field in REST.
+    field: &'static str,
+}
+
+const OF_SAVEPOINT: Naming = Naming {
+    argument: "tanist savepoint JOB DIRECTORY",
+    field: "target-directory",
+};
+const OF_STOP: Naming = Naming {
+    argument: "tanist stop --savepoint=DIRECTORY JOB",
+    field: "targetDirectory",
+};
+
 /// The configured directory. The error says what to set.
-fn configured(context: &Context, field: &str) -> Result<String, RestError> {
+fn configured(context: &Context, naming: Naming) -> Result<String, RestError> {
     let directory = &context.options.savepoint_dir;
     directory.clone().ok_or_else(|| {
+        let Naming { argument, field } = naming;
         RestError::bad_request(format!(
-            "it is not known where to write the savepoint: name a directory in `{field}`, or set \
-             `execution.checkpointing.savepoint-dir` in the configuration of the JobManagers"
+            "it is not known where to write the savepoint: name a directory (`{argument}`; in REST the field `{field}`), \
+             or set `execution.checkpointing.savepoint-dir` in the configuration of the JobManagers"
         ))
     })
 }
@@ -209,8 +228,8 @@ pub(super) async fn stop(
             return Err(RestError::bad_request(text));
         }
         (Some(true), None) => None,
-        (_, Some(text)) => Some(directory_of("targetDirectory", text)?),
-        (Some(false), None) => Some(configured(&context, "targetDirectory").map_err(|error| {
+        (_, Some(text)) => Some(directory_of(OF_STOP.field, text)?),
+        (Some(false), None) => Some(configured(&context, OF_STOP).map_err(|error| {
             RestError::bad_request(format!(
                 "{}; or stop with drain (`flink stop --drain`, `tanist stop`), and the job finishes with what its \
                  sources have read",

@@ -8,7 +8,7 @@ use tanist_proto::id::JobId;
 #[serde(rename_all = "kebab-case")]
 pub struct BlockedReason {
     /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`,
-    /// `committing`, `peer-away`, `eviction`.
+    /// `committing`, `peer-away`, `eviction`, `restoring`.
     #[serde(default)]
     pub kind: String,
     /// Text for people.
@@ -27,8 +27,8 @@ pub struct BlockedReason {
     /// Number of slots that are missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_missing: Option<u32>,
-    /// The first of the subtasks that have no slot, have not stopped or can't reach their peer, or of the
-    /// TaskManagers that are awaited.
+    /// The first of the subtasks that have no slot, have not stopped, can't reach their peer or can't read their
+    /// state, or of the TaskManagers that are awaited.
     #[serde(default)]
     pub missing: Vec<String>,
 }

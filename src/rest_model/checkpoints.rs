@@ -350,4 +350,7 @@ pub struct JobCheckpoints {
     /// What the job was started from: the path of a savepoint, or the checkpoint of another job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_from: Option<String>,
+    /// After the job: the number of its checkpoint that was retained when it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<u64>,
 }

@@ -135,6 +135,9 @@ pub struct SubtaskInfo {
     /// Duration of the attempt in each state, in milliseconds; -1 if it was not in that state, or that is not known.
     #[serde(default)]
     pub status_duration: BTreeMap<Word, i64>,
+    /// Why what it is restored from can't be read at present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread_state: Option<String>,
     /// Always empty: a subtask has one attempt at a time.
     #[serde(default)]
     pub other_concurrent_attempts: Vec<u64>,

@@ -67,6 +67,8 @@ pub(super) enum Message {
     RegistrationSeen(u64),
     Task(TaskKey, TaskStatus),
     Checkpoint(TaskKey, CheckpointStatus),
+    /// What a task is restored from can't be read at present, for this reason.
+    Unread(TaskKey, String),
     Stop(String, oneshot::Sender<()>),
 }
 
@@ -283,6 +285,9 @@ impl Actor {
             Message::Checkpoint(task, status) => {
                 let changed = Event::CheckpointChanged { task, status };
                 self.core.handle(now, changed);
+            }
+            Message::Unread(task, reason) => {
+                self.core.handle(now, Event::StateUnread { task, reason });
             }
             Message::Stop(cause, done) => return Some((cause, done)),
         }

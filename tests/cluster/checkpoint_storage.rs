@@ -27,7 +27,10 @@ const DISK: u64 = 16 * 1024 * 1024;
 on_stores! {
     usually on anywhere(Embedded) {
         a_taskmanager_that_cannot_write_objects_is_named_until_it_can,
+        a_taskmanager_that_cannot_read_objects_is_named_until_it_can,
         a_job_whose_object_is_lost_is_quarantined_alone,
+        a_job_whose_object_is_damaged_is_quarantined_alone,
+        one_sink_that_cannot_commit_is_named_until_it_can,
         two_clusters_in_one_directory_keep_each_their_own,
         checkpoints_with_a_directory_of_their_own_are_restored_from_it,
         a_job_runs_on_whose_savepoint_has_no_place,
@@ -70,6 +73,70 @@ async fn a_taskmanager_that_cannot_write_objects_is_named_until_it_can(
     job.finish(&mut cluster, JOB).await
 }
 
+async fn a_taskmanager_that_cannot_read_objects_is_named_until_it_can(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let [shared, none] = ["shared", "none"].map(|name| directory.path().join(name));
+    // Where each TaskManager expects the directory. The region with much state may be at any of them.
+    let own = ["own-0", "own-1"].map(|name| directory.path().join(name));
+    let point_to = |target: &Path| -> anyhow::Result<()> {
+        for link in &own {
+            if link.is_symlink() {
+                std::fs::remove_file(link)?;
+            }
+            symlink(target, link)?;
+        }
+        Ok(())
+    };
+    std::fs::create_dir(&shared)?;
+    point_to(&shared)?;
+    let mut builder = with_storage(cluster_on(kind).await?, &shared);
+    for (number, link) in own.iter().enumerate() {
+        builder = builder.set_of_taskmanager(number, "high-availability.storageDir", &text(link));
+    }
+    let mut cluster = builder.start().await?;
+    let job = Verified::submit(&mut cluster, JOB).await?;
+    cluster.wait_until_running(job.job).await?;
+    let number = job.until_completed_above(&mut cluster, 20).await?;
+    for taskmanager in 0..2 {
+        cluster.taskmanager(taskmanager).kill();
+    }
+    // What they had mounted is gone.
+    point_to(&none)?;
+    for taskmanager in 0..2 {
+        cluster.taskmanager(taskmanager).start()?;
+    }
+    let words = ["can't be read by tm-", "object", "Waits", "Not saved"];
+    let said = until_info_says(&mut cluster, &job, &words).await?;
+    let is_named = |host: &usize| said.contains(&format!("can't be read by tm-{host} at"));
+    let host = (0..2).find(is_named).context("no host is named")?;
+    let place = text(&own[host]);
+    ensure!(said.contains(&place), "no {place} in {said}");
+    let (address, id) = (cluster.leader().await?.rest, job.job.to_string());
+    let subtasks = ["job", "subtasks", &id, "--address", &address];
+    let subtasks = cluster.cli().run(&subtasks).await?.success()?;
+    for told in [&*format!("can't be read by tm-{host} at"), &place] {
+        ensure!(subtasks.contains(told), "no {told} in {subtasks}");
+    }
+    let described = cluster.get(&format!("/v1/jobs/{id}")).await?;
+    let reasons = described["blocked-by"].as_array();
+    let mut reasons = reasons.into_iter().flatten();
+    ensure!(
+        reasons.any(|reason| reason["kind"] == "restoring"),
+        "{described}"
+    );
+    // A new leader says so, too.
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    until_info_says(&mut cluster, &job, &words).await?;
+    point_to(&shared)?;
+    cluster.wait_until_running(job.job).await?;
+    let number = job.until_completed_above(&mut cluster, number).await?;
+    job.until_completed_above(&mut cluster, number + 2).await?;
+    job.finish(&mut cluster, JOB).await
+}
+
 async fn a_full_disk_delays_checkpoints_until_there_is_room(kind: StoreKind) -> anyhow::Result<()> {
     let disk = small_file_system("disk", DISK)?;
     let store = Store::own(kind).await?;
@@ -90,6 +157,26 @@ async fn a_full_disk_delays_checkpoints_until_there_is_room(kind: StoreKind) -> 
 }
 
 async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> anyhow::Result<()> {
+    let lose = |object: &Path| Ok(std::fs::remove_file(object)?);
+    only_its_job_is_quarantined(kind, lose, "object").await
+}
+
+async fn a_job_whose_object_is_damaged_is_quarantined_alone(kind: StoreKind) -> anyhow::Result<()> {
+    let flip = |object: &Path| {
+        let mut bytes = std::fs::read(object)?;
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        Ok(std::fs::write(object, bytes)?)
+    };
+    only_its_job_is_quarantined(kind, flip, "checksum").await
+}
+
+/// `damage` is done to each object of a job, and its quarantine tells `why`.
+async fn only_its_job_is_quarantined(
+    kind: StoreKind,
+    damage: impl Fn(&Path) -> anyhow::Result<()>,
+    why: &str,
+) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let builder = with_storage(cluster_on(kind).await?, directory.path());
     let mut cluster = builder.taskmanagers(2).slots(4).start().await?;
@@ -99,14 +186,14 @@ async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> any
         cluster.wait_until_running(job.job).await?;
         job.until_completed_above(&mut cluster, 12).await?;
     }
-    // Every TaskManager dies first, so that no checkpoint puts an object in place of the lost ones.
+    // Every TaskManager dies first, so that no checkpoint puts an object in place of the damaged ones.
     for taskmanager in 0..2 {
         cluster.taskmanager(taskmanager).kill();
     }
-    let lost = objects_of(directory.path(), job.job)?;
-    ensure!(!lost.is_empty(), "it has no object");
-    for object in &lost {
-        std::fs::remove_file(object)?;
+    let damaged = objects_of(directory.path(), job.job)?;
+    ensure!(!damaged.is_empty(), "it has no object");
+    for object in &damaged {
+        damage(object)?;
     }
     for taskmanager in 0..2 {
         cluster.taskmanager(taskmanager).start()?;
@@ -115,7 +202,7 @@ async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> any
     let address = cluster.leader().await?.rest;
     let list = ["--address", &address, "job", "quarantine", "list"];
     let listed = cluster.cli().run(&list).await?.success()?;
-    for told in [&job.job.to_string(), "checkpoint", "object"] {
+    for told in [&job.job.to_string(), "checkpoint", "object", why] {
         ensure!(listed.contains(told), "no {told} in {listed}");
     }
     ensure!(!listed.contains(&other.job.to_string()), "{listed}");
@@ -124,6 +211,42 @@ async fn a_job_whose_object_is_lost_is_quarantined_alone(kind: StoreKind) -> any
     cluster.wait_for_state(job.job, "CANCELED").await?;
     other.finish(&mut cluster, JOB).await?;
     cluster.check_nothing_left(&job.directories()).await
+}
+
+async fn one_sink_that_cannot_commit_is_named_until_it_can(kind: StoreKind) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.start().await?;
+    let job = Verified::submit(&mut cluster, JOB).await?;
+    cluster.wait_until_running(job.job).await?;
+    let number = job.until_completed_above(&mut cluster, 1).await?;
+    job.until_visible().await?;
+    let [_, numbers] = job.outputs.last().context("it has output")?.clone();
+    let pending = only_entry(&numbers.join(".tanist"))?;
+    // A process of the superuser can write everywhere: what a commit writes first, its mark, is in the way.
+    let in_the_way =
+        (number + 1..number + 5_000).map(|it| pending.join(format!("committing-{it}")));
+    let in_the_way: Vec<PathBuf> = in_the_way.collect();
+    for mark in &in_the_way {
+        std::fs::create_dir(mark)?;
+    }
+    let (directory, leader) = (text(&pending), cluster.leader().await?.index);
+    let place = format!("sinks numbers-out, on JobManager jm-{leader}");
+    let said = ["no checkpoint completes", &place, &directory];
+    until_info_says(&mut cluster, &job, &said).await?;
+    until_all_are_older_than(&mut cluster, &job, 3.0).await?;
+    // The next leader repeats the commit, and a region that is restored meanwhile begins with what is durable.
+    let former = cluster.kill_leader().await?;
+    let next = cluster.successor_of(&former).await?;
+    cluster.taskmanager(1).kill();
+    cluster.taskmanager(1).start()?;
+    let place = format!("sinks numbers-out, on JobManager jm-{}", next.index);
+    let said = ["no checkpoint completes", &place, &directory];
+    until_info_says(&mut cluster, &job, &said).await?;
+    for mark in &in_the_way {
+        std::fs::remove_dir(mark)?;
+    }
+    let number = job.until_completed_above(&mut cluster, number).await?;
+    job.until_completed_above(&mut cluster, number + 2).await?;
+    job.finish(&mut cluster, JOB).await
 }
 
 async fn two_clusters_in_one_directory_keep_each_their_own(kind: StoreKind) -> anyhow::Result<()> {
@@ -230,12 +353,12 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Waits until `tanist info` has all these words about a job.
+/// Waits until `tanist info` has all these words about a job. Returns what it says.
 async fn until_info_says(
     cluster: &mut Cluster,
     job: &Verified,
     words: &[&str],
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
     let what = format!("`info` to say {words:?}");
     let id = job.job.to_string();
     wait_for(&what, BOUND, async || {
@@ -243,9 +366,40 @@ async fn until_info_says(
         let info = ["info", &id, "--address", &address];
         let said = cluster.cli().run(&info).await?.success()?;
         ensure!(words.iter().all(|word| said.contains(word)), "{said}");
+        anyhow::Ok(said)
+    })
+    .await
+}
+
+/// Waits until the last checkpoint of each region of a job is older than this, by the metric.
+async fn until_all_are_older_than(
+    cluster: &mut Cluster,
+    job: &Verified,
+    seconds: f64,
+) -> anyhow::Result<()> {
+    let of_job = format!("job_id=\"{}\"", job.job);
+    wait_for("the age of all regions", BOUND, async || {
+        let address = cluster.leader().await?.rest;
+        let metrics = cluster.rest().get(&address, "/metrics").await?;
+        let metrics = metrics.as_str().context("metrics are text")?.lines();
+        let ages = metrics.filter(|it| it.starts_with("tanist_checkpoint_age_seconds{"));
+        let ages = ages.filter(|it| it.contains(&of_job));
+        let ages: Vec<f64> = ages
+            .map(|it| it.rsplit(' ').next().unwrap_or_default().parse())
+            .collect::<Result<_, _>>()?;
+        ensure!(ages.len() == 2, "{ages:?}");
+        ensure!(ages.iter().all(|age| *age > seconds), "{ages:?}");
         anyhow::Ok(())
     })
     .await
+}
+
+/// The path of the one entry of a directory.
+fn only_entry(directory: &Path) -> anyhow::Result<PathBuf> {
+    let mut entries = std::fs::read_dir(directory)?;
+    let first = entries.next().context("it is empty")??;
+    ensure!(entries.next().is_none(), "there are others");
+    Ok(first.path())
 }
 
 fn objects_of(directory: &Path, job: JobId) -> anyhow::Result<BTreeSet<PathBuf>> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use object_store::ClientConfigKey;
 use object_store::ObjectStore;
 #[cfg(feature = "s3")]
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
 
 use crate::error::{Error, Result};
 
@@ -57,10 +57,67 @@ fn open_with(s3: AmazonS3Builder, url: &str, rest: &str) -> Result<Arc<dyn Objec
             format!("{url} names no bucket: {}", super::URL_HELP).into(),
         ));
     }
-    let s3 = s3.with_bucket_name(bucket).build().map_err(|error| {
+    let unusable = |error: object_store::Error| {
         Error::Misconfigured(format!("{url} can't be used for blobs: {error}").into())
-    })?;
+    };
+    let s3 = s3.with_bucket_name(bucket);
+    let s3 = match names_credentials(&s3) {
+        true => s3,
+        false => RoleOfHost::put_into(s3).map_err(unusable)?,
+    };
+    let s3 = s3.build().map_err(unusable)?;
     Ok(Arc::new(object_store::prefix::PrefixStore::new(s3, prefix)))
+}
+
+/// Whether the environment says where credentials are. Otherwise only the host can have a role.
+#[cfg(feature = "s3")]
+fn names_credentials(s3: &AmazonS3Builder) -> bool {
+    let keys = [
+        AmazonS3ConfigKey::AccessKeyId,
+        AmazonS3ConfigKey::SecretAccessKey,
+        AmazonS3ConfigKey::WebIdentityTokenFile,
+        AmazonS3ConfigKey::ContainerCredentialsRelativeUri,
+        AmazonS3ConfigKey::ContainerCredentialsFullUri,
+    ];
+    keys.iter().any(|key| s3.get_config_value(key).is_some())
+}
+
+/// The credentials of the host's role. Without one the error says what to set, and soon: the service that has them is
+/// on the host's network, or there is none.
+#[cfg(feature = "s3")]
+#[derive(Debug)]
+struct RoleOfHost(AwsCredentialProvider);
+
+#[cfg(feature = "s3")]
+impl RoleOfHost {
+    fn put_into(s3: AmazonS3Builder) -> object_store::Result<AmazonS3Builder> {
+        let retries = object_store::RetryConfig {
+            max_retries: 2,
+            retry_timeout: Duration::from_secs(5),
+            ..Default::default()
+        };
+        let role = s3.clone().with_retry(retries).build()?;
+        let role = RoleOfHost(role.credentials().clone());
+        Ok(s3.with_credentials(Arc::new(role)))
+    }
+}
+
+#[cfg(feature = "s3")]
+#[async_trait::async_trait]
+impl object_store::CredentialProvider for RoleOfHost {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        let found = self.0.get_credential().await;
+        found.map_err(|error| object_store::Error::Generic {
+            store: "S3",
+            source: format!(
+                "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of each \
+                 process, or give its host a role that may use the bucket (which it was asked for: {error})"
+            )
+            .into(),
+        })
+    }
 }
 
 /// Fails: S3 is not compiled in.

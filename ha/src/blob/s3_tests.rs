@@ -266,3 +266,31 @@ fn a_bucket_is_opened_for_short_requests_and_for_long_ones() {
     let unnamed = open("s3://", "", RequestTimeout::Short).expect_err("no bucket");
     assert!(unnamed.to_string().contains("names no bucket"), "{unnamed}");
 }
+
+#[tokio::test]
+async fn without_credentials_the_error_says_what_to_set() {
+    // A service without roles, as on most hosts.
+    let none = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = none.local_addr().expect("bound");
+    drop(none);
+    let s3 = AmazonS3Builder::new()
+        .with_region(REGION)
+        .with_metadata_endpoint(format!("http://{address}"));
+    let blobs = blobs_of(s3);
+    let owner = Name::new("job").expect("a name");
+    let put = blobs.put(&owner, Epoch::new(1), Bytes::from_static(b"a"));
+    let error = put.await.expect_err("it has no credentials");
+    assert_eq!(
+        error.outcome(),
+        Outcome::Transient,
+        "the host may get a role"
+    );
+    let text = error.to_string();
+    for told in [
+        "no credentials were found",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+    ] {
+        assert!(text.contains(told), "{text}");
+    }
+}

@@ -113,7 +113,7 @@ fn settings_that_are_wrong() {
     says(
         "{interval: 9 ms}",
         STEPS,
-        "job.yaml: checkpoints: `interval` is 9 ms: write at least 10 ms, or 0 for no checkpoints",
+        "job.yaml: line 3, column 25: checkpoints: `interval` is 9 ms: write at least 10 ms, or 0 for no checkpoints",
     );
     says(
         "{interval: often}",
@@ -124,8 +124,8 @@ fn settings_that_are_wrong() {
         "{interval: 1 s, timeout: 0, retained: 0}",
         STEPS,
         "job.yaml has 2 problems:
-  checkpoints: `timeout` is 0: write a time longer than zero, such as `10 min`
-  checkpoints: `retained` is 0: write at least 1",
+  line 3, column 39: checkpoints: `timeout` is 0: write a time longer than zero, such as `10 min`
+  line 3, column 52: checkpoints: `retained` is 0: write at least 1",
     );
     says(
         "{interval: 1 s, tolerable-failed: -2}",

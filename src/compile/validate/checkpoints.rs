@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tanist_model::name_problem;
+use tanist_model::problem::Problem;
 
 use super::Check;
 use crate::checkpoints;
@@ -11,7 +12,10 @@ impl Check<'_> {
     pub(super) fn checkpoints(&mut self) {
         let settings = self.graph.checkpoints.as_ref();
         for problem in settings.iter().flat_map(|it| checkpoints::problems(it)) {
-            self.report_job(format!("checkpoints: {problem}"));
+            let positions = &self.graph.checkpoint_positions;
+            let position = positions.get(problem.field).copied();
+            let problem = Problem::of_job(position, problem.to_string());
+            self.problems.push(problem);
         }
         let wanted = settings.is_some_and(checkpoints::are_wanted);
         self.uids();

@@ -1,9 +1,11 @@
 //! Reads the section `checkpoints` of a job file.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tanist_ha::clock;
 use tanist_model::job_file::{Fields, Node, Reader, Value};
+use tanist_model::problem::Position;
 use tanist_proto::v1;
 
 pub(super) fn read(node: &Node, reader: &mut Reader) -> v1::CheckpointSettings {
@@ -44,6 +46,18 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> v1::CheckpointSettings {
     }
     fields.finish("checkpoints", reader);
     settings
+}
+
+/// Where the values of the section's fields are.
+pub(super) fn positions(node: &Node) -> BTreeMap<String, Position> {
+    match &node.value {
+        Value::Map(fields) => {
+            let fields = fields.iter();
+            let position = fields.map(|(key, value)| (key.text.clone(), value.position));
+            position.collect()
+        }
+        Value::Scalar { .. } | Value::Null | Value::List(_) | Value::Unreadable => BTreeMap::new(),
+    }
 }
 
 /// Flink's names of settings that are called otherwise here, or that there are not, with what to do.

@@ -92,9 +92,10 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
     graph.restart_strategy = fields
         .node("restart-strategy")
         .and_then(|node| restart_strategy(node, reader));
-    graph.checkpoints = fields
-        .node("checkpoints")
-        .map(|node| checkpoints::read(node, reader));
+    if let Some(node) = fields.node("checkpoints") {
+        graph.checkpoints = Some(checkpoints::read(node, reader));
+        graph.checkpoint_positions = checkpoints::positions(node);
+    }
     let isolation = fields.optional_value("isolation", reader, |reader, field, node| {
         reader.one_of(field, node, &ISOLATIONS)
     });

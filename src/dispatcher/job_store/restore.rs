@@ -34,6 +34,8 @@ use crate::cleanup::SinkCleaner;
 /// Time to read and check a savepoint, or to copy one object. Its place may be on a file system that hangs.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 const COPIES_AT_ONCE: usize = 8;
+/// Where users say what a job begins from.
+const NAMED_BY: &str = "named by `--from-savepoint`, or else by `execution.state-recovery.path`";
 
 /// What a job begins from.
 enum Source {
@@ -109,8 +111,15 @@ impl JobStore {
         (fits, has_files): (Fits, &mut bool),
     ) -> Result<(), JobStoreError> {
         let Heir { job, graph, .. } = heir;
+        let from = match &request.from {
+            Some(RestoreFrom::Path(path)) => format!(" from the savepoint {path}"),
+            Some(RestoreFrom::JobId(ended)) => format!(" from what job {ended} has left"),
+            None => String::new(),
+        };
         let refused = |reason: String| {
-            JobStoreError::NotRestored(format!("job {job} can't be started: {reason}"))
+            JobStoreError::NotRestored(format!(
+                "job {job} can't be started{from} ({NAMED_BY}): {reason}"
+            ))
         };
         let is_claim = request.claim_mode() == pb::RecoveryClaimMode::Claim;
         if is_claim && matches!(request.from, Some(RestoreFrom::Path(_))) {

@@ -6,6 +6,7 @@
 //! is left is found by the cleanup after the job.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use prost::Message as _;
@@ -121,7 +122,9 @@ impl JobMasterActor {
         }
         self.answer_commit(CommitProgress::Began);
         let committer = self.calls.committer.clone();
-        self.io.spawn(commit(committer, number, committables));
+        let process = self.calls.sender.process.clone();
+        self.io
+            .spawn(commit(committer, process, number, committables));
     }
 
     /// Takes the outcome of a commit. One that can never succeed has the job fail, and is not repeated.
@@ -226,15 +229,43 @@ impl JobMasterActor {
     }
 }
 
+/// The sinks into whose directories a failed commit wanted to write, by its reason; all of them if it names none.
+fn failed_sinks(committables: &[pb::CheckpointCommittable], reason: &str) -> String {
+    let is_named = |path: &str| {
+        let directory = Path::new(path).parent().and_then(Path::to_str);
+        let mut ends = ["/", "\""].into_iter();
+        directory.is_some_and(|it| ends.any(|end| reason.contains(&format!("{it}{end}"))))
+    };
+    let is_of_reason = |committable: &&pb::CheckpointCommittable| {
+        let file = (committable.kind == FILE).then_some(&*committable.content);
+        let file = file.and_then(|file| pb::Committable::decode(file).ok());
+        file.is_some_and(|file| is_named(&file.pending_path) || is_named(&file.final_path))
+    };
+    let uid = |committable: &pb::CheckpointCommittable| committable.uid.clone();
+    let named: BTreeSet<String> = committables.iter().filter(is_of_reason).map(uid).collect();
+    let sinks = match named.is_empty() {
+        true => committables.iter().map(uid).collect(),
+        false => named,
+    };
+    sinks.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// `process`: this JobManager, for people.
 async fn commit(
     committer: Arc<dyn SinkCommitter>,
+    process: String,
     number: u64,
     committables: Vec<pb::CheckpointCommittable>,
 ) -> Done {
     let committed = committer.commit_checkpoint(number, &committables).await;
-    let sinks: BTreeSet<&str> = committables.iter().map(|it| it.uid.as_str()).collect();
-    let sinks = sinks.into_iter().collect::<Vec<_>>().join(", ");
-    let of_sinks = |reason: String| format!("checkpoint {number}, sinks {sinks}: {reason}");
+    let place = match process.as_str() {
+        "" => String::new(),
+        process => format!(", on JobManager {process}"),
+    };
+    let of_sinks = |reason: String| {
+        let sinks = failed_sinks(&committables, &reason);
+        format!("checkpoint {number}, sinks {sinks}{place}: {reason}")
+    };
     let progress = match committed {
         Ok(()) => {
             failpoint("checkpoint.committed").await;
@@ -248,4 +279,35 @@ async fn commit(
         Err(CommitError::Refused(reason)) => CommitProgress::Refused(of_sinks(reason)),
     };
     Done::CheckpointCommitted { number, progress }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_commit_names_the_sinks_whose_directories_are_in_its_reason() {
+        let part = |uid: &str, directory: &str| pb::CheckpointCommittable {
+            uid: uid.to_owned(),
+            kind: FILE.to_owned(),
+            content: pb::Committable {
+                pending_path: format!("{directory}/.tanist/1-r/a.pending"),
+                final_path: format!("{directory}/part-a"),
+            }
+            .encode_to_vec(),
+        };
+        let parts = [
+            part("b", "/out/b"),
+            part("a", "/out/a"),
+            part("ab", "/out/ab"),
+        ];
+        let failed = |reason: &str| failed_sinks(&parts, reason);
+        let moved = r#"can't move to "/out/a/part-a": Read-only file system"#;
+        assert_eq!(failed(moved), "a");
+        let marked = r#"can't write to "/out/b/.tanist/1-r": Permission denied"#;
+        assert_eq!(failed(marked), "b");
+        let synced = r#"can't sync "/out/ab": it is gone"#;
+        assert_eq!(failed(synced), "ab");
+        assert_eq!(failed("the file system hangs"), "a, ab, b");
+    }
 }

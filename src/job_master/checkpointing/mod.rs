@@ -22,7 +22,7 @@ mod restoring;
 mod savepoints;
 mod start;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use tanist_gateway::Detail;
@@ -105,11 +105,20 @@ impl Checkpoints {
 
     /// The description for people.
     pub(super) fn details(&self, core: &JobMasterCore, detail: Detail) -> pb::CheckpointDetails {
-        // There may be very many regions of the same vertices.
-        let skipped = self.core.skipped().into_iter();
-        let skipped = skipped.map(|(region, reason)| (core.vertices_of(region), reason));
-        let skipped = skipped.collect::<BTreeSet<_>>().into_iter();
-        let skipped = skipped.map(|(vertices, reason)| pb::SkippedRegion { vertices, reason });
+        // There may be very many regions of the same vertices: the first that says more about a reason counts.
+        let mut by_reason = BTreeMap::new();
+        for (region, reason) in self.core.skipped() {
+            let more = by_reason.entry((core.vertices_of(region), reason));
+            let more: &mut Option<String> = more.or_default();
+            *more = more.take().or_else(|| core.unread_state_of(region));
+        }
+        let skipped = by_reason.into_iter().map(|((vertices, reason), more)| {
+            let reason = match more {
+                Some(more) => format!("{reason}: {more}"),
+                None => reason,
+            };
+            pb::SkippedRegion { vertices, reason }
+        });
         let savepoints = match detail {
             Detail::Full => {
                 savepoints::summaries(self.core.durable(), |it| self.core.waits_for(it))
@@ -133,6 +142,13 @@ impl Checkpoints {
     /// The paths of savepoints that failed, or fail with the job.
     pub(super) fn failed_savepoints(&self) -> Vec<String> {
         failed_paths(&self.core.record_with_result(false))
+    }
+
+    /// The number of the checkpoint that stays if the job ends with this status; 0: none does.
+    pub(super) fn kept_after(&self, status: pb::JobStatus) -> u64 {
+        let is_kept = manifests::is_retained(status, self.settings.retention());
+        let record = self.core.record_with_result(is_kept);
+        record.retained.last().map_or(0, |kept| kept.number)
     }
 
     /// The job has ended with this status. Returns the record of what stays of its checkpoints. None: nothing does.

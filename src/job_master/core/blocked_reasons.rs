@@ -56,6 +56,7 @@ impl JobMasterCore {
             self.storing(),
             self.reconciling(),
             self.restarting(),
+            self.restoring(),
             self.without_slots(),
             self.committing(),
             self.checkpoint_commit.blocked_reason(),
@@ -309,6 +310,28 @@ impl JobMasterCore {
             since_ms,
             missing: named.map(|(task, _)| self.graph.task_name(*task)).collect(),
             ..blocked_reason(pb::BlockedReasonKind::PeerAway, text)
+        })
+    }
+
+    /// The reason if tasks can't read what they are restored from, according to their last reports.
+    fn restoring(&self) -> Option<pb::BlockedReason> {
+        let tasks = self.graph.tasks().iter().enumerate();
+        let waiting = tasks.filter_map(|(task, at)| Some((task, at.execution.unread_state()?)));
+        let waiting: Vec<(usize, &str)> = waiting.collect();
+        let (_, first) = waiting.first()?;
+        let text = format!(
+            "{} tasks can't read the state that they begin with, and try again: {first}",
+            waiting.len()
+        );
+        let since_ms = waiting.iter().map(|(task, _)| {
+            let execution = self.graph.execution(*task);
+            execution.entered_at_ms(ExecutionState::Deploying)
+        });
+        let named = waiting.iter().take(NAMED);
+        Some(pb::BlockedReason {
+            since_ms: since_ms.min().unwrap_or_default(),
+            missing: named.map(|(task, _)| self.graph.task_name(*task)).collect(),
+            ..blocked_reason(pb::BlockedReasonKind::Restoring, text)
         })
     }
 

@@ -88,6 +88,7 @@ impl JobMasterCore {
             ended_at_ms: execution.ended_at_ms,
             metrics: execution.metrics,
             timestamps: execution.timestamps(),
+            unread_state: execution.unread_state().unwrap_or_default().to_owned(),
         }
     }
 

@@ -363,6 +363,14 @@ impl JobMasterCore {
         vertices.map(|vertex| vertex.name.clone()).collect()
     }
 
+    /// The first task of a region that can't read at present what it is restored from, and why.
+    pub fn unread_state_of(&self, region: usize) -> Option<String> {
+        self.graph.region(region).tasks.iter().find_map(|task| {
+            let reason = self.graph.execution(*task).unread_state()?;
+            Some(format!("{}: {reason}", self.graph.task_name(*task)))
+        })
+    }
+
     /// The number of the last event. Sent with a heartbeat, so that its answer can be compared with later
     /// events.
     pub fn turn(&self) -> u64 {

@@ -415,8 +415,14 @@ async fn staying_after(options: JobMasterOptions, end: S) -> Vec<u64> {
     }
     let ended = task_executor.all_become(end);
     fixture.report("tm1", 1, ended).await;
-    fixture.job_master.ended().await.expect("it ends");
+    let result = fixture.job_master.ended().await.expect("it ends");
     let stays = fixture.job_master.retained_checkpoints();
+    let described = result
+        .details
+        .as_ref()
+        .and_then(|it| it.checkpoints.clone());
+    let kept = stays.as_ref().map_or(0, |record| record.retained[0].number);
+    assert_eq!(described.expect("it had some").kept, kept);
     if let Some(record) = &stays {
         assert_eq!(record.floor, record.next, "all else is garbage");
         assert_eq!(record.retained[0].number, number);

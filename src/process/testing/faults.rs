@@ -178,6 +178,7 @@ impl TestCluster {
         for kind in [
             kinds::GRAPHS,
             kinds::STATES,
+            kinds::CHECKPOINTS,
             kinds::CHUNKS,
             kinds::BLOB_TOMBSTONES,
         ] {

@@ -104,6 +104,7 @@ fn nothing_starts_after_a_result(events: &[Event]) -> Vec<String> {
                         Record::Graph(_)
                         | Record::Description(_)
                         | Record::Deleted(..)
+                        | Record::Checkpoints(..)
                         | Record::Other => {}
                     }
                 }

@@ -1,6 +1,8 @@
 //! The jobs of these tests.
 
-use tanist_compile::{CompileOptions, JobBuilder};
+use std::time::Duration;
+
+use tanist_compile::{Checkpoints, CompileOptions, JobBuilder};
 use tanist_proto::id::JobId;
 use tanist_proto::resources::Resources;
 use tanist_proto::v1 as pb;
@@ -76,6 +78,25 @@ pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
         .datagen("numbers", Some(10), None, 1, 10)
         .discard("out")
         .datagen("others", Some(10), None, 1, 10)
+        .discard("there");
+    stream.build().compile(&options).expect("a valid job")
+}
+
+/// Two vertices in one region, and a third one whose subtasks are a region each, with a checkpoint a second: at
+/// parallelism 2, six tasks in three regions.
+pub fn graph_with_checkpoints(job: JobId, parallelism: u32) -> pb::JobGraph {
+    let options = CompileOptions {
+        job_id: job,
+        ..CompileOptions::default()
+    };
+    let stream = JobBuilder::new("checkpoints")
+        .parallelism(parallelism)
+        .checkpoints(Checkpoints::every(Duration::from_secs(1)))
+        .datagen("flapping", None, None, 1, 10)
+        .key_by("by-key", ["key"])
+        .count("counts")
+        .discard("out")
+        .datagen("steady", None, None, 1, 10)
         .discard("there");
     stream.build().compile(&options).expect("a valid job")
 }

@@ -24,6 +24,7 @@ pub struct AttemptKey {
 pub enum Record {
     Graph(JobId),
     State(JobId, Box<pb::JobState>),
+    Checkpoints(JobId, Box<pb::JobCheckpoints>),
     Result(JobId, Box<pb::JobResult>),
     Description(JobId),
     Deleted(Kind, JobId),
@@ -47,6 +48,8 @@ pub enum Event {
         task_manager: String,
         epoch: u64,
     },
+    /// A task that takes part in checkpoints begins with the one of this number; 0: from the start.
+    Restored { attempt: AttemptKey, number: u64 },
     /// An attempt ended, in any way.
     Ended(AttemptKey),
     /// The output of sinks was made visible.
@@ -95,6 +98,10 @@ impl Record {
                 let state = pb::JobState::decode(bytes).expect("a state");
                 Record::State(job, Box::new(state))
             }
+            kinds::CHECKPOINTS => {
+                let checkpoints = pb::JobCheckpoints::decode(bytes).expect("checkpoints");
+                Record::Checkpoints(job, Box::new(checkpoints))
+            }
             kinds::RESULTS => {
                 let result = pb::JobResult::decode(bytes).expect("a result");
                 Record::Result(job, Box::new(result))
@@ -117,6 +124,7 @@ impl Record {
 pub struct Stored {
     pub graphs: BTreeMap<JobId, ()>,
     pub states: BTreeMap<JobId, pb::JobState>,
+    pub checkpoints: BTreeMap<JobId, pb::JobCheckpoints>,
     pub results: BTreeMap<JobId, pb::JobResult>,
     pub descriptions: BTreeSet<JobId>,
 }
@@ -131,11 +139,15 @@ impl Stored {
             match record {
                 Record::Graph(job) => drop(self.graphs.insert(*job, ())),
                 Record::State(job, state) => drop(self.states.insert(*job, (**state).clone())),
+                Record::Checkpoints(job, checkpoints) => {
+                    self.checkpoints.insert(*job, (**checkpoints).clone());
+                }
                 Record::Result(job, result) => drop(self.results.insert(*job, (**result).clone())),
                 Record::Description(job) => drop(self.descriptions.insert(*job)),
                 Record::Deleted(kinds::DESCRIPTIONS, job) => drop(self.descriptions.remove(job)),
                 Record::Deleted(kinds::GRAPHS, job) => drop(self.graphs.remove(job)),
                 Record::Deleted(kinds::STATES, job) => drop(self.states.remove(job)),
+                Record::Deleted(kinds::CHECKPOINTS, job) => drop(self.checkpoints.remove(job)),
                 Record::Deleted(kinds::RESULTS, job) => drop(self.results.remove(job)),
                 Record::Deleted(_, _) | Record::Other => {}
             }

@@ -6,7 +6,7 @@ use tanist_proto::v1 as pb;
 
 use super::history::{AttemptKey, Event, Record, Stored};
 use super::world::process_of;
-use super::{fencing_invariants, outputs};
+use super::{checkpoints, fencing_invariants, outputs};
 
 /// All violations in a history.
 pub fn broken(events: &[Event]) -> Vec<String> {
@@ -19,6 +19,7 @@ pub fn broken(events: &[Event]) -> Vec<String> {
         descriptions_come_and_go_with_what_results_say(events),
         epochs_and_generations_grow(events),
         outputs::broken(events),
+        checkpoints::broken(events),
         fencing_invariants::broken(events),
     ]
     .concat()
@@ -177,7 +178,11 @@ fn nothing_is_written_after_a_result(events: &[Event]) -> Vec<String> {
                     }
                     continue;
                 }
-                Record::Description(_) | Record::Deleted(..) | Record::Other => continue,
+                // What is retained stays, until the result goes.
+                Record::Checkpoints(..)
+                | Record::Description(_)
+                | Record::Deleted(..)
+                | Record::Other => continue,
             };
             if stored.results.contains_key(job) {
                 broken.push(format!("epoch {epoch} wrote {record:?} after its result"));

@@ -6,6 +6,7 @@
 //! checked at the end ([`invariants`]). A JobManager can die at any of its steps (a commit, a call, a sink's
 //! commit): see [`world`].
 
+pub(super) mod checkpoints;
 pub(super) mod client;
 pub(super) mod cluster;
 mod election;

@@ -36,6 +36,10 @@ pub enum Landmark {
     StoppedJobFinished,
     /// A job that was stopped has failed, because something that it had read was lost.
     StoppedJobFailed,
+    /// A region was restored from a checkpoint.
+    RestoredFromCheckpoint,
+    /// A term completed a checkpoint, and a term before it others.
+    CheckpointsOfTwoTerms,
 }
 
 impl Landmark {
@@ -53,6 +57,14 @@ impl Landmark {
         Landmark::StruckAtAStep,
         Landmark::StoppedJobFinished,
         Landmark::StoppedJobFailed,
+    ];
+
+    /// Those of a job with checkpoints while JobManagers and the store have faults.
+    pub const OF_CHECKPOINTS: [Landmark; 4] = [
+        Landmark::DeposedAlive,
+        Landmark::WriteOfDeposedTermRefused,
+        Landmark::RestoredFromCheckpoint,
+        Landmark::CheckpointsOfTwoTerms,
     ];
 
     /// The landmarks that faults of JobManagers and of the store lead to.

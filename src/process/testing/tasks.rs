@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tanist_dataflow::{CoordinatorRequest, Requester};
+use tanist_dataflow::{CheckpointProgress, CheckpointStatus, CoordinatorRequest, Requester};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
+use tanist_proto::v1::trigger_answer::Answer as TriggerAnswer;
 use tanist_task_executor::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -21,6 +22,35 @@ struct Running {
     status: Arc<watch::Sender<TaskStatus>>,
 }
 
+/// A running task, as far as it takes part in checkpoints.
+#[derive(Debug, Clone)]
+struct Saver {
+    status: Arc<watch::Sender<CheckpointStatus>>,
+    sources: Vec<AttemptKey>,
+}
+
+impl Saver {
+    /// Takes up a number, unless it knows it. Some are declined.
+    fn take_up(&self, attempt: &AttemptKey, number: u64) {
+        let snapshot = pb::SubtaskSnapshot {
+            vertex_id: attempt.vertex.clone(),
+            subtask: attempt.subtask,
+            ..pb::SubtaskSnapshot::default()
+        };
+        self.status.send_if_modified(|status| {
+            let is_new = number > status.highest;
+            if is_new {
+                status.highest = number;
+                status.progress = match number % 7 {
+                    0 => CheckpointProgress::Declined("by chance".to_owned()),
+                    _ => CheckpointProgress::Saved(Arc::new(snapshot)),
+                };
+            }
+            is_new
+        });
+    }
+}
+
 /// All tasks of all TaskManagers.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
@@ -30,6 +60,8 @@ pub struct Tasks {
     followers: Arc<Mutex<BTreeSet<JobId>>>,
     finished: Arc<Mutex<BTreeSet<AttemptKey>>>,
     stubborn: Arc<Mutex<BTreeSet<JobId>>>,
+    /// What running tasks have saved, and what each of them reads from.
+    savers: Arc<Mutex<BTreeMap<AttemptKey, Saver>>>,
     /// Where the tasks of each TaskManager's life send their requests to coordinators.
     coordinator_requests: Arc<Mutex<BTreeMap<String, mpsc::Sender<CoordinatorRequest>>>>,
 }
@@ -58,6 +90,24 @@ impl Tasks {
     /// because the job is being stopped.
     pub fn follow_stopped_sources(&self, job: JobId) {
         self.followers.lock().insert(job);
+    }
+
+    /// A source takes up a number. So does each task that reads from sources all of which have.
+    fn take_up(&self, source: &AttemptKey, number: u64) {
+        let savers = self.savers.lock();
+        let has_it = |attempt: &AttemptKey| {
+            let saver = savers.get(attempt);
+            saver.is_some_and(|saver| saver.status.borrow().highest >= number)
+        };
+        if let Some(saver) = savers.get(source) {
+            saver.take_up(source, number);
+        }
+        for (reader, saver) in savers.iter() {
+            let reads = saver.sources.contains(source);
+            if reads && saver.sources.iter().all(has_it) {
+                saver.take_up(reader, number);
+            }
+        }
     }
 
     fn may_follow(&self, attempt: &AttemptKey, sources: &[AttemptKey]) -> bool {
@@ -100,6 +150,7 @@ impl World {
     /// Ends a task with this status.
     pub fn end_task(&self, attempt: &AttemptKey, status: TaskStatus) {
         let removed = self.tasks.running.lock().remove(attempt);
+        self.tasks.savers.lock().remove(attempt);
         if let Some(running) = removed {
             self.note(Event::Ended(attempt.clone()));
             running.status.send_replace(status);
@@ -155,6 +206,26 @@ impl TaskLauncher for ScriptedTasks {
             task_manager: self.life.clone(),
             epoch: task.epoch.get(),
         });
+        let restore = task.deployment.restore.as_ref();
+        let number = restore.map_or(0, |restore| restore.number);
+        if task.deployment.takes_checkpoints {
+            let attempt = attempt.clone();
+            self.world.note(Event::Restored { attempt, number });
+        }
+        let sources = sources_of(&task);
+        let checkpoints = Arc::new(watch::Sender::new(CheckpointStatus {
+            highest: number,
+            ..CheckpointStatus::default()
+        }));
+        let saver = Saver {
+            status: checkpoints.clone(),
+            sources: sources.clone(),
+        };
+        self.world
+            .tasks
+            .savers
+            .lock()
+            .insert(attempt.clone(), saver);
         let running = Running {
             life: self.life.clone(),
             status: status.clone(),
@@ -176,7 +247,8 @@ impl TaskLauncher for ScriptedTasks {
             world: self.world.clone(),
             attempt,
             status,
-            sources: sources_of(&task),
+            checkpoints,
+            sources,
         })
     }
 
@@ -204,6 +276,7 @@ struct ScriptedTask {
     world: World,
     attempt: AttemptKey,
     status: Arc<watch::Sender<TaskStatus>>,
+    checkpoints: Arc<watch::Sender<CheckpointStatus>>,
     /// The tasks that it reads from; empty for a source.
     sources: Vec<AttemptKey>,
 }
@@ -248,6 +321,15 @@ impl RunningTask for ScriptedTask {
 
     fn status(&self) -> watch::Receiver<TaskStatus> {
         self.status.subscribe()
+    }
+
+    fn trigger(&self, barrier: pb::CheckpointBarrier) -> TriggerAnswer {
+        self.world.tasks.take_up(&self.attempt, barrier.number);
+        TriggerAnswer::Injected(pb::Ack {})
+    }
+
+    fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
+        self.checkpoints.subscribe()
     }
 }
 

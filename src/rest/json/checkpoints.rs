@@ -114,6 +114,7 @@ pub(crate) fn job_checkpoints(job: &JobDetails, details: &CheckpointDetails) -> 
         skipped: details.skipped.iter().map(skipped).collect(),
         savepoint: details.savepoints.last().map(savepoint_info),
         started_from: named(&details.started_from),
+        kept: Some(details.kept).filter(|number| *number != 0),
     }
 }
 

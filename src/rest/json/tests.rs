@@ -41,6 +41,7 @@ fn subtask(index: u32, state: pb::ExecutionState) -> pb::SubtaskDetails {
             peer_away_since_ms: 0,
         }),
         timestamps: Vec::new(),
+        unread_state: String::new(),
     }
 }
 

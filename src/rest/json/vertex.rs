@@ -111,6 +111,7 @@ fn subtask_info(subtask: &SubtaskDetails, now: u64) -> SubtaskInfo {
         taskmanager_id: placed(&subtask.resource_id),
         timestamps: timestamps(subtask),
         status_duration: status_durations(subtask, now),
+        unread_state: (!subtask.unread_state.is_empty()).then(|| subtask.unread_state.clone()),
         other_concurrent_attempts: Vec::new(),
     }
 }

@@ -82,6 +82,7 @@ pub(super) fn details() -> pb::CheckpointDetails {
         restored_from: 16,
         restored_at_ms: 16_500,
         restored_directory: String::new(),
+        kept: 0,
         savepoints: vec![
             pb::SavepointSummary {
                 trigger_id: "a".repeat(32),

@@ -264,6 +264,14 @@ async fn a_savepoint_without_a_place_or_with_a_wrong_one_is_refused_in_words() {
     .await;
     let cases = [
         (json!({}), "set `execution.checkpointing.savepoint-dir`"),
+        (
+            json!({}),
+            "`tanist savepoint JOB DIRECTORY`; in REST the field `target-directory`",
+        ),
+        (
+            json!({"target-directory": "/a/../b"}),
+            "it has `..` in it: write the path that it leads to",
+        ),
         (json!({"target-directory": ""}), "it is empty"),
         (
             json!({"target-directory": "savepoints"}),

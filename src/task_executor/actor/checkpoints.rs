@@ -23,11 +23,11 @@ use tanist_ha::retry::Backoff;
 use tanist_proto::id::JobId;
 use tanist_proto::pieces::{Piece, pieces, pieces_mut};
 use tanist_proto::v1 as pb;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::{Actor, Called};
+use super::{Actor, Called, Message};
 use crate::CheckpointPlace;
 use crate::core::{Event, Pieces, TaskKey};
 use crate::launcher::{TaskStart, TaskStatus};
@@ -55,6 +55,11 @@ impl Storages {
             place,
             opened: OnceCell::new(),
         }
+    }
+
+    /// The directory of checkpoints, for people.
+    fn directory(&self) -> &str {
+        self.place.as_ref().map_or("", |place| &place.blobs.url)
     }
 
     /// The objects of a job.
@@ -105,8 +110,7 @@ impl Actor {
         snapshot: Arc<pb::SubtaskSnapshot>,
     ) {
         let storages = self.storages.clone();
-        let location = &self.services.description.location;
-        let host = format!("{} at {}", location.resource_id, location.rpc_address);
+        let host = self.host();
         let writing = self.calls.spawn(async move {
             let began = Instant::now();
             let written = write(&storages, task, number, &cluster, snapshot).await;
@@ -148,8 +152,13 @@ impl Actor {
             return self.start(task, start);
         }
         let storages = self.storages.clone();
+        let delays = Delays {
+            task,
+            host: self.host(),
+            mailbox: self.channels.mailbox.clone(),
+        };
         let reading = self.calls.spawn(async move {
-            let restored = read(&storages, task.job, start).await;
+            let restored = read(&storages, &delays, start).await;
             failpoint("restore.fetched").await;
             Called::Restored(task, Box::new(restored))
         });
@@ -212,6 +221,12 @@ impl Actor {
         }
     }
 
+    /// This TaskManager, for people.
+    fn host(&self) -> String {
+        let location = &self.services.description.location;
+        format!("{} at {}", location.resource_id, location.rpc_address)
+    }
+
     fn end_unstarted(&mut self, task: TaskKey, status: TaskStatus) {
         let metrics = None;
         let ended = Event::TaskChanged {
@@ -266,49 +281,79 @@ fn ranges(snapshot: &pb::SubtaskSnapshot) -> Vec<ObjectRange> {
     places.map(range).collect()
 }
 
+/// Where it is told that a task can't be restored at present.
+#[derive(Debug)]
+struct Delays {
+    task: TaskKey,
+    /// This TaskManager, for people.
+    host: String,
+    mailbox: mpsc::Sender<Message>,
+}
+
+impl Delays {
+    async fn tell(&self, (what, object): (&str, &str), directory: &str, error: &Error) {
+        let (job, host) = (self.task.job, &self.host);
+        tracing::warn!(%job, what, object, directory, %error, "state can't be read at present; trying again");
+        let error = error.to_string();
+        let place = match error.contains(directory) {
+            true => String::new(),
+            false => format!(" in {directory}"),
+        };
+        let reason = format!("{what} can't be read by {host}: its object {object}{place}: {error}");
+        let told = self.mailbox.send(Message::Unread(self.task, reason)).await;
+        // Without the actor, this task ends too.
+        let _actor_is_gone = told;
+    }
+}
+
 /// Fills in the contents of all pieces. What can't be read at present is waited for, a savepoint up to
 /// [`SAVEPOINT_TIMEOUT`]; the caller ends this when the task is cancelled.
-async fn read(storages: &Storages, job: JobId, mut start: TaskStart) -> Restored {
+async fn read(storages: &Storages, delays: &Delays, mut start: TaskStart) -> Restored {
     let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
     let began = Instant::now();
     while let Some(restore) = &mut start.deployment.restore {
-        let number = restore.number;
         let of = Objects {
             cluster: &start.cluster_incarnation,
-            job,
+            job: delays.task.job,
             directory: &restore.directory,
+        };
+        let what = match restore.directory.as_str() {
+            "" => format!("checkpoint {}", restore.number),
+            path => format!("savepoint {path}"),
         };
         let snapshot = restore.snapshot.get_or_insert_default();
         let Err((object, error)) = fill_in(storages, of, snapshot).await else {
             break;
         };
+        let is_of_savepoint = !restore.directory.is_empty();
         match error {
             error @ Error::Corrupt { .. } => {
-                let what = match restore.directory.as_str() {
-                    "" => format!("checkpoint {number} is damaged"),
-                    path => format!(
-                        "savepoint {path} is damaged (`tanist savepoint inspect --verify` says where): begin from another \
-                         one"
-                    ),
+                let help = match is_of_savepoint {
+                    false => "",
+                    true => {
+                        " (`tanist savepoint inspect --verify` says where): begin from another one"
+                    }
                 };
                 return Err(TaskStatus::damaged_state(format!(
-                    "{what}: its object {object} can't be used: {error}"
+                    "{what} is damaged{help}: its object {object} can't be used: {error}"
                 )));
             }
             error @ Error::Misconfigured(_) => {
-                let cause = format!("checkpoint {number} can't be read here: {error}");
+                let cause = format!("{what} can't be read here: {error}");
                 return Err(TaskStatus::failed(cause));
             }
-            error if !restore.directory.is_empty() && began.elapsed() >= SAVEPOINT_TIMEOUT => {
+            error if is_of_savepoint && began.elapsed() >= SAVEPOINT_TIMEOUT => {
                 return Err(TaskStatus::failed(format!(
-                    "savepoint {} could not be read for {SAVEPOINT_TIMEOUT:?}: was it removed? {error}",
-                    restore.directory
+                    "{what} could not be read for {SAVEPOINT_TIMEOUT:?}: was it removed? {error}"
                 )));
             }
-            error => tracing::warn!(
-                %job, checkpoint = number, object, %error,
-                "a checkpoint can't be read at present: its object may be intact; trying again"
-            ),
+            error => {
+                let directory = match is_of_savepoint {
+                    true => restore.directory.as_str(),
+                    false => storages.directory(),
+                };
+                delays.tell((&what, &object), directory, &error).await;
+            }
         }
         tokio::time::sleep(backoff.next_delay()).await;
     }
@@ -373,8 +418,10 @@ mod tests {
     use std::path::Path;
 
     use tanist_ha::election::Epoch;
+    use tanist_proto::id::{Generation, JobVertexId};
 
     use super::*;
+    use crate::core::ExecutionKey;
 
     /// A task that is restored from an object of this savepoint, which is not there.
     fn start(savepoint: &Path) -> TaskStart {
@@ -409,14 +456,41 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let savepoint = directory.path().join("savepoints/one");
         std::fs::create_dir(directory.path().join("savepoints")).expect("made");
-        let (storages, job) = (Storages::new(None), JobId::from_bits(1));
+        let storages = Storages::new(None);
+        let (mailbox, mut told) = mpsc::channel(1_000);
+        let task = TaskKey {
+            job: JobId::from_bits(1),
+            execution: ExecutionKey {
+                vertex: JobVertexId::from_bits(1),
+                subtask: 0,
+                generation: Generation::new(1),
+            },
+        };
+        let delays = Delays {
+            task,
+            host: "tm-1 at host:1".to_owned(),
+            mailbox,
+        };
         let began = Instant::now();
-        let reading = read(&storages, job, start(&savepoint));
+        let reading = read(&storages, &delays, start(&savepoint));
         let read = tokio::time::timeout(3 * SAVEPOINT_TIMEOUT, reading).await;
         let status = read.expect("it ends").expect_err("it is not there");
         assert!(began.elapsed() >= SAVEPOINT_TIMEOUT, "it may be mounted");
         let status = format!("{status:?}");
         let place = savepoint.display().to_string();
+        let Ok(Message::Unread(of, reason)) = told.try_recv() else {
+            panic!("nothing was told meanwhile");
+        };
+        assert_eq!(of, task);
+        let object = "0".repeat(64);
+        for part in [
+            &*place,
+            &object,
+            "can't be read by tm-1 at host:1",
+            "is it mounted?",
+        ] {
+            assert!(reason.contains(part), "{reason}");
+        }
         for part in [&*place, "was it removed?", "is it mounted?"] {
             assert!(status.contains(part), "{status}");
         }

@@ -83,6 +83,8 @@ pub enum Event {
         /// Its last counters.
         metrics: Option<pb::TaskMetrics>,
     },
+    /// What a task is restored from can't be read at present, for this reason.
+    StateUnread { task: TaskKey, reason: String },
     /// What a task has done for checkpoints changed.
     CheckpointChanged {
         task: TaskKey,

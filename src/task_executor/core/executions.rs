@@ -14,6 +14,9 @@ use tanist_proto::v1 as pb;
 
 use crate::launcher::{SinkOutput, TaskStatus};
 
+/// Most bytes of the reason why state can't be read.
+const MOST_OF_REASON: usize = 1024;
+
 /// One execution of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExecutionKey {
@@ -85,6 +88,8 @@ struct Execution {
     entered: Vec<(pb::ExecutionState, Uptime)>,
     /// After its end: the highest checkpoint that it knew.
     highest_checkpoint: u64,
+    /// Before its start: why what it is restored from can't be read at present.
+    unread_state: String,
 }
 
 /// See the module.
@@ -155,6 +160,7 @@ impl Executions {
             canceling: None,
             entered: vec![(pb::ExecutionState::Deploying, now)],
             highest_checkpoint: 0,
+            unread_state: String::new(),
         };
         self.executions.insert(key, execution);
         *self.running_in.entry(allocation).or_default() += 1;
@@ -224,6 +230,18 @@ impl Executions {
         }
     }
 
+    /// Sets why what an execution is restored from can't be read at present. Its start, or its end, clears it.
+    pub fn note_unread_state(&mut self, key: &ExecutionKey, mut reason: String) {
+        reason.truncate(reason.floor_char_boundary(MOST_OF_REASON));
+        if let Some(execution) = self.executions.get_mut(key)
+            && execution.status == TaskStatus::Deploying
+            && execution.unread_state != reason
+        {
+            execution.unread_state = reason;
+            self.changed.insert(*key);
+        }
+    }
+
     /// Whether an execution runs.
     pub fn runs(&self, key: &ExecutionKey) -> bool {
         let execution = self.executions.get(key);
@@ -253,6 +271,7 @@ impl Executions {
         execution.entered.push((status.execution_state(), now));
         execution.status = status;
         execution.metrics = metrics;
+        execution.unread_state.clear();
         if execution.status.is_terminal() {
             let allocation = execution.allocation;
             self.count_end_in(allocation);
@@ -494,5 +513,6 @@ fn message(
         highest_checkpoint: execution.highest_checkpoint,
         checkpoint_committables: output.checkpoint_committables,
         damaged_state,
+        unread_state: execution.unread_state.clone(),
     }
 }

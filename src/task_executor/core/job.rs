@@ -403,6 +403,11 @@ impl Job {
         }
     }
 
+    /// Notes why what an execution is restored from can't be read at present.
+    pub fn note_unread_state(&mut self, execution: ExecutionKey, reason: String) {
+        self.executions.note_unread_state(&execution, reason);
+    }
+
     /// Handles a change of what a task has done for checkpoints. `has_storage`: objects can be written.
     pub fn checkpoint_changed(
         &mut self,

@@ -210,6 +210,11 @@ impl TaskExecutorCore {
                 status,
                 metrics,
             } => self.task_changed(now, task, status, metrics),
+            Event::StateUnread { task, reason } => {
+                if let Some(known) = self.jobs.get_mut(task.job) {
+                    known.note_unread_state(task.execution, reason);
+                }
+            }
             Event::CheckpointChanged { task, status } => {
                 let has_storage = self.options.checkpoints.is_some();
                 if let Some(known) = self.jobs.get_mut(task.job) {

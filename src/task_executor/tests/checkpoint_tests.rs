@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_dataflow::{CheckpointProgress, CheckpointStatus};
-use tanist_ha::blob::BlobOptions;
+use tanist_gateway::GatewayResult;
+use tanist_ha::blob::{BlobOptions, BlobStore, Marker};
+use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::pieces::{Piece, pieces};
 
 use super::scripted_gateways::Heard;
@@ -67,7 +69,11 @@ fn options(directory: PathBuf) -> Options {
 
 /// A TaskExecutor with objects in this directory, and its task.
 async fn running_in(directory: PathBuf) -> (World, Leader, Started) {
-    let mut world = World::start_as(false, None, options(directory));
+    running_as(options(directory)).await
+}
+
+async fn running_as(options: Options) -> (World, Leader, Started) {
+    let mut world = World::start_as(false, None, options);
     let (_, leader) = world.with_leader("jm1:1", 1).await;
     leader.request_slot(0, A1).await;
     leader.registered_job().await;
@@ -90,12 +96,34 @@ async fn reported(leader: &Leader, progress: pb::CheckpointProgress) -> pb::Chec
     leader.wait_for(progress.as_str_name(), take).await
 }
 
+/// Waits for the report of an execution that can't read its state.
+async fn unread(leader: &Leader) -> pb::ExecutionReport {
+    let take = |heard| match heard {
+        Heard::Update(request) => {
+            let mut executions = request.executions.into_iter();
+            executions.find(|execution| !execution.unread_state.is_empty())
+        }
+        _ => None,
+    };
+    leader.wait_for("state that can't be read", take).await
+}
+
 fn execution() -> pb::ExecutionId {
     pb::ExecutionId {
         vertex_id: VERTEX.to_owned(),
         subtask: 0,
         generation: 1,
     }
+}
+
+async fn abort(leader: &Leader, number: u64) -> GatewayResult<pb::Ack> {
+    let request = pb::AbortCheckpointRequest {
+        sender: leader.job_master_sender(),
+        job: scope(),
+        number,
+        executions: vec![execution()],
+    };
+    leader.task_executor().abort_checkpoint(request).await
 }
 
 /// Waits until a task was told something.
@@ -189,7 +217,7 @@ async fn a_task_fails_whose_state_is_missing_and_the_report_says_that_no_restart
 }
 
 #[tokio::test]
-async fn state_that_can_not_be_read_at_present_is_waited_for() {
+async fn state_that_can_not_be_read_at_present_is_waited_for_and_the_report_says_where() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut world, leader, task) = running_in(directory.path().to_owned()).await;
     task.checkpoints.send_replace(saved(7));
@@ -198,10 +226,20 @@ async fn state_that_can_not_be_read_at_present_is_waited_for() {
     let [here, away] = ["checkpoints", "away"].map(|name| directory.path().join(name));
     std::fs::rename(&here, &away).expect("it was there");
     deploy_restored(&leader, &written).await;
-    let early = tokio::time::timeout(Duration::from_millis(300), world.next_started()).await;
-    assert!(early.is_err(), "its state is away");
+    let told = unread(&leader).await;
+    assert_eq!(
+        (told.generation, told.state()),
+        (2, pb::ExecutionState::Deploying)
+    );
+    let place = directory.path().to_string_lossy();
+    for part in ["checkpoint 7", &written.segments[0].object, TE, &place] {
+        assert!(told.unread_state.contains(part), "{}", told.unread_state);
+    }
     std::fs::rename(&away, &here).expect("it was there");
     let restored = world.next_started().await;
+    restored.status.send_replace(TaskStatus::Running);
+    let running = leader.updated(pb::ExecutionState::Running).await;
+    assert_eq!((running.generation, running.unread_state.as_str()), (2, ""));
     let restore = restored.start.deployment.restore.expect("a snapshot");
     assert_eq!(
         restore.snapshot.expect("there").segments[0].content.len(),
@@ -221,6 +259,53 @@ async fn state_that_can_not_be_written_is_declined_with_host_and_directory() {
     let reason = report.reason;
     let place = place.to_string_lossy().into_owned();
     assert!(reason.contains(TE) && reason.contains(&place), "{reason}");
+}
+
+#[tokio::test]
+async fn state_that_a_storage_does_not_take_is_reported_as_being_written_until_it_is_aborted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (url, shared) = (directory.path().to_string_lossy().into_owned(), true);
+    let blobs = BlobStore::open(&BlobOptions { url, shared }).await;
+    let blobs = blobs
+        .expect("a directory")
+        .of_cluster(&ClusterIncarnation::new("c1"));
+    let marker = blobs.marker_name().expect("a name");
+    let marker = directory.path().join(marker.as_str());
+    // Who reads it is blocked, as by a server that does not answer.
+    let made = std::process::Command::new("mkfifo").arg(&marker).status();
+    assert!(made.expect("mkfifo").success());
+    let mut options = options(directory.path().to_owned());
+    options.checkpoints = options.checkpoints.map(|place| CheckpointPlace {
+        is_marked: true,
+        ..place
+    });
+    let (_world, leader, task) = running_as(options).await;
+    task.checkpoints.send_replace(saved(7));
+    let report = reported(&leader, pb::CheckpointProgress::Writing).await;
+    assert_eq!(report.highest, 7);
+    abort(&leader, 7).await.expect("is registered");
+    told(&task, "release 7").await;
+    // It answers again.
+    let blocked = directory.path().join("blocked");
+    std::fs::rename(&marker, &blocked).expect("it is there");
+    let storage = Marker {
+        storage: "s".to_owned(),
+        cluster: "c".to_owned(),
+        incarnation: "c1".to_owned(),
+        epoch: 1,
+        process: "p".to_owned(),
+        confirmation: "1".to_owned(),
+    };
+    blobs.put_marker(&storage).await.expect("it is put");
+    task.checkpoints.send_replace(saved(8));
+    let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
+    assert_eq!(report.highest, 8);
+    // A thread that is blocked ends, and the test with it.
+    let both = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&blocked);
+    both.expect("it opens at once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,19 +343,10 @@ async fn triggers_and_aborts_reach_the_task_of_the_present_job_master() {
         };
         leader.task_executor().trigger_checkpoint(request).await
     };
-    let abort = async |leader: &Leader| {
-        let request = pb::AbortCheckpointRequest {
-            sender: leader.job_master_sender(),
-            job: scope(),
-            number: 7,
-            executions: vec![execution()],
-        };
-        leader.task_executor().abort_checkpoint(request).await
-    };
     let answer = trigger(&leader).await.expect("is registered");
     let injected = pb::trigger_answer::Answer::Injected(pb::Ack {});
     assert_eq!(answer.answers[0].answer, Some(injected));
-    abort(&leader).await.expect("is registered");
+    abort(&leader, 7).await.expect("is registered");
     told(&task, "abort 7").await;
     // What it may have saved is not needed.
     told(&task, "release 7").await;
@@ -282,7 +358,7 @@ async fn triggers_and_aborts_reach_the_task_of_the_present_job_master() {
     assert_eq!(report.progress(), pb::CheckpointProgress::Aborted);
     world.with_leader("jm2:1", 2).await;
     trigger(&leader).await.expect_err("another one leads");
-    abort(&leader).await.expect_err("another one leads");
+    abort(&leader, 7).await.expect_err("another one leads");
     assert_eq!(task.told.lock().len(), 3);
 }
 

@@ -325,10 +325,19 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
         let refusal = GatewayError::from(refused.expect_err("unfit"));
         let text = refusal.to_string();
         assert!(matches!(refusal, GatewayError::Invalid(_)), "{refusal:?}");
-        assert!(
-            text.contains(what) && text.contains(&JOB.to_string()),
-            "{text}"
-        );
+        let from = match &request.from {
+            Some(RestoreFrom::Path(from) | RestoreFrom::JobId(from)) => from.as_str(),
+            None => "",
+        };
+        for told in [
+            what,
+            from,
+            &JOB.to_string(),
+            "`--from-savepoint`",
+            "`execution.state-recovery.path`",
+        ] {
+            assert!(text.contains(told), "no {told} in {text}");
+        }
         assert_eq!(record(&leader, JOB).await, None);
         let is_needed = leader.store.records.needs_checkpoints(JOB).await;
         assert!(!is_needed.expect("answered"));

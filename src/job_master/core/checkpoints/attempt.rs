@@ -20,6 +20,15 @@ pub(super) struct Flags {
     pub(super) pauses: bool,
 }
 
+/// What a task does for a number that it has not saved. For people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// It blocks inputs that have delivered the barrier.
+    Aligning,
+    /// Its state is being written.
+    Writing,
+}
+
 /// A number in flight; see the module.
 #[derive(Debug)]
 pub(super) struct Attempt {
@@ -28,6 +37,8 @@ pub(super) struct Attempt {
     flags: Flags,
     began_ms: u64,
     acknowledged: BTreeMap<usize, Arc<pb::SubtaskSnapshot>>,
+    /// What tasks do for it, as far as they have said.
+    work: BTreeMap<usize, Work>,
     /// TaskExecutors that have not answered the trigger, and until when they may.
     unanswered: BTreeMap<ResourceId, u64>,
     /// Tasks that answered that their source has ended.
@@ -44,6 +55,7 @@ impl Attempt {
             flags,
             began_ms: now_ms,
             acknowledged: BTreeMap::new(),
+            work: BTreeMap::new(),
             unanswered: BTreeMap::new(),
             ended_sources: BTreeSet::new(),
             is_complete: false,
@@ -83,6 +95,16 @@ impl Attempt {
     /// A task has saved its state.
     pub(super) fn acknowledge(&mut self, task: usize, snapshot: Arc<pb::SubtaskSnapshot>) {
         self.acknowledged.entry(task).or_insert(snapshot);
+    }
+
+    /// A task says what it does for it.
+    pub(super) fn note_work(&mut self, task: usize, work: Work) {
+        self.work.insert(task, work);
+    }
+
+    /// What a task has said that it does for it.
+    pub(super) fn work(&self, task: usize) -> Option<Work> {
+        self.work.get(&task).copied()
     }
 
     /// What a task has saved.

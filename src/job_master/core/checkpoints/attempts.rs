@@ -12,11 +12,11 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
 use super::Effect;
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Work};
 use super::event::{TaskProgress, TaskReport, TriggerAnswer};
 use super::links::Links;
 use super::objects::{named_by_subtask, number_of};
-use super::options::Options;
+use super::options::{Options, TIMEOUT_KEY};
 use super::output::Output;
 use super::record::CheckpointRecord;
 use super::regions::{Phase, Regions};
@@ -269,9 +269,15 @@ impl Attempts<'_> {
             TaskProgress::Aborted if is_in_flight => {
                 self.abort(region, "an earlier leader aborted it", Counts::NoFailure);
             }
+            TaskProgress::Blocked if is_in_flight => {
+                self.note_work(region, report.task, Work::Aligning);
+            }
+            TaskProgress::Writing if is_in_flight => {
+                self.note_work(region, report.task, Work::Writing);
+            }
             // A report that was sent before the number was complete may arrive after it is durable.
             TaskProgress::Blocked | TaskProgress::Writing
-                if !is_in_flight && number != self.record.newest_number(region) =>
+                if number != self.record.newest_number(region) =>
             {
                 // A late trigger of a former leader: no barrier of it will come from the other sources.
                 self.tell_abort(region, number);
@@ -285,6 +291,12 @@ impl Attempts<'_> {
             | TaskProgress::Acknowledged(_)
             | TaskProgress::Declined
             | TaskProgress::Aborted => {}
+        }
+    }
+
+    fn note_work(&mut self, region: usize, task: usize, work: Work) {
+        if let Some(attempt) = self.regions.attempt_mut(region) {
+            attempt.note_work(task, work);
         }
     }
 
@@ -307,7 +319,10 @@ impl Attempts<'_> {
         let now_ms = self.now_ms;
         let timeout_ms = self.options.timeout_ms;
         if attempt.began_ms().saturating_add(timeout_ms) <= now_ms {
-            let reason = format!("it was not complete within {timeout_ms} ms");
+            let missing = self.regions.missing(region);
+            let missing = missing.map_or_else(String::new, |it| format!(": {it}"));
+            let reason =
+                format!("it was not complete within {timeout_ms} ms ({TIMEOUT_KEY}){missing}");
             return Some((reason, Counts::Failure));
         }
         if let Some((place, until_ms)) = attempt.first_unanswered()

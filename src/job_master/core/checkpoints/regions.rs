@@ -7,10 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::ResourceId;
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Work};
 use super::event::{RegionStart, TaskEnd, TaskReport};
 use super::options::{ANSWER_TIMEOUT_MS, Topology};
 use super::planted::{Fault, is_planted};
+
+/// Number of subtasks that a reason names.
+const NAMED: usize = 3;
 
 /// Where a region stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,6 +249,36 @@ impl Regions {
             };
             self.topology.tasks_of(region).iter().all(is_there)
         })
+    }
+
+    /// What the first subtasks do that have not saved the number in flight, for people. None: there are none.
+    pub(super) fn missing(&self, region: usize) -> Option<String> {
+        let at = &self.regions[region];
+        let attempt = at.attempt.as_ref()?;
+        let tasks = self.topology.tasks_of(region).iter().copied();
+        let missing: Vec<usize> = tasks
+            .filter(|task| {
+                let has_ended = at.has_ended_before(*task, attempt.number());
+                attempt.snapshot(*task).is_none() && !has_ended
+            })
+            .collect();
+        let described = missing.iter().take(NAMED).map(|task| {
+            let name = self.topology.task_name(*task);
+            let place = at.place(*task);
+            let place = place.map_or_else(String::new, |it| format!(" on TaskManager {it}"));
+            let is_source = self.topology.task(*task).is_some_and(|it| it.is_source);
+            match attempt.work(*task) {
+                Some(Work::Writing) => format!("the state of {name} is being written{place}"),
+                None if is_source => format!("{name}{place} has not taken it up"),
+                Some(Work::Aligning) | None => format!("{name}{place} waits for barriers"),
+            }
+        });
+        let described: Vec<String> = described.collect();
+        let others = match missing.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            others => format!(", and {others} others have not saved it"),
+        };
+        (!described.is_empty()).then(|| format!("{}{others}", described.join(", ")))
     }
 
     /// The region of an execution, if it is of the present generation.

@@ -5,7 +5,7 @@ use tanist_gateway::savepoints::{failed_copies, is_open};
 use tanist_proto::v1 as pb;
 
 use super::attempts::Counts;
-use super::options::RETRY_MS;
+use super::options::{RETRY_MS, TIMEOUT_KEY};
 use super::planted::{Fault, is_planted};
 use super::regions::Phase;
 use super::requests::{is_any_open, is_last_complete, lacks_snapshot, regions_without, stop_of};
@@ -84,13 +84,15 @@ impl CheckpointCore {
         Some(match is_copying {
             true => {
                 format!(
-                    "the output of checkpoint {number} was not committed within {timeout_ms} ms"
+                    "the output of checkpoint {number} was not committed within {timeout_ms} ms ({TIMEOUT_KEY})"
                 )
             }
             false => {
                 let missing = self.missing(request);
                 let missing = missing.map_or_else(String::new, |it| format!(": {it}"));
-                format!("its checkpoint was not complete within {timeout_ms} ms{missing}")
+                format!(
+                    "its checkpoint was not complete within {timeout_ms} ms ({TIMEOUT_KEY}){missing}"
+                )
             }
         })
     }
@@ -121,7 +123,11 @@ impl CheckpointCore {
             (Phase::Running | Phase::Finished, None, Some((_, reason))) => {
                 format!("has given its last checkpoint up: {reason}")
             }
-            (Phase::Running | Phase::Finished, None, None) => "has not completed it".to_owned(),
+            (Phase::Running | Phase::Finished, None, None) => {
+                let missing = self.regions.missing(*first);
+                let missing = missing.map_or_else(String::new, |it| format!(": {it}"));
+                format!("has not completed it{missing}")
+            }
         };
         let vertices = self.regions.topology().vertices_of(*first).join(", ");
         let others = match lacking.len() {

@@ -64,6 +64,8 @@ pub struct Execution {
     pub highest_checkpoint: u64,
     /// Its last reported counters.
     pub metrics: Option<pb::TaskMetrics>,
+    /// By its last report: why what it is restored from can't be read at present.
+    pub unread_state: String,
     /// Whether the record has its terminal state.
     pub is_recorded: bool,
     /// The output that it keeps for regions that start after it has finished.
@@ -93,6 +95,7 @@ impl Execution {
             checkpoint_committables: Vec::new(),
             highest_checkpoint: 0,
             metrics: None,
+            unread_state: String::new(),
             is_recorded: false,
             output: ResultPartition::default(),
             entered_ms: [0; STATES],
@@ -149,6 +152,12 @@ impl Execution {
         known
             .map(|(state, at_ms)| pb::ExecutionTimestamp { state, at_ms })
             .collect()
+    }
+
+    /// Why what it is restored from can't be read at present. None: it can, or it does not begin at present.
+    pub fn unread_state(&self) -> Option<&str> {
+        let begins = self.state == ExecutionState::Deploying;
+        (begins && !self.unread_state.is_empty()).then_some(self.unread_state.as_str())
     }
 
     /// Whether it ended.

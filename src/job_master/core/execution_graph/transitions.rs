@@ -85,6 +85,7 @@ impl ExecutionGraph {
         if report.metrics.is_some() {
             execution.metrics = report.metrics;
         }
+        execution.unread_state.clone_from(&report.unread_state);
         self.retry_cancellation(task)
     }
 

@@ -264,3 +264,33 @@ fn regions_that_have_their_slots_wait_for_earlier_attempts_and_for_their_round()
     let expected = "it has its slots, and starts when they are free of tasks of earlier attempts";
     assert_eq!(only(&job).text, expected);
 }
+
+#[test]
+fn it_names_tasks_that_cannot_read_their_state_until_they_can() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, placed(&graph, 3));
+    job.register("tm0", "1", both(0, 3, S::Deploying));
+    job.register("tm1", "1", both(1, 3, S::Deploying));
+    let unread = |subtask: u32, reason: &str| pb::ExecutionReport {
+        unread_state: reason.to_owned(),
+        ..report(2, subtask, 3, S::Deploying)
+    };
+    job.reports("tm1", vec![unread(1, "checkpoint 7 can't be read by tm1")]);
+    let blocked_reason = only(&job);
+    assert_eq!(blocked_reason.kind(), BlockedReasonKind::Restoring);
+    assert_eq!(blocked_reason.missing, ["b (2/2)"]);
+    let expected = "1 tasks can't read the state that they begin with, and try again: checkpoint 7 can't be read by tm1";
+    assert_eq!(blocked_reason.text, expected);
+    let said = job.core.unread_state_of(0);
+    assert_eq!(
+        said.as_deref(),
+        Some("b (2/2): checkpoint 7 can't be read by tm1")
+    );
+    let details = job.core.details();
+    let subtasks = details.vertices.iter().flat_map(|it| &it.subtasks);
+    let told = subtasks.filter(|it| it.unread_state == "checkpoint 7 can't be read by tm1");
+    assert_eq!(told.count(), 1);
+    job.reports("tm1", vec![report(2, 1, 3, S::Initializing)]);
+    assert_eq!(job.core.blocked_reasons(), []);
+    assert_eq!(job.core.unread_state_of(0), None);
+}

@@ -10,19 +10,22 @@
 mod clients;
 mod faults;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobStatus, QuarantineAction, QuarantineKind};
+use tanist_task_executor::TaskStatus;
 
 use self::clients::ClientRequest;
 use self::faults::{Schedule, Trouble};
+use crate::testing::checkpoints::snapshots;
 use crate::testing::cluster::{TestCluster, graph, graph_of_regions};
 use crate::testing::fencing_invariants::{interrupted, note_takeovers};
-use crate::testing::graphs::graph_with_resources;
-use crate::testing::history::Event;
+use crate::testing::graphs::{graph_with_checkpoints, graph_with_resources};
+use crate::testing::history::{Event, Record, Stored};
 use crate::testing::random_faults::RandomFaults;
 use crate::testing::reached::{Landmark, Reached};
 
@@ -44,6 +47,13 @@ fn whatever_goes_wrong_every_job_comes_to_its_right_end() {
 fn whatever_happens_to_job_managers_and_the_store_no_task_notices() {
     run_all(60, &Landmark::OF_CONTROL_PLANE, |seed| {
         Box::pin(the_control_plane_goes_wrong(seed))
+    });
+}
+
+#[test]
+fn whatever_happens_to_job_managers_a_region_that_fails_goes_on_from_its_checkpoint_alone() {
+    run_all(40, &Landmark::OF_CHECKPOINTS, |seed| {
+        Box::pin(checkpoints_go_wrong(seed))
     });
 }
 
@@ -221,6 +231,90 @@ async fn the_control_plane_goes_wrong(seed: u64) -> Reached {
     let finishing = [&survivors[..], &others[..2]].concat();
     come_to_their_ends(&mut cluster, &finishing, &others[2..], &[]).await;
     cluster.world.reached.clone()
+}
+
+/// One region of a job with checkpoints fails now and then while the control plane has faults. K1 and K4 are among the
+/// invariants of every history; here no other region may notice (K14).
+async fn checkpoints_go_wrong(seed: u64) -> Reached {
+    let mut random = StdRng::seed_from_u64(seed);
+    let cluster = TestCluster::start(JOB_MANAGERS, TASK_MANAGERS, SLOTS).await;
+    let job = JobId::from_bits(1);
+    let graph = graph_with_checkpoints(job, 2);
+    let vertex = |name: &str| {
+        let mut vertices = graph.vertices.iter();
+        let vertex = vertices.find(|vertex| vertex.name.contains(name));
+        vertex.expect("it has one").id.clone()
+    };
+    let (flapping, steady) = (vertex("flapping"), vertex("steady"));
+    let accepted = cluster.client.submit(&graph, "token").await;
+    accepted.expect("accepted");
+    cluster.until_running(job, 6).await;
+    let random_faults = RandomFaults::sparing_task_managers(random.random());
+    cluster.world.set_random_faults(Some(random_faults));
+    let pauses: Vec<_> = (0..8)
+        .map(|_| Duration::from_millis(random.random_range(0..15_000)))
+        .collect();
+    let world = cluster.world.clone();
+    let failing = tokio::spawn(async move {
+        for pause in pauses {
+            tokio::time::sleep(pause).await;
+            let tasks = world.tasks.of(job).into_iter();
+            let mut tasks = tasks.filter(|(attempt, _)| attempt.vertex == flapping);
+            if let Some((attempt, _)) = tasks.next() {
+                world.end_task(&attempt, TaskStatus::failed("by chance"));
+            }
+        }
+    });
+    let mut schedule = Schedule::new(random, cluster, Trouble::ControlPlane);
+    schedule.run(30).await;
+    let mut cluster = schedule.heal().await;
+    failing.await.expect("it ends");
+    cluster.check();
+    retry_quarantined(&cluster, &[job]).await;
+    cluster.until_running(job, 6).await;
+    // Each region goes on to complete checkpoints.
+    let newest = |stored: &Stored| {
+        let record = stored.checkpoints.get(&job);
+        record.map_or(BTreeMap::new(), snapshots)
+    };
+    let before = newest(&cluster.world.stored());
+    let before = before.values().map(|(number, _)| *number).max();
+    cluster
+        .until_stored("a later checkpoint of each region", |stored| {
+            let newest = newest(stored);
+            newest.len() == 3 && newest.values().all(|(number, _)| Some(*number) > before)
+        })
+        .await;
+    let events = cluster.world.events();
+    let starts = events.iter().filter_map(|event| match event {
+        Event::Started { attempt, .. } if attempt.vertex == steady => Some(attempt.generation),
+        _ => None,
+    });
+    let starts: Vec<u64> = starts.collect();
+    assert_eq!(starts, [1, 1], "K14: {events:#?}");
+    note_checkpoints(&events, &cluster.world.reached);
+    cluster.client.cancel(job).await.expect("canceled");
+    come_to_their_ends(&mut cluster, &[], &[job], &[]).await;
+    cluster.world.reached.clone()
+}
+
+fn note_checkpoints(events: &[Event], reached: &Reached) {
+    let mut terms = BTreeSet::new();
+    for event in events {
+        match event {
+            Event::Restored { number: 1.., .. } => reached.note(Landmark::RestoredFromCheckpoint),
+            Event::Committed { epoch, records } => {
+                let completes = |record: &Record| matches!(record, Record::Checkpoints(_, it) if !it.retained.is_empty());
+                if records.iter().any(completes) {
+                    terms.insert(*epoch);
+                }
+            }
+            _ => {}
+        }
+    }
+    if terms.len() > 1 {
+        reached.note(Landmark::CheckpointsOfTwoTerms);
+    }
 }
 
 /// The number of task starts of a job.

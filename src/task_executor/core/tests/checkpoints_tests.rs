@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tanist_dataflow::{CheckpointProgress, CheckpointStatus};
 use tanist_gateway::{GatewayError, GatewayResult};
+use tanist_ha::clock::Uptime;
 use tanist_ha::election::ClusterIncarnation;
-use tanist_proto::id::JobId;
+use tanist_proto::id::{AllocationId, JobId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::CheckpointProgress as Pb;
 use tanist_proto::v1::trigger_answer::Answer;
@@ -14,7 +15,7 @@ use tanist_proto::v1::trigger_answer::Answer;
 use super::core_tests::Step as WorldStep;
 use super::core_world::{World, scope};
 use crate::core::checkpoints::{Checkpoints, Step};
-use crate::core::executions::ExecutionKey;
+use crate::core::executions::{ExecutionKey, Executions};
 use crate::core::job::Beginning;
 use crate::core::messages::execution_key;
 use crate::core::{Effect, Event, TaskKey};
@@ -417,6 +418,28 @@ async fn the_end_of_a_task_names_the_highest_checkpoint_that_it_knew() {
     let job = world.core.jobs.get(JobId::from_bits(1)).expect("known");
     let reports = job.executions().report(&|_| None);
     assert_eq!(reports[0].highest_checkpoint, 4);
+}
+
+#[test]
+fn state_that_cannot_be_read_is_reported_once_until_the_task_starts() {
+    let (mut executions, key, now) = (Executions::default(), execution(1), Uptime::START);
+    let admitted = executions.admit(key, AllocationId::from_bits(1), now);
+    admitted.expect("it is the first");
+    executions.take_changed();
+    executions.note_unread_state(&key, "not mounted".to_owned());
+    let told = |executions: &mut Executions| {
+        let reports = executions.take_changed().1.into_iter();
+        let told = reports.map(|report| report.unread_state);
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&mut executions), ["not mounted"]);
+    executions.note_unread_state(&key, "not mounted".to_owned());
+    assert!(told(&mut executions).is_empty(), "it is no news");
+    let full = executions.report(&|_| None);
+    assert_eq!(full[0].unread_state, "not mounted", "a new leader hears it");
+    executions.update(&key, TaskStatus::Initializing, None, now);
+    executions.note_unread_state(&key, "too late".to_owned());
+    assert_eq!(told(&mut executions), [""]);
 }
 
 /// The calls with reports among effects: the run, the number of each, its reports.

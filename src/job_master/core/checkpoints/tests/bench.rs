@@ -182,6 +182,24 @@ impl Bench {
         })
     }
 
+    /// A TaskExecutor registers again, in a version that takes checkpoints or none.
+    pub(super) fn register_again(
+        &mut self,
+        task: usize,
+        registration: u64,
+        takes_checkpoints: bool,
+    ) -> Vec<Effect> {
+        let registration = Registration::new(registration);
+        self.hear(Event::Registered {
+            connection: Connection {
+                registration,
+                ..connection(task)
+            },
+            takes_checkpoints,
+            reports: vec![],
+        })
+    }
+
     /// Time passes, without effects that matter.
     pub(super) fn pass(&mut self, ms: u64) -> Vec<Effect> {
         self.now_ms += ms;

@@ -167,3 +167,91 @@ fn a_snapshot_keeps_what_an_ended_task_has_for_the_end_of_the_job() {
     assert_eq!(ended.expect("the sink has ended").output, output);
     assert!(manifest.uncommitted.is_empty(), "{manifest:?}");
 }
+
+#[test]
+fn a_timeout_names_what_is_missing_where_and_the_key_to_set() {
+    let timed_out = |reports: &[(usize, TaskProgress)]| {
+        let (mut bench, number) = Bench::with_number(1);
+        bench.answer_trigger(SOURCE, number);
+        for (task, progress) in reports {
+            bench.hear(Event::Reported {
+                connection: connection(*task),
+                reports: vec![report(*task, number, progress.clone())],
+            });
+        }
+        let effects = bench.pass(60_000);
+        let reasons = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Aborted { reason, .. } => Some(reason),
+            _ => None,
+        });
+        reasons.collect::<Vec<_>>().join("; ")
+    };
+    let within = "it was not complete within 60000 ms (execution.checkpointing.timeout)";
+    let expected = format!(
+        "{within}: t0 (1/1) on TaskManager te0 has not taken it up, t1 (1/1) on TaskManager te1 waits for barriers"
+    );
+    assert_eq!(timed_out(&[]), expected);
+    let saved = (SOURCE, TaskProgress::Acknowledged(saved(SOURCE, 1)));
+    let waits = format!("{within}: t1 (1/1) on TaskManager te1 waits for barriers");
+    assert_eq!(timed_out(std::slice::from_ref(&saved)), waits);
+    let blocked = (SINK, TaskProgress::Blocked);
+    assert_eq!(timed_out(&[saved.clone(), blocked]), waits);
+    let writing = (SINK, TaskProgress::Writing);
+    let expected = format!("{within}: the state of t1 (1/1) is being written on TaskManager te1");
+    assert_eq!(timed_out(&[saved, writing]), expected);
+}
+
+/// The regions at which the next round begins.
+fn regions_of_next_round(bench: &mut Bench) -> Vec<usize> {
+    let effects = bench.pass(100);
+    let effects = match written(&effects) {
+        Some((write, _)) => bench.hear(Event::Written { write }),
+        None => effects,
+    };
+    let regions = effects.iter().filter_map(|effect| match effect {
+        Effect::Trigger { region, .. } => Some(*region),
+        _ => None,
+    });
+    regions.collect()
+}
+
+#[test]
+fn a_region_on_a_task_manager_without_checkpoints_waits_for_another_registration() {
+    let starts = vec![placed(0, vec![]), placed(1, vec![])];
+    let mut bench = Bench::new(record(), starts);
+    bench.adopt_regions(2);
+    bench.register_again(SINK, 2, false);
+    let reason = "TaskManager te1 takes no checkpoints".to_owned();
+    assert_eq!(bench.core.skipped(), [(0, reason)]);
+    assert_eq!(regions_of_next_round(&mut bench), [1]);
+    assert_eq!(bench.core.in_flight(0), None);
+    // A savepoint waits for it, and says so until its timeout.
+    let effects = bench.hear(Event::SavepointRequested {
+        request: pb::TriggerSavepointRequest {
+            trigger_id: "a".to_owned(),
+            directory: "/savepoints".to_owned(),
+            ..pb::TriggerSavepointRequest::default()
+        },
+        at_ms: 0,
+    });
+    let (write, _) = written(&effects).expect("the request is written");
+    bench.hear(Event::Written { write });
+    let request = bench.core.durable().requests[0].clone();
+    let why = "the region of t0, t1 has tasks on TaskManager te1, which takes no checkpoints";
+    let said = bench.core.waits_for(&request);
+    assert!(said.is_some_and(|said| said.contains(why)), "{request:?}");
+    let effects = bench.pass(60_000);
+    let failed = effects.iter().find_map(|effect| match effect {
+        Effect::Write { record, .. } => record.requests.first(),
+        _ => None,
+    });
+    let failed = failed.expect("the outcome is written");
+    assert_eq!(failed.progress(), pb::SavepointProgress::Failed);
+    assert!(failed.outcome.contains(why), "{}", failed.outcome);
+    let (write, _) = written(&effects).expect("it is");
+    bench.hear(Event::Written { write });
+    // Its process is replaced by one of the present version.
+    bench.register_again(SINK, 3, true);
+    assert_eq!(bench.core.skipped(), []);
+    assert!(regions_of_next_round(&mut bench).contains(&0));
+}

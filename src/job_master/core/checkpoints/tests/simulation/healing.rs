@@ -72,9 +72,12 @@ impl World {
             self.take_over();
         }
         self.refuses_next_write = false;
+        self.has_older = false;
         for te in &mut self.tes {
             te.is_deaf = false;
             te.is_mute = false;
+            // It is replaced by the present version, and registers again.
+            te.leader.take_if(|_| te.takes_none);
         }
         self.settle(false)?;
         self.cancel_old();

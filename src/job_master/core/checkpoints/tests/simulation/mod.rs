@@ -40,6 +40,7 @@ fn run(seed: u64) -> Result<Reached, String> {
 }
 
 fn live(world: &mut World) -> Checked {
+    world.has_older = world.versions.one_in(3);
     world.take_over();
     for te in 0..world.tes.len() {
         world.register(te)?;

@@ -3,7 +3,7 @@
 use super::super::super::{Effect, Event, TaskProgress, TaskReport, TriggerAnswer};
 use super::execution::{Barrier, Execution, Life};
 use super::invariants::Checked;
-use super::world::{Message, World};
+use super::world::{Message, World, te_of};
 
 impl World {
     /// Something happens that is no fault.
@@ -69,6 +69,9 @@ impl World {
         at.epoch = self.leaders[leader].epoch;
         at.is_deaf = false;
         at.is_mute = false;
+        at.takes_none = self.has_older && self.versions.one_in(6);
+        let takes_checkpoints = !at.takes_none;
+        self.reached.older += u64::from(!takes_checkpoints);
         let connection = self.connection(te);
         let reports = self.reports(te);
         let ended = self
@@ -80,7 +83,7 @@ impl World {
             leader,
             Event::Registered {
                 connection: connection.clone(),
-                takes_checkpoints: true,
+                takes_checkpoints,
                 reports,
             },
         )?;
@@ -190,7 +193,9 @@ impl World {
                     floor,
                     pauses,
                 };
+                let takes_none = self.tes[te_of(&connection)].takes_none;
                 let answer = |world: &mut World, task: usize| match find(world, task, generation) {
+                    _ if takes_none => TriggerAnswer::Refused("it takes none".to_owned()),
                     Some(at) if world.executions[at].life == Life::Running => {
                         world.arrive(at, barrier);
                         TriggerAnswer::Injected

@@ -16,7 +16,7 @@ use super::super::super::{
 };
 use super::execution::Execution;
 use super::invariants::{
-    Checked, k2_number_is_new, k5_number_is_not_below_the_floor,
+    Checked, ensure, k2_number_is_new, k5_number_is_not_below_the_floor,
     k6_only_durable_output_is_committed, k14_only_this_region_is_touched,
     k15_deleted_objects_are_garbage,
 };
@@ -56,6 +56,8 @@ pub(super) struct Reached {
     pub(super) resumed: u64,
     /// A region was restored from the origin.
     pub(super) from_origin: u64,
+    /// A TaskExecutor of an older version registered.
+    pub(super) older: u64,
 }
 
 impl Reached {
@@ -76,10 +78,11 @@ impl Reached {
         self.stopped += other.stopped;
         self.resumed += other.resumed;
         self.from_origin += other.from_origin;
+        self.older += other.older;
     }
 
     /// The situations without which a run proves little.
-    pub(super) fn wanted(&self) -> [u64; 16] {
+    pub(super) fn wanted(&self) -> [u64; 17] {
         [
             self.completed,
             self.aborted,
@@ -97,6 +100,7 @@ impl Reached {
             self.stopped,
             self.resumed,
             self.from_origin,
+            self.older,
         ]
     }
 }
@@ -165,6 +169,8 @@ pub(super) struct TaskExecutor {
     pub(super) is_deaf: bool,
     /// Its messages do not arrive at present.
     pub(super) is_mute: bool,
+    /// It is of an older version, which takes no checkpoints.
+    pub(super) takes_none: bool,
 }
 
 /// A message in flight.
@@ -193,6 +199,10 @@ pub(super) struct World {
     pub(super) random: Random,
     /// For savepoints and origins, so that cases without them are the same.
     pub(super) extra: Random,
+    /// For TaskExecutors of an older version.
+    pub(super) versions: Random,
+    /// Whether TaskExecutors of an older version register.
+    pub(super) has_older: bool,
     pub(super) now_ms: u64,
     pub(super) tasks: Vec<Task>,
     pub(super) regions: Vec<Vec<usize>>,
@@ -212,6 +222,8 @@ pub(super) struct World {
     pub(super) messages: Vec<Message>,
     pub(super) outside: Vec<Outside>,
     pub(super) given: BTreeMap<u64, usize>,
+    /// Regions at which each number was in flight.
+    pub(super) given_to: BTreeSet<(u64, usize)>,
     pub(super) true_ends: BTreeMap<(usize, u64), u64>,
     pub(super) last_positions: BTreeMap<(usize, u64), u64>,
     pub(super) listed_parts: BTreeSet<(String, String)>,
@@ -288,6 +300,7 @@ impl World {
             messages: Vec::new(),
             outside: Vec::new(),
             given: BTreeMap::new(),
+            given_to: BTreeSet::new(),
             true_ends: BTreeMap::new(),
             last_positions: BTreeMap::new(),
             listed_parts: BTreeSet::new(),
@@ -300,6 +313,8 @@ impl World {
             uncommitted_parts: BTreeMap::new(),
             origin_positions: BTreeMap::new(),
             extra: Random::new(seed ^ 0x5a5a_0000_0000),
+            versions: Random::new(seed ^ 0x3c3c_0000_0000),
+            has_older: false,
             reached: Reached::default(),
             random,
             tasks,
@@ -405,6 +420,7 @@ impl World {
         match &effect {
             Effect::Trigger {
                 connection,
+                region,
                 number,
                 floor,
                 ..
@@ -413,6 +429,9 @@ impl World {
                 if *number >= self.leaders[leader].base {
                     k2_number_is_new(&self.given, *number, leader)?;
                     self.given.insert(*number, leader);
+                    if self.given_to.insert((*number, *region)) {
+                        self.check_versions(leader, *region)?;
+                    }
                 }
                 self.call(leader, &connection.clone(), effect);
             }
@@ -459,6 +478,25 @@ impl World {
             Effect::ForgetCommits { .. } => {}
         }
         Ok(())
+    }
+
+    /// A region with a task on a TaskExecutor that takes no checkpoints takes no number.
+    fn check_versions(&self, leader: usize, region: usize) -> Checked {
+        let stored = &self.stored[region];
+        let ended = &stored.ends;
+        let mut places = stored
+            .places
+            .iter()
+            .filter(|(task, _)| !ended.contains_key(task));
+        let takes_none = |(_, te): &(usize, usize)| {
+            let at = &self.tes[*te];
+            at.takes_none && at.leader == Some(leader)
+        };
+        let is_its_own = self.leaders[leader].generations[region] == stored.generation;
+        let without = places.find(|place| is_its_own && takes_none(place));
+        ensure(without.is_none(), || {
+            format!("region {region} takes a number, and {without:?} takes none")
+        })
     }
 
     fn call(&mut self, leader: usize, connection: &Connection, effect: Effect) {
