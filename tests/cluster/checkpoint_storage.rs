@@ -2,6 +2,7 @@
 //! two clusters share it, or a savepoint has no place. Each is named, and costs only what depends on it.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -224,9 +225,14 @@ async fn one_sink_that_cannot_commit_is_named_until_it_can(kind: StoreKind) -> a
     // A process of the superuser can write everywhere: what a commit writes first, its mark, is in the way.
     let in_the_way =
         (number + 1..number + 5_000).map(|it| pending.join(format!("committing-{it}")));
-    let in_the_way: Vec<PathBuf> = in_the_way.collect();
-    for mark in &in_the_way {
-        std::fs::create_dir(mark)?;
+    let mut made = Vec::new();
+    for mark in in_the_way {
+        match std::fs::create_dir(&mark) {
+            Ok(()) => made.push(mark),
+            // It has been committed meanwhile.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     let (directory, leader) = (text(&pending), cluster.leader().await?.index);
     let place = format!("sinks numbers-out, on JobManager jm-{leader}");
@@ -241,7 +247,7 @@ async fn one_sink_that_cannot_commit_is_named_until_it_can(kind: StoreKind) -> a
     let place = format!("sinks numbers-out, on JobManager jm-{}", next.index);
     let said = ["no checkpoint completes", &place, &directory];
     until_info_says(&mut cluster, &job, &said).await?;
-    for mark in &in_the_way {
+    for mark in &made {
         std::fs::remove_dir(mark)?;
     }
     let number = job.until_completed_above(&mut cluster, number).await?;

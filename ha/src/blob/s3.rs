@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 #[cfg(feature = "s3")]
+use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "s3")]
 use std::time::Duration;
 
 #[cfg(feature = "s3")]
@@ -82,11 +84,15 @@ fn names_credentials(s3: &AmazonS3Builder) -> bool {
     keys.iter().any(|key| s3.get_config_value(key).is_some())
 }
 
-/// The credentials of the host's role. Without one the error says what to set, and soon: the service that has them is
-/// on the host's network, or there is none.
+/// The credentials of the host's role. Until there were any, a failure comes soon and says what to set: the service
+/// that has them is on the host's network, or there is none. Later ones are renewed with the usual patience.
 #[cfg(feature = "s3")]
 #[derive(Debug)]
-struct RoleOfHost(AwsCredentialProvider);
+struct RoleOfHost {
+    first: AwsCredentialProvider,
+    later: AwsCredentialProvider,
+    has_role: AtomicBool,
+}
 
 #[cfg(feature = "s3")]
 impl RoleOfHost {
@@ -96,8 +102,16 @@ impl RoleOfHost {
             retry_timeout: Duration::from_secs(5),
             ..Default::default()
         };
-        let role = s3.clone().with_retry(retries).build()?;
-        let role = RoleOfHost(role.credentials().clone());
+        let role = RoleOfHost {
+            first: s3
+                .clone()
+                .with_retry(retries)
+                .build()?
+                .credentials()
+                .clone(),
+            later: s3.clone().build()?.credentials().clone(),
+            has_role: AtomicBool::new(false),
+        };
         Ok(s3.with_credentials(Arc::new(role)))
     }
 }
@@ -108,7 +122,11 @@ impl object_store::CredentialProvider for RoleOfHost {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        let found = self.0.get_credential().await;
+        if self.has_role.load(Ordering::Relaxed) {
+            return self.later.get_credential().await;
+        }
+        let found = self.first.get_credential().await;
+        self.has_role.fetch_or(found.is_ok(), Ordering::Relaxed);
         found.map_err(|error| object_store::Error::Generic {
             store: "S3",
             source: format!(

@@ -229,24 +229,25 @@ impl JobMasterActor {
     }
 }
 
-/// The sinks into whose directories a failed commit wanted to write, by its reason; all of them if it names none.
+/// The sinks into whose directories a failed commit wanted to write, by the longest paths of directories in its reason;
+/// all of them if it names none.
 fn failed_sinks(committables: &[pb::CheckpointCommittable], reason: &str) -> String {
-    let is_named = |path: &str| {
-        let directory = Path::new(path).parent().and_then(Path::to_str);
+    // Length of the directory of a path, if the reason has it in quotes, alone or in front of a file.
+    let named = |path: &str| {
+        let directory = Path::new(path).parent().and_then(Path::to_str)?;
         let mut ends = ["/", "\""].into_iter();
-        directory.is_some_and(|it| ends.any(|end| reason.contains(&format!("{it}{end}"))))
+        let is_named = ends.any(|end| reason.contains(&format!("\"{directory}{end}")));
+        is_named.then_some(directory.len())
     };
-    let is_of_reason = |committable: &&pb::CheckpointCommittable| {
-        let file = (committable.kind == FILE).then_some(&*committable.content);
-        let file = file.and_then(|file| pb::Committable::decode(file).ok());
-        file.is_some_and(|file| is_named(&file.pending_path) || is_named(&file.final_path))
+    let by_reason = |committable: &pb::CheckpointCommittable| {
+        let file = (committable.kind == FILE).then_some(&*committable.content)?;
+        let file = pb::Committable::decode(file).ok()?;
+        named(&file.pending_path).max(named(&file.final_path))
     };
-    let uid = |committable: &pb::CheckpointCommittable| committable.uid.clone();
-    let named: BTreeSet<String> = committables.iter().filter(is_of_reason).map(uid).collect();
-    let sinks = match named.is_empty() {
-        true => committables.iter().map(uid).collect(),
-        false => named,
-    };
+    let longest = committables.iter().filter_map(by_reason).max();
+    let is_failed = |it: &&pb::CheckpointCommittable| longest.is_none() || by_reason(it) == longest;
+    let failed = committables.iter().filter(is_failed);
+    let sinks: BTreeSet<&str> = failed.map(|it| it.uid.as_str()).collect();
     sinks.into_iter().collect::<Vec<_>>().join(", ")
 }
 

@@ -319,10 +319,14 @@ impl JobMasterCore {
         let waiting = tasks.filter_map(|(task, at)| Some((task, at.execution.unread_state()?)));
         let waiting: Vec<(usize, &str)> = waiting.collect();
         let (_, first) = waiting.first()?;
-        let text = format!(
-            "{} tasks can't read the state that they begin with, and try again: {first}",
-            waiting.len()
-        );
+        let text = match waiting.len() {
+            1 => {
+                format!("a task can't read the state that it begins with, and tries again: {first}")
+            }
+            count => format!(
+                "{count} tasks can't read the state that they begin with, and try again: {first}"
+            ),
+        };
         let since_ms = waiting.iter().map(|(task, _)| {
             let execution = self.graph.execution(*task);
             execution.entered_at_ms(ExecutionState::Deploying)

@@ -235,10 +235,13 @@ impl Executions {
         reason.truncate(reason.floor_char_boundary(MOST_OF_REASON));
         if let Some(execution) = self.executions.get_mut(key)
             && execution.status == TaskStatus::Deploying
-            && execution.unread_state != reason
         {
+            let is_new = execution.unread_state.is_empty();
             execution.unread_state = reason;
-            self.changed.insert(*key);
+            // The text differs with each attempt. Reports of all executions have the newest one.
+            if is_new {
+                self.changed.insert(*key);
+            }
         }
     }
 
@@ -271,7 +274,7 @@ impl Executions {
         execution.entered.push((status.execution_state(), now));
         execution.status = status;
         execution.metrics = metrics;
-        execution.unread_state.clear();
+        execution.unread_state = String::new();
         if execution.status.is_terminal() {
             let allocation = execution.allocation;
             self.count_end_in(allocation);

@@ -27,8 +27,9 @@ pub struct Options {
 
 /// Timeout in milliseconds of an answer to a trigger, of a lost link, and of a task whose input has ended.
 pub(super) const ANSWER_TIMEOUT_MS: u64 = 1_000;
-/// The configuration of [`Options::timeout_ms`], for people.
-pub(super) const TIMEOUT_KEY: &str = "execution.checkpointing.timeout";
+/// The setting of [`Options::timeout_ms`], for people.
+pub(super) const TIMEOUT_KEY: &str =
+    "`timeout` of the job's `checkpoints`, or else execution.checkpointing.timeout";
 /// Number of uncommitted committables above which no round begins.
 pub(super) const MAX_UNCOMMITTED: usize = 10_000;
 /// Delay in milliseconds before something that failed in the store or the blob store is tried again.
@@ -119,13 +120,17 @@ impl Topology {
             vertex_id, subtask, ..
         } = &self.tasks[task];
         let steps = self.steps.iter().filter(|it| it.vertex_id == *vertex_id);
-        let names: Vec<&str> = steps.map(|step| step.name.as_str()).collect();
+        let steps: Vec<&pb::ManifestStep> = steps.collect();
+        let parallelism = steps.first().map(|step| step.parallelism);
+        let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
         let name = match names.as_slice() {
             [] => vertex_id.clone(),
             names => names.join(" -> "),
         };
-        let parallelism = self.tasks.iter().filter(|it| it.vertex_id == *vertex_id);
-        format!("{name} ({}/{})", subtask + 1, parallelism.count())
+        match parallelism {
+            Some(parallelism) => format!("{name} ({}/{parallelism})", subtask + 1),
+            None => format!("{name} ({})", subtask + 1),
+        }
     }
 
     /// Number of regions.

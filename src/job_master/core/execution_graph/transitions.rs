@@ -85,7 +85,9 @@ impl ExecutionGraph {
         if report.metrics.is_some() {
             execution.metrics = report.metrics;
         }
-        execution.unread_state.clone_from(&report.unread_state);
+        if execution.unread_state != report.unread_state {
+            execution.unread_state = report.unread_state.as_str().into();
+        }
         self.retry_cancellation(task)
     }
 

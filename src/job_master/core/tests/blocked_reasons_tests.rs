@@ -279,7 +279,7 @@ fn it_names_tasks_that_cannot_read_their_state_until_they_can() {
     let blocked_reason = only(&job);
     assert_eq!(blocked_reason.kind(), BlockedReasonKind::Restoring);
     assert_eq!(blocked_reason.missing, ["b (2/2)"]);
-    let expected = "1 tasks can't read the state that they begin with, and try again: checkpoint 7 can't be read by tm1";
+    let expected = "a task can't read the state that it begins with, and tries again: checkpoint 7 can't be read by tm1";
     assert_eq!(blocked_reason.text, expected);
     let said = job.core.unread_state_of(0);
     assert_eq!(
