@@ -32,8 +32,10 @@ use tanist_process::ApplicationSetup;
 use tanist_telemetry::ExitCode;
 
 pub use tanist_dataflow::{
-    EndOfInput, KeyGroups, Operator, OperatorContext, OperatorError, Output, Restored, Snapshot,
-    Source, SourceState, StateError, StateProblem,
+    BroadcastState, EndOfInput, EntryKey, EventTimers, KeyColumns, KeyGroups, KeyedState,
+    KeyedStates, Keys, ListState, MapState, NoKeyColumn, Operator, OperatorContext, OperatorError,
+    OperatorList, Output, Restored, SavedEntry, Snapshot, Source, SourceState, StateError,
+    StateKey, StateProblem, StateTable, StateValue, TimeSignal, ValueState,
 };
 pub use tanist_leadership::application::{
     ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus, JobOutcome,

@@ -50,6 +50,8 @@ pub struct OperatorContext {
     pub generation: Generation,
     /// The columns of its input; `None` for sources.
     pub input: Option<SchemaRef>,
+    /// The columns by which its input is partitioned; empty: by none, or another operator of its task is in between.
+    pub keys: Arc<[String]>,
     /// The columns of its output; `None` for sinks.
     pub output: Option<SchemaRef>,
     /// Whether checkpoints are taken of the task. Otherwise nothing that it writes becomes visible before its job ends.
