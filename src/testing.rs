@@ -25,6 +25,8 @@
 //! ```
 
 #[cfg(test)]
+mod committer_tests;
+#[cfg(test)]
 mod state_tests;
 #[cfg(test)]
 mod tests;

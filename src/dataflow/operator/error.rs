@@ -97,9 +97,7 @@ impl OperatorError {
         let error = error.downcast_ref::<StateError>();
         error.is_some_and(|error| match error.problem() {
             StateProblem::Damaged(_) | StateProblem::TooNew { .. } => true,
-            StateProblem::Foreign { .. } | StateProblem::Several { .. } | StateProblem::Twice => {
-                false
-            }
+            StateProblem::Foreign { .. } | StateProblem::Several { .. } => false,
         })
     }
 

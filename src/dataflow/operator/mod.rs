@@ -104,6 +104,16 @@ impl SinkOutput {
         }
     }
 
+    /// Adds output that becomes visible with the last checkpoint of the sink's region: see
+    /// [`Snapshot::add_committable`].
+    pub fn add_committable(&mut self, kind: &str, content: Vec<u8>) {
+        self.checkpoint_committables.push(CheckpointCommittable {
+            uid: String::new(),
+            kind: kind.to_owned(),
+            content,
+        });
+    }
+
     /// Adds the output of another sink.
     pub fn extend(&mut self, other: SinkOutput) {
         self.committables.extend(other.committables);

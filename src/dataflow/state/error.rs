@@ -42,9 +42,6 @@ pub enum StateProblem {
         /// How many.
         found: usize,
     },
-    /// The operator has two of this name.
-    #[error("is there twice: give each state of the operator a name of its own")]
-    Twice,
 }
 
 impl StateProblem {

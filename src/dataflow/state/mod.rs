@@ -36,6 +36,8 @@ pub(crate) use frozen::UnencodedSnapshot;
 pub use key_groups::KeyGroups;
 pub use table::{SavedEntry, StateKey, StateTable, TakenEntries};
 
+use crate::operator::OperatorError;
+
 use frozen::FrozenState;
 use sealed::Kind;
 
@@ -116,9 +118,15 @@ impl Snapshot {
     }
 
     /// Adds output that becomes visible once the checkpoint is durable. `kind` says what `content` is, for the process
-    /// that commits it. A sink names the same output in each snapshot until one that has it is durable.
+    /// that commits it; the step of the operator declares it. A sink names the same output in each snapshot until one
+    /// that has it is durable ([`Snapshot::newest`]).
     pub fn add_committable(&mut self, kind: &'static str, content: Vec<u8>) {
         self.committables.push((kind, content));
+    }
+
+    /// The kinds of the output that was added.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &str> {
+        self.committables.iter().map(|(kind, _)| *kind)
     }
 
     /// Names a file outside the state that a restore needs, by its path as the system has it. It is not removed while
@@ -154,10 +162,12 @@ impl Snapshot {
     }
 
     /// Begins a state of this name. There can be one.
-    fn begin(&mut self, name: &'static str) -> Result<(), StateError> {
+    fn begin(&mut self, name: &'static str) -> Result<(), OperatorError> {
         match self.begun.insert(name) {
             true => Ok(()),
-            false => Err(StateProblem::Twice.of(name)),
+            false => Err(OperatorError::specification(format!(
+                "the state `{name}` is there twice: give each state of the operator a name of its own"
+            ))),
         }
     }
 

@@ -45,7 +45,7 @@ pub(crate) use names::PartNames;
 pub(crate) use part::Part;
 
 /// The kind of committables of file sinks.
-pub(crate) const KIND: &str = FileSink::OUTPUT;
+pub const KIND: &str = FileSink::OUTPUT;
 
 /// Why output can't be written, made visible or cleaned up.
 #[derive(Debug, thiserror::Error)]
