@@ -97,8 +97,8 @@ impl Application {
 
     /// Registers what makes the output of a kind visible that sinks of the application have prepared. The leading
     /// JobManager calls it with what a durable checkpoint lists, and again until it succeeds: also with what it has
-    /// committed already, and perhaps beside a former leader that does the same. So it must be idempotent. A job has one
-    /// commit at a time, and no later one begins before it returns.
+    /// committed already, and perhaps beside a former leader that does the same. So it must be idempotent. A job has
+    /// one commit at a time, and no later one begins before it returns.
     #[must_use]
     pub fn committer<C, F>(mut self, kind: impl Into<String>, commit: C) -> Application
     where

@@ -1,7 +1,7 @@
 //! Committers of an application's own binary: each makes the output of a kind visible that custom sinks have prepared.
 //!
-//! As that of operators, the registry belongs to the process. JobManagers use it: they refuse graphs whose sinks declare
-//! a kind without a committer, and commit with it what durable manifests list.
+//! As that of operators, the registry belongs to the process. JobManagers use it: they refuse graphs whose sinks
+//! declare a kind without a committer, and commit with it what durable manifests list.
 
 use std::collections::BTreeMap;
 use std::fmt;

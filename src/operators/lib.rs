@@ -8,7 +8,7 @@
 //!     ├───────▶ parse, format, filter, windows   transformations; SQL expressions with the feature `sql`
 //!     ├───────▶ file_sink, print, socket_sink    sinks
 //!     ├───────▶ exec                             programs as sources, transformations and sinks
-//!     └───────▶ custom, committers               operators that a binary has registered, and what commits their output
+//!     └───────▶ custom, committers               operators of a binary, what commits
 //! ```
 //!
 //! `tanist_model::operators` declares the operators; here each says beside its code how it runs (`Runtime`).

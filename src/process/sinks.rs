@@ -1,6 +1,6 @@
 //! The work on the output of sinks for JobMasters and Dispatchers, by its kind: that of file sinks, and that of custom
-//! sinks by the committers of this binary. It may block, so it is neither on the control runtime nor on the threads that
-//! stores use.
+//! sinks by the committers of this binary. It may block, so it is neither on the control runtime nor on the threads
+//! that stores use.
 //!
 //! Invariant: work whose caller no longer waits begins nothing more, wherever it hung: no rename and no
 //! removal. A committer is not polled again.

@@ -10,8 +10,8 @@ use crate::operator::OperatorError;
 use crate::state::{Restored, Snapshot};
 
 /// A map of which each subtask has all, since its input goes to each: rules, or a table to look things up. If the
-/// parallelism changes, each subtask gets what one of them has saved. So its content must follow from the records of that
-/// input alone, and not from their order among several sources.
+/// parallelism changes, each subtask gets what one of them has saved. So its content must follow from the records of
+/// that input alone, and not from their order among several sources.
 #[derive(Debug)]
 pub struct BroadcastState<K, V> {
     name: &'static str,

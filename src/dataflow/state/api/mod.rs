@@ -1,5 +1,5 @@
-//! The state of custom operators, by kind. Each is thin: keyed kinds are a [`StateTable`](super::StateTable), the others
-//! are states without keys that say themselves how they are divided among another number of subtasks.
+//! The state of custom operators, by kind. Each is thin: keyed kinds are a [`StateTable`](super::StateTable), the
+//! others are states without keys that say themselves how they are divided among another number of subtasks.
 //!
 //! ```text
 //! KeyedStates ──▶ ValueState, ListState, MapState    by namespace and key

@@ -1,8 +1,8 @@
 //! Timers of event time, by key.
 //!
-//! They are keyed state: a table whose namespaces are the times. A timer is due once the watermark has reached its time,
-//! and then removed from the table with all timers of that time. The watermark is saved beside them, so that a restored
-//! operator takes the same records for late as before.
+//! They are keyed state: a table whose namespaces are the times. A timer is due once the watermark has reached its
+//! time, and then removed from the table with all timers of that time. The watermark is saved beside them, so that a
+//! restored operator takes the same records for late as before.
 
 use std::collections::BTreeSet;
 
@@ -115,8 +115,8 @@ impl EventTimers {
         self.advance(TimeSignal::Watermark(i64::MAX));
     }
 
-    /// Takes the next timer that is due: its time and its key, in the order of both. Call it until there is none. A timer
-    /// that is set meanwhile is among them if it is due.
+    /// Takes the next timer that is due: its time and its key, in the order of both. Call it until there is none. A
+    /// timer that is set meanwhile is among them if it is due.
     pub fn next_due(&mut self) -> Option<(i64, Box<[u8]>)> {
         loop {
             if let Some((time, keys)) = &mut self.due {

@@ -4,8 +4,8 @@ use prost::Message;
 
 /// A value of a state: how it is written into a snapshot, and read back.
 ///
-/// Protobuf messages of `prost` are values. So are those that it treats as messages: `bool`, `i32`, `i64`, `u32`, `u64`,
-/// `f32`, `f64`, `String` and `Vec<u8>`. A type of its own implements the trait.
+/// Protobuf messages of `prost` are values. So are those that it treats as messages: `bool`, `i32`, `i64`, `u32`,
+/// `u64`, `f32`, `f64`, `String` and `Vec<u8>`. A type of its own implements the trait.
 pub trait StateValue: Clone + Send + Sync + 'static {
     /// Appends it. Equal values have equal bytes if they are keys of a map.
     fn write(&self, bytes: &mut Vec<u8>);
