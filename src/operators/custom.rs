@@ -170,8 +170,34 @@ mod tests {
     }
 
     #[test]
+    fn only_sinks_that_save_their_state_commit_and_no_output_of_file_sinks() {
+        let problems = |spec: CustomSpec| OperatorSpec::from(spec).field_problems();
+        let sink = || CustomSpec::sink("rows").saving_state();
+        assert_eq!(problems(sink().committing("rows")), [""; 0]);
+        let column = [("n", tanist_model::ColumnType::Int64)];
+        for (spec, problem) in [
+            (
+                CustomSpec::operator("rows", column)
+                    .saving_state()
+                    .committing("rows"),
+                "only a sink",
+            ),
+            (
+                CustomSpec::sink("rows").committing("rows"),
+                "`saves-state: true`",
+            ),
+            (sink().committing("file"), "kind `file`"),
+            (sink().committing(""), "kind ``"),
+        ] {
+            let found = problems(spec);
+            assert!(found.len() == 1 && found[0].contains(problem), "{found:?}");
+        }
+    }
+
+    #[test]
     fn a_sink_that_commits_needs_checkpoints() {
-        let spec = CustomSpec::sink("custom-tests-uncommitted").committing("rows");
+        let spec = CustomSpec::sink("custom-tests-uncommitted").saving_state();
+        let spec = spec.committing("rows");
         let input = texts("line", &[]);
         let error = operator(&spec.into(), input.schema()).err();
         let error = error.expect("no checkpoint is taken of it");

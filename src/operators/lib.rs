@@ -14,7 +14,8 @@
 //! `tanist_model::operators` declares the operators; here each says beside its code how it runs (`Runtime`).
 //!
 //! It owns what steps have on a host and share in a process: the files, directories and leases of programs
-//! ([`TaskHost`]), standard input, the registries of [`custom`] operators and [`committers`], and the mask of job output ([`umask`]).
+//! ([`TaskHost`]), standard input, the registries of [`custom`] operators and [`committers`], and the mask of job
+//! output ([`umask`]).
 //! Also here: what makes the output of file sinks visible ([`sink`]), which runs in the leader.
 //!
 //! Callers: the process, which passes [`Operators`] to its task runtime, commits sinks and checks graphs; `main`,
