@@ -27,19 +27,24 @@ use std::sync::Arc;
 use serde_json::Value;
 use tanist_cli as cli;
 use tanist_compile::StreamGraph;
+use tanist_operators::committers::{self, Committer};
 use tanist_operators::custom::{CustomOperator, register};
 use tanist_process::ApplicationSetup;
 use tanist_telemetry::ExitCode;
 
 pub use tanist_dataflow::{
-    EndOfInput, KeyGroups, Operator, OperatorContext, OperatorError, Output, Restored, Snapshot,
-    Source, SourceState, StateError, StateProblem,
+    BroadcastState, EndOfInput, EntryKey, EventTimers, KeyColumns, KeyGroups, KeyedState,
+    KeyedStates, Keys, ListState, MapState, NoKeyColumn, Operator, OperatorContext, OperatorError,
+    OperatorList, Output, PrepareCommit, Restored, SavedEntry, SinkOutput, Snapshot, Source,
+    SourceState, StateError, StateKey, StateProblem, StateTable, StateValue, TimeSignal,
+    ValueState,
 };
 pub use tanist_leadership::application::{
     ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus, JobOutcome,
     ProgramError, SubmittedJobs, job_id_of,
 };
 pub use tanist_operators::become_child_if_asked;
+pub use tanist_operators::committers::{CommitError, CommitRequest};
 pub use tanist_process::ApplicationContext;
 
 /// Builder of an application: has its name; its program or job is set next.
@@ -47,6 +52,7 @@ pub use tanist_process::ApplicationContext;
 pub struct Application {
     name: String,
     operators: Vec<(String, CustomOperator)>,
+    committers: Vec<(String, Committer)>,
 }
 
 impl Application {
@@ -55,6 +61,7 @@ impl Application {
         Application {
             name: name.into(),
             operators: Vec::new(),
+            committers: Vec::new(),
         }
     }
 
@@ -88,6 +95,21 @@ impl Application {
         self
     }
 
+    /// Registers what makes the output of a kind visible that sinks of the application have prepared. The leading
+    /// JobManager calls it with what a durable checkpoint lists, and again until it succeeds: also with what it has
+    /// committed already, and perhaps beside a former leader that does the same. So it must be idempotent. A job has
+    /// one commit at a time, and no later one begins before it returns.
+    #[must_use]
+    pub fn committer<C, F>(mut self, kind: impl Into<String>, commit: C) -> Application
+    where
+        C: Fn(CommitRequest) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<(), CommitError>> + Send + 'static,
+    {
+        let committer = Committer::new(commit);
+        self.committers.push((kind.into(), committer));
+        self
+    }
+
     /// Sets the program of the application. It may run more than once: in each JobManager that becomes the
     /// leader. It must build the same jobs in the same order each time, and its other effects must tolerate
     /// repetition.
@@ -98,6 +120,9 @@ impl Application {
     {
         for (name, operator) in self.operators {
             register(name, operator);
+        }
+        for (kind, committer) in self.committers {
+            committers::register(kind, committer);
         }
         ApplicationMain {
             setup: ApplicationSetup::new(self.name, program),

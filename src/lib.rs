@@ -69,9 +69,10 @@ pub use tanist_config as config;
 pub mod job {
     pub use tanist_compile::*;
     pub use tanist_model::{
-        ArtifactSpec, Column, ColumnType, Comparison, CustomRole, CustomSpec, Emit, ExecColumn,
-        ExecFormat, ExecLimits, ExecSpec, InvalidJob, InvalidJobGraph, NamedExpression,
-        OperatorSpec, Position, Problem, Schema, Transformation, operators, operators::Windows,
+        ArtifactSpec, Column, ColumnType, Comparison, CustomRedistribution, CustomRole, CustomSpec,
+        Emit, ExecColumn, ExecFormat, ExecLimits, ExecSpec, InvalidJob, InvalidJobGraph,
+        NamedExpression, OperatorSpec, Position, Problem, Schema, Transformation, operators,
+        operators::Windows,
     };
 }
 

@@ -25,6 +25,10 @@
 //! ```
 
 #[cfg(test)]
+mod committer_tests;
+#[cfg(test)]
+mod state_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;

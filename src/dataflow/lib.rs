@@ -39,8 +39,9 @@ pub use operator::{
     Stopped,
 };
 pub use state::{
-    KeyGroups, Restored, SavedEntry, Snapshot, StateError, StateKey, StateProblem, StateTable,
-    TakenEntries,
+    BroadcastState, EntryKey, EventTimers, KeyGroups, KeyedState, KeyedStates, ListState, MapState,
+    OperatorList, Restored, SavedEntry, Snapshot, StateError, StateKey, StateProblem, StateTable,
+    StateValue, TakenEntries, ValueState,
 };
 pub use task::{
     CheckpointProgress, CheckpointStatus, RunningTask, TaskRuntime, TaskSpec, TaskStatus,

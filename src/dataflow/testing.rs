@@ -103,6 +103,7 @@ pub fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         parallelism,
         generation: Generation::new(1),
         input: None,
+        keys: Arc::default(),
         output: None,
         takes_checkpoints: false,
         restored_from: 0,

@@ -32,7 +32,8 @@ pub use job_graph::{
     commits_at_the_end, file_source, has_expressions, name_problem, printable, shown, unsupported,
 };
 pub use operators::{
-    Comparison, CustomRole, CustomSpec, Emit, OperatorSpec, Transformation, check_keys,
+    Comparison, CustomRedistribution, CustomRole, CustomSpec, Emit, OperatorSpec, Transformation,
+    check_keys,
 };
 pub use paths::{check_paths, is_relative, sink_directories};
 pub use problem::{InvalidJob, Position, Problem};

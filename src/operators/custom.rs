@@ -13,6 +13,7 @@ use tanist_dataflow::{Built, Operator, OperatorContext, OperatorError, Source};
 use tanist_model::{CustomRole, CustomSpec, OperatorSpec};
 use tanist_proto::v1::JobGraph;
 
+use super::committers;
 use super::factory::{Runtime, Setup};
 
 /// Creates an operator from its config and context. Touches no file: `open` does that.
@@ -57,10 +58,12 @@ pub fn unknown_operators(graph: &JobGraph) -> Option<String> {
         if !operator.spec.contains("\"custom\"") {
             continue;
         }
-        if let Ok(OperatorSpec::Custom(spec)) = OperatorSpec::from_json(&operator.spec)
-            && let Err(error) = registered(&spec)
-        {
-            return Some(format!("step `{}`: {error}", operator.name));
+        let Ok(OperatorSpec::Custom(spec)) = OperatorSpec::from_json(&operator.spec) else {
+            continue;
+        };
+        let unknown = registered(&spec).err().map(|error| error.to_string());
+        if let Some(problem) = unknown.or_else(|| committers::missing(&spec)) {
+            return Some(format!("step `{}`: {problem}", operator.name));
         }
     }
     None
@@ -87,6 +90,13 @@ fn registered(spec: &CustomSpec) -> Result<CustomOperator, OperatorError> {
 
 impl Runtime for CustomSpec {
     fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {
+        if !self.commits.is_empty() && !setup.context.takes_checkpoints {
+            return Err(OperatorError::specification(format!(
+                "its output of kind `{}` becomes visible with checkpoints, and none is taken of its task: set \
+                 `checkpoints` for the job, and have each step of the region save its state",
+                self.commits.join("`, `")
+            )));
+        }
         Ok(match registered(self)? {
             CustomOperator::Source(make) => Built::Source(make(&self.config, setup.context)?),
             CustomOperator::Operator(make) => Built::Operator(make(&self.config, setup.context)?),
@@ -100,6 +110,7 @@ mod tests {
 
     use super::*;
     use crate::print::Discard;
+    use crate::testing::{operator, texts};
 
     fn graph(spec: &CustomSpec) -> JobGraph {
         let operator = v1::Operator {
@@ -135,6 +146,66 @@ mod tests {
         };
         let wrong = unknown_operators(&graph(&source)).expect("it is none");
         assert!(wrong.contains("no source"), "{wrong}");
+    }
+
+    #[test]
+    fn a_graph_whose_sink_declares_a_kind_without_a_committer_is_told_which() {
+        let make = |_: &Value, _: &OperatorContext| -> Result<Box<dyn Operator>, OperatorError> {
+            Ok(Box::new(Discard::default()))
+        };
+        let name = "custom-tests-committing";
+        register(name, CustomOperator::Operator(Arc::new(make)));
+        let spec = CustomSpec::sink(name)
+            .saving_state()
+            .committing("custom-tests-a")
+            .committing("custom-tests-b");
+        let committer = || committers::Committer::new(async |_| Ok(()));
+        committers::register("custom-tests-a", committer());
+        let unknown = unknown_operators(&graph(&spec)).expect("one is missing");
+        for part in ["step `step`", "`custom-tests-b`", "Application::committer"] {
+            assert!(unknown.contains(part), "{unknown}");
+        }
+        committers::register("custom-tests-b", committer());
+        assert_eq!(unknown_operators(&graph(&spec)), None);
+    }
+
+    #[test]
+    fn only_sinks_that_save_their_state_commit_and_no_output_of_file_sinks() {
+        let problems = |spec: CustomSpec| OperatorSpec::from(spec).field_problems();
+        let sink = || CustomSpec::sink("rows").saving_state();
+        assert_eq!(problems(sink().committing("rows")), [""; 0]);
+        let column = [("n", tanist_model::ColumnType::Int64)];
+        for (spec, problem) in [
+            (
+                CustomSpec::operator("rows", column)
+                    .saving_state()
+                    .committing("rows"),
+                "only a sink",
+            ),
+            (
+                CustomSpec::sink("rows").committing("rows"),
+                "`saves-state: true`",
+            ),
+            (sink().committing("file"), "kind `file`"),
+            (sink().committing(""), "kind ``"),
+        ] {
+            let found = problems(spec);
+            assert!(found.len() == 1 && found[0].contains(problem), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_sink_that_commits_needs_checkpoints() {
+        let spec = CustomSpec::sink("custom-tests-uncommitted").saving_state();
+        let spec = spec.committing("rows");
+        let input = texts("line", &[]);
+        let error = operator(&spec.into(), input.schema()).err();
+        let error = error.expect("no checkpoint is taken of it");
+        assert!(
+            error.to_string().contains("`rows` becomes visible with"),
+            "{error}"
+        );
+        assert!(error.is_unrecoverable());
     }
 
     #[test]

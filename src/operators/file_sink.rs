@@ -19,7 +19,7 @@ use tanist_dataflow::{
 };
 use tanist_model::commit_of;
 use tanist_model::operators::{self, Commit, Roll};
-use tanist_proto::v1::{CheckpointCommittable, Committable, FileSinkState};
+use tanist_proto::v1::{Committable, FileSinkState};
 
 use super::factory::{Runtime, Setup, operator};
 use super::lines::write_lines;
@@ -206,15 +206,11 @@ impl Operator for FileSink {
                 part.make_durable()?;
                 parts.push(committable(part.path(), visible));
             }
-            let encoded = |part: Committable| CheckpointCommittable {
-                uid: String::new(),
-                kind: sink::KIND.to_owned(),
-                content: part.encode_to_vec(),
-            };
-            Ok(SinkOutput {
-                committables: Vec::new(),
-                checkpoint_committables: parts.into_iter().map(encoded).collect(),
-            })
+            let mut output = SinkOutput::default();
+            for part in parts {
+                output.add_committable(sink::KIND, part.encode_to_vec());
+            }
+            Ok(output)
         }))
     }
 }

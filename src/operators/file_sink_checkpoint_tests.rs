@@ -8,7 +8,8 @@ use tanist_dataflow::testing::guard_of_ended;
 use tanist_model::OperatorSpec;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{
-    CheckpointBarrier, JobGraph, JobVertex, Operator as GraphOperator, SubtaskSnapshot,
+    CheckpointBarrier, CheckpointCommittable, JobGraph, JobVertex, Operator as GraphOperator,
+    SubtaskSnapshot,
 };
 
 use super::*;

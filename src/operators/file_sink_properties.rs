@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tanist_proto::id::{Generation, JobId};
-use tanist_proto::v1::{CheckpointBarrier, SubtaskSnapshot};
+use tanist_proto::v1::{CheckpointBarrier, CheckpointCommittable, SubtaskSnapshot};
 
 use super::with_checkpoints_tests::{barrier, checkpointed, ended, opened, rolling, saved, write};
 use super::*;

@@ -8,13 +8,14 @@
 //!     ├───────▶ parse, format, filter, windows   transformations; SQL expressions with the feature `sql`
 //!     ├───────▶ file_sink, print, socket_sink    sinks
 //!     ├───────▶ exec                             programs as sources, transformations and sinks
-//!     └───────▶ custom                           operators that a binary has registered
+//!     └───────▶ custom, committers               operators of a binary, what commits
 //! ```
 //!
 //! `tanist_model::operators` declares the operators; here each says beside its code how it runs (`Runtime`).
 //!
 //! It owns what steps have on a host and share in a process: the files, directories and leases of programs
-//! ([`TaskHost`]), standard input, the registry of [`custom`] operators and the mask of job output ([`umask`]).
+//! ([`TaskHost`]), standard input, the registries of [`custom`] operators and [`committers`], and the mask of job
+//! output ([`umask`]).
 //! Also here: what makes the output of file sinks visible ([`sink`]), which runs in the leader.
 //!
 //! Callers: the process, which passes [`Operators`] to its task runtime, commits sinks and checks graphs; `main`,
@@ -24,6 +25,7 @@
 mod accumulator;
 mod aggregate;
 mod aggregate_all;
+pub mod committers;
 #[cfg(feature = "sql")]
 mod constants;
 mod csv;

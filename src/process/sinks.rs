@@ -1,9 +1,11 @@
-//! The work on file sinks for JobMasters and Dispatchers: blocking, so neither on the control runtime nor on the
-//! threads that stores use.
+//! The work on the output of sinks for JobMasters and Dispatchers, by its kind: that of file sinks, and that of custom
+//! sinks by the committers of this binary. It may block, so it is neither on the control runtime nor on the threads
+//! that stores use.
 //!
 //! Invariant: work whose caller no longer waits begins nothing more, wherever it hung: no rename and no
-//! removal.
+//! removal. A committer is not polled again.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,9 +14,12 @@ use futures::future::join_all;
 use tanist_dispatcher::{HiddenOutput, SinkCleaner};
 use tanist_job_master::{CommitError, SinkCommitter, Superseded};
 use tanist_leadership::Sinks;
+use tanist_operators::committers::{self, CommitRequest};
 use tanist_operators::sink::{self, KeptFiles, SinkError};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::file_work::{Awaited, FileWork};
 
@@ -57,6 +62,19 @@ impl FileSinks {
         }
     }
 
+    /// Commits parts that a checkpoint lists.
+    async fn commit_files(
+        &self,
+        number: u64,
+        committables: &[pb::CheckpointCommittable],
+    ) -> Result<(), CommitError> {
+        let committables = sink::decoded(committables).map_err(commit_error)?;
+        let work = move |committables: &[pb::Committable], is_awaited: &dyn Fn() -> bool| {
+            sink::commit_checkpoint_while(number, committables, is_awaited)
+        };
+        self.commit_with(committables, work).await
+    }
+
     /// Does `work` in each directory. One that hangs or fails does not keep the others from it. The error is the first
     /// one.
     async fn in_each(
@@ -76,6 +94,48 @@ impl FileSinks {
         }
         Ok(())
     }
+}
+
+/// Commits output of a kind with the committer of this binary, on a thread of its own: it may block.
+async fn commit_custom(
+    kind: &str,
+    number: u64,
+    committables: Vec<pb::CheckpointCommittable>,
+) -> Result<(), CommitError> {
+    let Some(committer) = committers::find(kind) else {
+        // Another JobManager may have it.
+        let uids: BTreeSet<&str> = committables.iter().map(|it| &*it.uid).collect();
+        let uids = uids.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(CommitError::Failed(format!(
+            "this binary has no committer for output of kind {kind:?}, of the sinks {uids}"
+        )));
+    };
+    let (mut reply, result) = oneshot::channel();
+    let runtime = Handle::current();
+    let commit = move || {
+        let request = CommitRequest::new(number, committables);
+        let committed = runtime.block_on(async {
+            tokio::select! {
+                committed = committer.commit(request) => Some(committed),
+                () = reply.closed() => None,
+            }
+        });
+        if let Some(committed) = committed {
+            let _ = reply.send(committed);
+        }
+    };
+    let started = std::thread::Builder::new().name("committer".to_owned());
+    let started = started.spawn(commit);
+    started.map_err(|error| CommitError::Failed(format!("no thread for a committer: {error}")))?;
+    let committed = result.await.map_err(|_| {
+        CommitError::Failed(format!(
+            "the committer of kind {kind:?} ended without an answer"
+        ))
+    })?;
+    committed.map_err(|error| match error {
+        committers::CommitError::Failed(reason) => CommitError::Failed(reason),
+        committers::CommitError::Refused(reason) => CommitError::Refused(reason),
+    })
 }
 
 fn commit_error(error: SinkError) -> CommitError {
@@ -107,11 +167,28 @@ impl SinkCommitter for FileSinks {
         number: u64,
         committables: &[pb::CheckpointCommittable],
     ) -> Result<(), CommitError> {
-        let committables = sink::decoded(committables).map_err(commit_error)?;
-        let work = move |committables: &[pb::Committable], is_awaited: &dyn Fn() -> bool| {
-            sink::commit_checkpoint_while(number, committables, is_awaited)
-        };
-        self.commit_with(committables, work).await
+        let mut by_kind: BTreeMap<&str, Vec<pb::CheckpointCommittable>> = BTreeMap::new();
+        for committable in committables {
+            let of_kind = by_kind.entry(&committable.kind).or_default();
+            of_kind.push(committable.clone());
+        }
+        // One kind that can't be committed does not keep the others from it.
+        let commits = by_kind
+            .into_iter()
+            .map(async |(kind, committables)| match kind {
+                sink::KIND => self.commit_files(number, &committables).await,
+                kind => commit_custom(kind, number, committables).await,
+            });
+        let mut failures: Vec<CommitError> = Vec::new();
+        for done in join_all(commits).await {
+            failures.extend(done.err());
+        }
+        let is_refused = |it: &CommitError| matches!(it, CommitError::Refused(_));
+        let refused = failures.iter().position(is_refused);
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(failures.swap_remove(refused.unwrap_or_default())),
+        }
     }
 
     async fn forget_marks(
@@ -302,6 +379,69 @@ mod tests {
         cleaned.expect("cleaned");
         let given = String::from_utf8(given).expect("a path");
         assert_eq!(fs::read(given).expect("it is there"), b"v-1-1-c");
+    }
+
+    #[tokio::test]
+    async fn each_kind_is_committed_by_its_own_committer_whatever_the_others_do() {
+        let directory = tempfile::tempdir().expect("directory");
+        let (part, committable) = part(directory.path(), "v-0-1-a");
+        let committed: Arc<parking_lot::Mutex<Vec<String>>> = Arc::default();
+        let log = committed.clone();
+        let committer = committers::Committer::new(move |request: CommitRequest| {
+            let outputs = request.outputs();
+            let outputs = outputs.map(|(uid, it)| format!("{uid} {}", String::from_utf8_lossy(it)));
+            let outputs: Vec<String> = outputs.collect();
+            let log = log.clone();
+            async move {
+                let text = format!("{} {}", request.checkpoint(), outputs.join(","));
+                log.lock().push(text);
+                Ok(())
+            }
+        });
+        committers::register("sinks-tests-works", committer);
+        let fails = committers::CommitError::Failed("no connection".to_owned());
+        let refuses = committers::CommitError::Refused("no such table".to_owned());
+        for (kind, error) in [
+            ("sinks-tests-fails", fails),
+            ("sinks-tests-refuses", refuses),
+        ] {
+            let committer =
+                committers::Committer::new(move |_| std::future::ready(Err(error.clone())));
+            committers::register(kind, committer);
+        }
+        let panics = committers::Committer::new(async |_| panic!("a test"));
+        committers::register("sinks-tests-panics", panics);
+        let of = |kind: &str, content: &str| pb::CheckpointCommittable {
+            uid: "rows".to_owned(),
+            kind: format!("sinks-tests-{kind}"),
+            content: content.as_bytes().to_vec(),
+        };
+        let files = FileSinks::default();
+        let mut all = vec![
+            of("works", "a"),
+            of("fails", "b"),
+            committable,
+            of("works", "c"),
+        ];
+        let error = files
+            .commit_checkpoint(7, &all)
+            .await
+            .expect_err("one fails");
+        assert_eq!(error, CommitError::Failed("no connection".to_owned()));
+        assert!(Path::new(&part.final_path).exists());
+        assert_eq!(*committed.lock(), ["7 rows a,rows c"]);
+        all.push(of("refuses", "d"));
+        let error = files.commit_checkpoint(7, &all).await.expect_err("never");
+        assert_eq!(error, CommitError::Refused("no such table".to_owned()));
+        for kind in ["panics", "unknown"] {
+            let error = files.commit_checkpoint(7, &[of(kind, "")]).await;
+            let kind = format!("sinks-tests-{kind}");
+            let is_told = |text: &String| text.contains(&kind);
+            assert!(
+                matches!(&error, Err(CommitError::Failed(text)) if is_told(text)),
+                "{error:?}"
+            );
+        }
     }
 
     #[tokio::test]

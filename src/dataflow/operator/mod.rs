@@ -50,6 +50,8 @@ pub struct OperatorContext {
     pub generation: Generation,
     /// The columns of its input; `None` for sources.
     pub input: Option<SchemaRef>,
+    /// The columns by which its input is partitioned; empty: by none, or another operator of its task is in between.
+    pub keys: Arc<[String]>,
     /// The columns of its output; `None` for sinks.
     pub output: Option<SchemaRef>,
     /// Whether checkpoints are taken of the task. Otherwise nothing that it writes becomes visible before its job ends.
@@ -100,6 +102,16 @@ impl SinkOutput {
             committables,
             checkpoint_committables: Vec::new(),
         }
+    }
+
+    /// Adds output that becomes visible with the last checkpoint of the sink's region: see
+    /// [`Snapshot::add_committable`].
+    pub fn add_committable(&mut self, kind: &str, content: Vec<u8>) {
+        self.checkpoint_committables.push(CheckpointCommittable {
+            uid: String::new(),
+            kind: kind.to_owned(),
+            content,
+        });
     }
 
     /// Adds the output of another sink.

@@ -8,6 +8,7 @@
 //! framed with a checksum (`sealed.rs`). So a restore reads what was saved for the same thing, or is an error that
 //! names the state. An operator that saves raw bytes checks them itself.
 
+mod api;
 mod error;
 mod frozen;
 mod key_groups;
@@ -17,19 +18,25 @@ mod sealed;
 mod segment;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use prost::Message;
 use tanist_proto::v1::{
     CheckpointBarrier, CheckpointCommittable, OperatorState, SmallState, SourcePosition,
-    StateSegment, SubtaskSnapshot,
+    StateRedistribution, StateSegment, SubtaskSnapshot,
 };
 
+pub use api::{
+    BroadcastState, EntryKey, EventTimers, KeyedState, KeyedStates, ListState, MapState,
+    OperatorList, StateValue, ValueState,
+};
 pub use error::{StateError, StateProblem};
 pub(crate) use frozen::UnencodedSnapshot;
 pub use key_groups::KeyGroups;
 pub use table::{SavedEntry, StateKey, StateTable, TakenEntries};
+
+use crate::operator::OperatorError;
 
 use frozen::FrozenState;
 use sealed::Kind;
@@ -47,6 +54,10 @@ pub struct Snapshot {
     request: u64,
     has_ended: bool,
     states: BTreeMap<&'static str, Vec<u8>>,
+    /// States that say how they are divided, without the uid.
+    divided: Vec<OperatorState>,
+    /// Names of states that were begun.
+    begun: BTreeSet<&'static str>,
     frozen: Vec<FrozenState>,
     committables: Vec<(&'static str, Vec<u8>)>,
     files: Vec<Vec<u8>>,
@@ -107,9 +118,15 @@ impl Snapshot {
     }
 
     /// Adds output that becomes visible once the checkpoint is durable. `kind` says what `content` is, for the process
-    /// that commits it. A sink names the same output in each snapshot until one that has it is durable.
+    /// that commits it; the step of the operator declares it. A sink names the same output in each snapshot until one
+    /// that has it is durable ([`Snapshot::newest`]).
     pub fn add_committable(&mut self, kind: &'static str, content: Vec<u8>) {
         self.committables.push((kind, content));
+    }
+
+    /// The kinds of the output that was added.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &str> {
+        self.committables.iter().map(|(kind, _)| *kind)
     }
 
     /// Names a file outside the state that a restore needs, by its path as the system has it. It is not removed while
@@ -142,6 +159,32 @@ impl Snapshot {
     /// Saves a state that is not keyed, and small, as a message. `signature` says what it is the state of.
     pub fn save_message(&mut self, name: &'static str, signature: &str, state: &impl Message) {
         self.save(name, small(signature, state));
+    }
+
+    /// Begins a state of this name. There can be one.
+    fn begin(&mut self, name: &'static str) -> Result<(), OperatorError> {
+        match self.begun.insert(name) {
+            true => Ok(()),
+            false => Err(OperatorError::specification(format!(
+                "the state `{name}` is there twice: give each state of the operator a name of its own"
+            ))),
+        }
+    }
+
+    /// Adds an entry of a state that is not keyed, and says how it is divided among another number of subtasks.
+    fn add_divided(
+        &mut self,
+        name: String,
+        redistribution: StateRedistribution,
+        signature: &str,
+        entry: &impl Message,
+    ) {
+        self.divided.push(OperatorState {
+            name,
+            content: small(signature, entry),
+            redistribution: redistribution.into(),
+            ..OperatorState::default()
+        });
     }
 
     /// Adds a keyed state that is frozen. `encode` encodes it later, in another thread.
@@ -191,9 +234,15 @@ impl Snapshot {
                 uid: uid(),
                 name: name.to_owned(),
                 content,
-                place: None,
+                ..OperatorState::default()
             });
         subtask.operators.extend(states);
+        let divided = self.divided.into_iter();
+        let divided = divided.map(|state| OperatorState {
+            uid: uid(),
+            ..state
+        });
+        subtask.operators.extend(divided);
         let committables = self.committables.into_iter();
         let committables = committables.map(|(kind, content)| CheckpointCommittable {
             uid: uid(),
@@ -324,6 +373,11 @@ impl<'a> Restored<'a> {
         signature: &str,
     ) -> Result<Option<M>, StateError> {
         only(self.messages(name, signature)?).map_err(|problem| problem.of(name))
+    }
+
+    /// The error for a state that is not what it says.
+    fn damaged(name: &str, reason: String) -> StateError {
+        StateProblem::Damaged(reason).of(name)
     }
 
     /// The segments of a keyed state.

@@ -25,15 +25,32 @@ pub(super) struct Place {
     uid: String,
     number: u32,
     parallelism: u32,
+    /// The kinds of output that the step declares to have committed.
+    commits: Vec<String>,
 }
 
 impl Place {
+    /// Checks that the step declares the kinds of output that the operator has committed. Otherwise the commit might
+    /// find that nothing knows one of them.
+    fn check_kinds<'k>(&self, mut kinds: impl Iterator<Item = &'k str>) -> Result<(), TaskError> {
+        let undeclared = kinds.find(|kind| !self.commits.iter().any(|it| it == kind));
+        let Some(kind) = undeclared else {
+            return Ok(());
+        };
+        let message = format!(
+            "it has output of kind `{kind}` committed, which its step does not declare: add `commits: [{kind}]` to the step, or \
+             `CustomSpec::committing` to its specification"
+        );
+        Err(self.error(OperatorError::Specification(message)))
+    }
+
     pub(super) fn error(&self, source: OperatorError) -> TaskError {
         let Place {
             operator,
             number,
             parallelism,
             uid: _,
+            commits: _,
         } = self.clone();
         TaskError::Operator {
             operator,
@@ -54,6 +71,8 @@ impl Commit {
     /// Prepares the commit. Blocks.
     pub(super) fn prepare(self) -> Result<SinkOutput, TaskError> {
         let mut output = (self.prepare)().map_err(|error| self.place.error(error))?;
+        let committables = output.checkpoint_committables.iter();
+        self.place.check_kinds(committables.map(|it| &*it.kind))?;
         for committable in &mut output.checkpoint_committables {
             committable.uid.clone_from(&self.place.uid);
         }
@@ -116,6 +135,7 @@ impl Chain {
                 uid,
                 number,
                 parallelism,
+                commits: spec.commits().into_iter().map(str::to_owned).collect(),
             };
             let built = operators.build(&spec, &context);
             match built.map_err(|error| place.error(error))? {
@@ -141,6 +161,7 @@ impl Chain {
                 uid: "tested".to_owned(),
                 number: 1,
                 parallelism: 1,
+                commits: vec!["file".to_owned()],
             },
             operator,
         };
@@ -166,12 +187,14 @@ impl Chain {
             let mut snapshot = Snapshot::of(barrier).going_on_from(base, &place.uid);
             let taken = source.snapshot(&mut snapshot);
             taken.map_err(|error| place.error(error))?;
+            place.check_kinds(snapshot.kinds())?;
             saved.add(snapshot, &place.uid);
         }
         for Link { place, operator } in &mut self.links {
             let mut snapshot = Snapshot::of(barrier).going_on_from(base, &place.uid);
             let taken = operator.snapshot(&mut snapshot);
             taken.map_err(|error| place.error(error))?;
+            place.check_kinds(snapshot.kinds())?;
             saved.add(snapshot, &place.uid);
         }
         Ok(())

@@ -67,7 +67,7 @@ impl From<JoinError> for TaskError {
 impl TaskError {
     /// Whether every further attempt would end the same way. Errors that depend on the version of this program
     /// are not such: another TaskManager may succeed.
-    fn is_unrecoverable(&self) -> bool {
+    pub(super) fn is_unrecoverable(&self) -> bool {
         match self {
             TaskError::Operator { source, .. } => source.is_unrecoverable(),
             TaskError::Plan(PlanError::Operator { source, .. }) => source.is_unrecoverable(),

@@ -121,6 +121,7 @@ impl Plan {
             parallelism: vertex.parallelism,
             generation,
             input: input_schema(graph, vertex)?,
+            keys: input_keys(graph, vertex),
             output: None,
             takes_checkpoints: deployment.takes_checkpoints,
             restored_from: deployment.restore.as_ref().map_or(0, |it| it.number),
@@ -193,6 +194,20 @@ fn input_schema(graph: &JobGraph, vertex: &JobVertex) -> Result<Option<SchemaRef
     Ok(found)
 }
 
+/// Returns the columns by which all of a vertex's input is partitioned; empty: there are none.
+fn input_keys(graph: &JobGraph, vertex: &JobVertex) -> Arc<[String]> {
+    let mut edges = edges(graph, |edge| edge.target == vertex.id);
+    let first = edges.next().map(|(_, edge)| edge);
+    let first = first.filter(|edge| edge.partitioning() == Partitioning::Hash);
+    let keys = first.map_or(&[][..], |edge| &edge.key_columns);
+    match edges
+        .all(|(_, edge)| edge.partitioning() == Partitioning::Hash && edge.key_columns == keys)
+    {
+        true => keys.into(),
+        false => Arc::default(),
+    }
+}
+
 fn plan_operators(
     vertex: &JobVertex,
     factory: &dyn OperatorFactory,
@@ -200,6 +215,7 @@ fn plan_operators(
     coordinator_requests: Option<&mpsc::Sender<CoordinatorRequest>>,
 ) -> Result<Vec<PlannedOperator>, PlanError> {
     let mut input = first.input.clone();
+    let mut keys = Arc::clone(&first.keys);
     let mut planned = Vec::with_capacity(vertex.operators.len());
     for operator in &vertex.operators {
         let name = operator.name.clone();
@@ -216,6 +232,7 @@ fn plan_operators(
         let output = as_declared(operator, output)?;
         let context = OperatorContext {
             input,
+            keys: std::mem::take(&mut keys),
             output: output.clone(),
             coordinator: coordinator_requests.map(|coordinator_requests| CoordinatorLine {
                 coordinator_requests: coordinator_requests.clone(),

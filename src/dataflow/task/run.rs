@@ -336,7 +336,7 @@ impl Run {
 
     /// Takes a checkpoint up: saves the source and the operators, which have room, and sends the barrier on behind all
     /// that they emitted before. Keyed state is only frozen, and encoded while the task goes on. If one can't be saved,
-    /// the task declines the checkpoint and goes on.
+    /// the task declines the checkpoint and goes on, unless no other one could be saved either.
     async fn take_up(
         &self,
         barrier: CheckpointBarrier,
@@ -351,6 +351,9 @@ impl Run {
         let saved =
             Pace::default().step(|| chain.snapshot(barrier, source, base.as_ref(), &mut snapshot));
         if let Err(error) = saved {
+            if error.is_unrecoverable() {
+                return Err(error);
+            }
             let task = self.name();
             tracing::warn!(task, checkpoint = number, %error, "a task can't save its state");
             self.checkpoints.decline(number, error.to_string());

@@ -15,7 +15,8 @@ use async_trait::async_trait;
 use tanist_model::{OperatorSpec, operators};
 use tanist_proto::id::JobVertexId;
 use tanist_proto::v1::{
-    Ack, CheckpointCommittable, Column, ColumnType, JobVertex, Operator as GraphOperator,
+    Ack, CheckpointBarrier, CheckpointCommittable, Column, ColumnType, JobVertex,
+    Operator as GraphOperator,
 };
 use tokio::time::Instant;
 
@@ -24,6 +25,7 @@ use crate::operator::{
     Built, Operator, OperatorContext, OperatorError, Output, PrepareCommit, ReleasedFiles, Source,
     SourceState,
 };
+use crate::state::{Snapshot, UnencodedSnapshot};
 use crate::testing::{TaskManager, batch, cluster, ints, wait_until};
 
 /// What happened, in order.
@@ -266,4 +268,45 @@ fn the_last_output_of_a_sink_names_the_sink() {
     let output = commits.remove(0).prepare().expect("prepared");
     let committable = &output.checkpoint_committables[0];
     assert_eq!((&*committable.uid, &*committable.kind), ("tested", "file"));
+}
+
+/// Has output of this kind committed, with a snapshot and at its end.
+struct Undeclared(&'static str);
+
+impl Operator for Undeclared {
+    fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        snapshot.add_committable(self.0, Vec::new());
+        Ok(())
+    }
+
+    fn process(&mut self, _: RecordBatch, _: &mut Output) -> Result<(), OperatorError> {
+        Ok(())
+    }
+
+    fn prepare_commit(&mut self) -> Option<PrepareCommit> {
+        let mut output = SinkOutput::default();
+        output.add_committable(self.0, Vec::new());
+        Some(Box::new(move || Ok(output)))
+    }
+}
+
+#[test]
+fn output_of_a_kind_that_a_step_does_not_declare_fails_its_task_before_it_is_in_a_checkpoint() {
+    for (kind, is_declared) in [("file", true), ("topic", false)] {
+        let mut chain = chain::Chain::of(vec![Box::new(Undeclared(kind))]);
+        let mut saved = UnencodedSnapshot::default();
+        let barrier = CheckpointBarrier::default();
+        let snapshot = chain.snapshot(barrier, None, None, &mut saved);
+        let end = chain.commits().remove(0).prepare();
+        for problem in [snapshot.err(), end.err()] {
+            assert_eq!(problem.is_none(), is_declared);
+            let Some(problem) = problem else { continue };
+            assert!(problem.is_unrecoverable());
+            let problem = problem.to_string();
+            assert!(
+                problem.contains("tested") && problem.contains("`topic`"),
+                "{problem}"
+            );
+        }
+    }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use prost::Message as _;
 use tanist_ha::failpoint::failpoint;
+use tanist_model::operators::FileSink;
 use tanist_proto::v1 as pb;
 
 use super::Checkpoints;
@@ -103,13 +104,10 @@ impl Checkpoints {
 
 /// The pending file of a committable, if it is one of a file sink.
 fn pending_file(committable: &pb::CheckpointCommittable) -> Option<Vec<u8>> {
-    let file = (committable.kind == FILE).then_some(&*committable.content)?;
+    let file = (committable.kind == FileSink::OUTPUT).then_some(&*committable.content)?;
     let file = pb::Committable::decode(file).ok()?;
     Some(file.pending_path.into_bytes())
 }
-
-/// The kind of the committables of file sinks.
-const FILE: &str = "file";
 
 impl JobMasterActor {
     pub(super) fn commit_checkpoint(

@@ -5,7 +5,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Declaration, ExpressionTypes, Role, Section, StateUse, Step, Transformation};
+use super::{
+    Declaration, ExpressionTypes, FileSink, Redistribution, Role, Section, StateUse, Step,
+    Transformation,
+};
 use crate::job_file::{self, Fields, Key, Node, Reader};
 use crate::{Column, ColumnType, Schema};
 
@@ -30,6 +33,24 @@ impl CustomRole {
     ];
 }
 
+/// How the positions and messages of a custom operator are divided if its parallelism changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CustomRedistribution {
+    /// What a subtask saved goes to one subtask, in turns. So a subtask may get that of several, or nothing.
+    List,
+    /// Each subtask gets what all have saved, and takes its share of it.
+    Union,
+}
+
+impl CustomRedistribution {
+    /// All of them, by their names in a job file.
+    pub const ALL: [(&str, CustomRedistribution); 2] = [
+        ("list", CustomRedistribution::List),
+        ("union", CustomRedistribution::Union),
+    ];
+}
+
 /// A custom operator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -47,6 +68,13 @@ pub struct CustomSpec {
     /// Whether its `snapshot` saves its state, or it has none. Otherwise no checkpoint of its region is taken.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub saves_state: bool,
+    /// How its positions and messages are divided if its parallelism changes; `None`: they are not, and it keeps its
+    /// parallelism. State that says so itself (by key, operator lists, broadcast state) needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redistribution: Option<CustomRedistribution>,
+    /// The kinds of the output that it has committed with checkpoints. The application registers a committer for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commits: Vec<String>,
     /// Its configuration.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub config: Value,
@@ -78,6 +106,8 @@ impl CustomSpec {
             output: output.iter().map(column).collect(),
             unbounded: false,
             saves_state: false,
+            redistribution: None,
+            commits: Vec::new(),
             config: Value::Null,
         }
     }
@@ -100,6 +130,20 @@ impl CustomSpec {
     #[must_use]
     pub fn saving_state(mut self) -> CustomSpec {
         self.saves_state = true;
+        self
+    }
+
+    /// Sets how its positions and messages are divided if its parallelism changes.
+    #[must_use]
+    pub fn redistributed(mut self, redistribution: CustomRedistribution) -> CustomSpec {
+        self.redistribution = Some(redistribution);
+        self
+    }
+
+    /// Adds a kind of output that it has committed with checkpoints.
+    #[must_use]
+    pub fn committing(mut self, kind: impl Into<String>) -> CustomSpec {
+        self.commits.push(kind.into());
         self
     }
 
@@ -147,6 +191,18 @@ impl Declaration for CustomSpec {
         }
     }
 
+    fn redistribution(&self) -> Redistribution {
+        match self.redistribution {
+            None => Redistribution::SameParallelism,
+            Some(CustomRedistribution::List) => Redistribution::List,
+            Some(CustomRedistribution::Union) => Redistribution::Union,
+        }
+    }
+
+    fn commits(&self) -> Vec<&str> {
+        self.commits.iter().map(String::as_str).collect()
+    }
+
     fn role(&self) -> Role {
         match self.role {
             CustomRole::Source => Role::Source {
@@ -174,6 +230,22 @@ impl Declaration for CustomSpec {
         if self.unbounded && self.role != CustomRole::Source {
             problems.push("only a source can be `unbounded`".into());
         }
+        if !self.commits.is_empty() && self.role != CustomRole::Sink {
+            problems.push("only a sink can have `commits`".into());
+        }
+        if !self.commits.is_empty() && !self.saves_state {
+            problems.push(
+                "what it `commits` becomes visible with checkpoints: write `saves-state: true`"
+                    .into(),
+            );
+        }
+        for kind in &self.commits {
+            if kind.is_empty() || kind == FileSink::OUTPUT {
+                problems.push(format!(
+                    "it can't commit output of kind `{kind}`: write another name"
+                ));
+            }
+        }
         if let Err(schema) = self.schema() {
             problems.extend(schema);
         }
@@ -198,6 +270,8 @@ Runs an operator that the application's own binary has registered, see
         "`output` | a map from names to `string`, `int64`, `float64`, `bool` | none | the columns that it emits; required unless it is a sink",
         "`unbounded` | `true`, `false` | `false` | for a source: whether it never ends by itself",
         "`saves-state` | `true`, `false` | `false` | whether its `snapshot` saves its state, or it has none",
+        "`redistribution` | `list`, `union` | none | how its positions and messages are divided if its parallelism changes; without it they are not, and it keeps its parallelism",
+        "`commits` | a kind of output, or a list of them | none | for a sink: the kinds of output that it has committed with checkpoints",
         "`config` | any value | none | its configuration, as JSON",
     ]],
     checkpoints: "The region of the operator is checkpointed only with `saves-state: true`.",
@@ -220,6 +294,10 @@ fn read(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Transformation> 
     let output = fields.optional("output", reader, columns);
     let unbounded = fields.optional_value("unbounded", reader, Reader::bool);
     let saves_state = fields.optional_value("saves-state", reader, Reader::bool);
+    let redistribution = fields.optional_value("redistribution", reader, |reader, field, node| {
+        reader.one_of(field, node, &CustomRedistribution::ALL)
+    });
+    let commits = fields.optional("commits", reader, Reader::texts);
     let config = fields.optional("config", reader, |_, _, node| Some(json(node)));
     let spec = CustomSpec {
         name: name?,
@@ -227,6 +305,8 @@ fn read(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Transformation> 
         output: output.unwrap_or_default(),
         unbounded: unbounded.unwrap_or(false),
         saves_state: saves_state.unwrap_or(false),
+        redistribution,
+        commits: commits.unwrap_or_default(),
         config: config.unwrap_or_default(),
     };
     Some(spec.into())

@@ -97,6 +97,11 @@ pub trait Declaration: fmt::Debug {
         Redistribution::SameParallelism
     }
 
+    /// The kinds of the output that it has committed with checkpoints.
+    fn commits(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
     /// Its place in a job.
     fn role(&self) -> Role {
         Role::Step

@@ -52,6 +52,9 @@ pub struct FileSink {
 }
 
 impl FileSink {
+    /// The kind of its output that is committed with checkpoints.
+    pub const OUTPUT: &str = "file";
+
     /// Writes into this directory.
     pub fn new(path: impl Into<String>) -> FileSink {
         FileSink {
@@ -94,6 +97,10 @@ impl Declaration for FileSink {
 
     fn redistribution(&self) -> Redistribution {
         Redistribution::List
+    }
+
+    fn commits(&self) -> Vec<&str> {
+        vec![FileSink::OUTPUT]
     }
 
     fn role(&self) -> Role {

@@ -54,7 +54,7 @@ use serde::{Deserialize, Serialize};
 
 pub use aggregation::{AggregateFunction, Aggregation};
 pub use columns::{check_keys, plain_column, text_column, wrong_type};
-pub use custom::CustomRole;
+pub use custom::{CustomRedistribution, CustomRole};
 pub use declaration::{
     Declaration, ExpressionTypes, Input, PathUse, Redistribution, Role, StateUse,
 };

@@ -8,9 +8,11 @@ use std::rc::Rc;
 
 use tanist_proto::segments;
 use tanist_proto::v1::{
-    CheckpointManifest, ManifestStep, RegionSnapshot, RegionSnapshotKind, SubtaskSnapshot,
+    CheckpointManifest, ManifestStep, OperatorState, RegionSnapshot, RegionSnapshotKind,
+    SubtaskSnapshot,
 };
 
+use super::tasks::divides_itself;
 use crate::job_graph::{MAX_PARALLELISM_LIMIT, MAX_STEPS, shown};
 use crate::topology::key_groups;
 
@@ -226,11 +228,21 @@ impl<'m> SavedStep<'m> {
 
     /// Whether it saved a position, or state without keys.
     pub(super) fn has_unkeyed(&self) -> bool {
+        self.has_unkeyed_of(|_| true)
+    }
+
+    /// Whether it saved a position, or state without keys, which is divided as the step declares it.
+    pub(super) fn has_undivided(&self) -> bool {
+        self.has_unkeyed_of(|state| !divides_itself(state))
+    }
+
+    fn has_unkeyed_of(&self, counts: impl Fn(&OperatorState) -> bool) -> bool {
         let uid = &self.step.uid;
         self.saved().any(|(_, saved)| {
             let mut segments = saved.segments.iter();
+            let mut states = saved.operators.iter().filter(|it| it.uid == *uid);
             saved.positions.iter().any(|it| it.uid == *uid)
-                || saved.operators.iter().any(|it| it.uid == *uid)
+                || states.any(&counts)
                 || segments.any(|it| it.uid == *uid && it.end_key_group == 0)
         })
     }

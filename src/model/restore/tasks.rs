@@ -9,7 +9,8 @@ use std::ops::Range;
 
 use tanist_proto::segments::counts_for;
 use tanist_proto::v1::{
-    JobGraph, JobVertex, Operator, SourcePosition, StateSegment, SubtaskSnapshot,
+    JobGraph, JobVertex, Operator, OperatorState, SourcePosition, StateRedistribution,
+    StateSegment, SubtaskSnapshot,
 };
 
 use super::planted::{Fault, is_planted};
@@ -134,6 +135,11 @@ fn sources_have_ended(
     })
 }
 
+/// Whether a state says how it is divided, and not its step.
+pub(super) fn divides_itself(state: &OperatorState) -> bool {
+    state.redistribution() != StateRedistribution::Unspecified
+}
+
 /// Finds what a step saved, and checks that it can take it.
 fn claim<'m, 's>(
     saved: &'s Saved<'m>,
@@ -204,7 +210,7 @@ impl<'m> Claimed<'m, '_> {
         let why = if saved.has_starts() && !saved.all_start() {
             Some("is missing for some of its subtasks, which had saved nothing yet")
         } else if self.spec.redistribution() == Redistribution::SameParallelism
-            && saved.has_unkeyed()
+            && saved.has_undivided()
         {
             Some("can't be divided among another number of subtasks")
         } else if saved.has_output() && !saved.all_ended() {
@@ -277,6 +283,7 @@ impl<'m> Claimed<'m, '_> {
                 ..it.clone()
             }));
             let states = saved.operators.iter().filter(|it| it.uid == *uid);
+            let states = states.filter(|it| !self.is_redistributed() || !divides_itself(it));
             task.operators.extend(states.cloned());
             let segments = saved.segments.iter();
             let unkeyed = segments.filter(|it| it.uid == *uid && it.end_key_group == 0);
@@ -286,7 +293,43 @@ impl<'m> Claimed<'m, '_> {
                 task.files.extend(saved.files.iter().cloned());
             }
         }
+        if self.is_redistributed() {
+            self.add_divided(task);
+        }
         self.add_keyed(task);
+    }
+
+    /// Adds what this subtask gets of states that say themselves how they are divided.
+    fn add_divided(&self, task: &mut SubtaskSnapshot) {
+        let uid = &self.saved.step.uid;
+        let saved = self.saved.saved().flat_map(|(_, saved)| &saved.operators);
+        let parallelism = self.parallelism.max(1);
+        let mut turns: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut copies: BTreeMap<&str, Vec<&OperatorState>> = BTreeMap::new();
+        for state in saved.filter(|it| it.uid == *uid) {
+            let is_own = match state.redistribution() {
+                // As the step declares it.
+                StateRedistribution::Unspecified => false,
+                StateRedistribution::Union => true,
+                StateRedistribution::List => {
+                    let turn = turns.entry(&state.name).or_default();
+                    let next = (*turn + 1) % parallelism;
+                    std::mem::replace(turn, next) == task.subtask
+                }
+                StateRedistribution::Broadcast => {
+                    copies.entry(&state.name).or_default().push(state);
+                    false
+                }
+            };
+            if is_own {
+                task.operators.push(state.clone());
+            }
+        }
+        for copies in copies.into_values() {
+            // Not all subtasks read the same object.
+            let copy = usize::try_from(task.subtask).unwrap_or_default() % copies.len();
+            task.operators.push(copies[copy].clone());
+        }
     }
 
     /// What this subtask gets of all parts. The bool: whether the part is that of this subtask in a round.

@@ -7,7 +7,8 @@ use proptest::test_runner::TestCaseError;
 use prost::Message as _;
 use tanist_proto::v1::{
     CheckpointCommittable, Committable, JobEdge, KeyGroupRange, Operator, OperatorState,
-    Partitioning, RegionSnapshot, RegionSnapshotKind, SourcePosition, StateSegment,
+    Partitioning, RegionSnapshot, RegionSnapshotKind, SourcePosition, StateRedistribution,
+    StateSegment,
 };
 
 use super::planted::{Fault, plant};
@@ -516,6 +517,19 @@ fn an_operator_that_can_t_divide_its_state_keeps_its_parallelism() {
         ),
         "{problem}"
     );
+    // A step may declare that what it saves can be divided.
+    let divided = |rule: operators::CustomRedistribution, parallelism| {
+        let step = step.clone().redistributed(rule);
+        let vertices = vec![vertex("v", &[("step", step.into())], parallelism)];
+        let tasks = tasks(&saved, &graph(vertices, Partitioning::Hash), "v");
+        let states = tasks.iter().map(|task| task.operators.len());
+        states.collect::<Vec<_>>()
+    };
+    assert_eq!(divided(operators::CustomRedistribution::List, 3), [1, 1, 0]);
+    assert_eq!(
+        divided(operators::CustomRedistribution::Union, 3),
+        [2, 2, 2]
+    );
     // Keyed state alone can be.
     let mut keyed = saved;
     for subtask in &mut keyed.regions[0].subtasks {
@@ -533,6 +547,59 @@ fn an_operator_that_can_t_divide_its_state_keeps_its_parallelism() {
         coverage(&tasks(&keyed, &custom(3), "v")).len(),
         MAX as usize
     );
+}
+
+proptest! {
+    /// Such state needs no declaration of its step.
+    #[test]
+    fn state_that_says_how_it_is_divided_is_in_the_subtasks_as_it_says(
+        before in 1_u32..8, here in 1_u32..8, elements in 0_u32..5,
+    ) {
+        let step = CustomSpec::operator("enrich", [("a", ColumnType::Int64)]).saving_state();
+        let graph_of = |parallelism| {
+            let vertices = vec![vertex("v", &[("step", step.clone().into())], parallelism)];
+            graph(vertices, Partitioning::Hash)
+        };
+        let mut saved = manifest(&graph_of(before));
+        let state = |name: &str, rule: StateRedistribution, content: String| OperatorState {
+            uid: "step".to_owned(),
+            name: name.to_owned(),
+            content: content.into_bytes(),
+            redistribution: rule.into(),
+            ..OperatorState::default()
+        };
+        let mut all = Vec::new();
+        for subtask in &mut saved.regions[0].subtasks {
+            let number = subtask.subtask;
+            subtask.operators.clear();
+            for element in 0..(elements + number) % 5 {
+                let element = format!("{number}-{element}");
+                subtask.operators.push(state("list", StateRedistribution::List, element.clone()));
+                subtask.operators.push(state("union", StateRedistribution::Union, element.clone()));
+                all.push(element);
+            }
+            subtask.operators.push(state("all", StateRedistribution::Broadcast, "same".to_owned()));
+        }
+        let tasks = tasks(&saved, &graph_of(here), "v");
+        let of = |task: &SubtaskSnapshot, name: &str| -> Vec<String> {
+            let states = task.operators.iter().filter(|it| it.name == name);
+            states.map(|it| String::from_utf8_lossy(&it.content).into_owned()).collect()
+        };
+        let mut listed: Vec<String> = tasks.iter().flat_map(|task| of(task, "list")).collect();
+        let most = tasks.iter().map(|task| of(task, "list").len()).max();
+        if before == here {
+            let kept = tasks.iter().zip(&saved.regions[0].subtasks);
+            prop_assert!(kept.clone().all(|(task, saved)| task.operators == saved.operators));
+        } else {
+            prop_assert!(tasks.iter().all(|task| of(task, "union") == all));
+            let even = all.len().div_ceil(here as usize);
+            prop_assert_eq!(most, Some(even), "they are divided evenly");
+        }
+        listed.sort();
+        all.sort();
+        prop_assert_eq!(listed, all);
+        prop_assert!(tasks.iter().all(|task| of(task, "all") == ["same"]));
+    }
 }
 
 /// A job of one source.

@@ -31,6 +31,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use tanist_dataflow::OperatorError;
+use tanist_model::operators::FileSink;
 
 #[cfg(test)]
 pub(crate) use committing::commit;
@@ -44,7 +45,7 @@ pub(crate) use names::PartNames;
 pub(crate) use part::Part;
 
 /// The kind of committables of file sinks.
-pub(crate) const KIND: &str = "file";
+pub const KIND: &str = FileSink::OUTPUT;
 
 /// Why output can't be written, made visible or cleaned up.
 #[derive(Debug, thiserror::Error)]

@@ -168,6 +168,7 @@ fn with_places(
             name: from.name.clone(),
             content: Vec::new(),
             place,
+            redistribution: from.redistribution,
         },
     };
     pb::SubtaskSnapshot {

@@ -1,0 +1,71 @@
+//! A list of each subtask of an operator, without keys.
+
+use tanist_proto::v1::{StateElement, StateRedistribution};
+
+use super::value::{StateValue, written};
+use crate::operator::OperatorError;
+use crate::state::{Restored, Snapshot};
+
+/// Elements that a subtask has: such as the partitions that it reads, each with its offset. If the parallelism changes,
+/// they are divided among the subtasks, or all go to each.
+#[derive(Debug)]
+pub struct OperatorList<V> {
+    name: &'static str,
+    signature: String,
+    redistribution: StateRedistribution,
+    elements: Vec<V>,
+}
+
+impl<V: StateValue> OperatorList<V> {
+    /// An empty one whose elements are divided: each goes to one subtask, in turns. A snapshot has it by `name`;
+    /// `signature` says what the elements are.
+    pub fn new(name: &'static str, signature: &str) -> OperatorList<V> {
+        OperatorList {
+            name,
+            signature: format!("operator list of {signature}"),
+            redistribution: StateRedistribution::List,
+            elements: Vec::new(),
+        }
+    }
+
+    /// An empty one of which each subtask gets the elements of all, and takes what is its own. Subtasks of an unchanged
+    /// parallelism get their own elements.
+    pub fn union(name: &'static str, signature: &str) -> OperatorList<V> {
+        OperatorList {
+            redistribution: StateRedistribution::Union,
+            ..OperatorList::new(name, signature)
+        }
+    }
+
+    /// Takes the elements from the snapshot that the task is restored from.
+    pub fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
+        let saved: Vec<StateElement> = restored.messages(self.name, &self.signature)?;
+        let elements = saved.iter().map(|element| V::read(&element.content));
+        let elements: Result<Vec<V>, String> = elements.collect();
+        self.elements = elements.map_err(|reason| Restored::damaged(self.name, reason))?;
+        Ok(())
+    }
+
+    /// Saves the elements.
+    pub fn snapshot(&self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        snapshot.begin(self.name)?;
+        for element in &self.elements {
+            let element = StateElement {
+                content: written(element),
+            };
+            let name = self.name.to_owned();
+            snapshot.add_divided(name, self.redistribution, &self.signature, &element);
+        }
+        Ok(())
+    }
+
+    /// The elements.
+    pub fn elements(&self) -> &[V] {
+        &self.elements
+    }
+
+    /// The elements, to be changed.
+    pub fn elements_mut(&mut self) -> &mut Vec<V> {
+        &mut self.elements
+    }
+}
