@@ -67,7 +67,7 @@ impl Changes {
         let (mut keys, mut ends, mut changes) = (Vec::new(), Vec::new(), Vec::new());
         while let Some((time, key)) = self.ends.next_due() {
             let end = time + 1;
-            if let Some(span) = self.spans.remove((end, &*key)) {
+            if let Some(span) = self.spans.clear((end, &*key)) {
                 keys.push(key);
                 ends.push(end);
                 changes.push(span.last - span.first);

@@ -183,11 +183,12 @@ impl SinkCommitter for FileSinks {
         for done in join_all(commits).await {
             failures.extend(done.err());
         }
-        let is_refused = |it: &CommitError| matches!(it, CommitError::Refused(_));
-        let refused = failures.iter().position(is_refused);
+        // What may still succeed is tried again first: after a refusal the job fails, and nothing is.
+        let is_failed = |it: &CommitError| matches!(it, CommitError::Failed(_));
+        let failed = failures.iter().position(is_failed);
         match failures.is_empty() {
             true => Ok(()),
-            false => Err(failures.swap_remove(refused.unwrap_or_default())),
+            false => Err(failures.swap_remove(failed.unwrap_or_default())),
         }
     }
 
@@ -431,8 +432,11 @@ mod tests {
         assert!(Path::new(&part.final_path).exists());
         assert_eq!(*committed.lock(), ["7 rows a,rows c"]);
         all.push(of("refuses", "d"));
-        let error = files.commit_checkpoint(7, &all).await.expect_err("never");
-        assert_eq!(error, CommitError::Refused("no such table".to_owned()));
+        let error = files.commit_checkpoint(7, &all).await.expect_err("not yet");
+        assert_eq!(error, CommitError::Failed("no connection".to_owned()));
+        let refused = files.commit_checkpoint(7, &[of("refuses", "d")]).await;
+        let refusal = CommitError::Refused("no such table".to_owned());
+        assert_eq!(refused, Err(refusal));
         for kind in ["panics", "unknown"] {
             let error = files.commit_checkpoint(7, &[of(kind, "")]).await;
             let kind = format!("sinks-tests-{kind}");

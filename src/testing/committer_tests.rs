@@ -67,7 +67,10 @@ impl Transactions {
         Transactions {
             kind,
             database: database.clone(),
-            attempt: format!("{}-{}", context.subtask, context.generation),
+            attempt: format!(
+                "{}-{}-{}-{}",
+                context.job, context.vertex, context.subtask, context.generation
+            ),
             rows: Vec::new(),
             last: -1,
             subtask: usize::try_from(context.subtask).expect("one of two"),

@@ -238,7 +238,7 @@ fn failed_sinks(committables: &[pb::CheckpointCommittable], reason: &str) -> Str
         is_named.then_some(directory.len())
     };
     let by_reason = |committable: &pb::CheckpointCommittable| {
-        let file = (committable.kind == FILE).then_some(&*committable.content)?;
+        let file = (committable.kind == FileSink::OUTPUT).then_some(&*committable.content)?;
         let file = pb::Committable::decode(file).ok()?;
         named(&file.pending_path).max(named(&file.final_path))
     };
@@ -288,7 +288,7 @@ mod tests {
     fn a_failed_commit_names_the_sinks_whose_directories_are_in_its_reason() {
         let part = |uid: &str, directory: &str| pb::CheckpointCommittable {
             uid: uid.to_owned(),
-            kind: FILE.to_owned(),
+            kind: FileSink::OUTPUT.to_owned(),
             content: pb::Committable {
                 pending_path: format!("{directory}/.tanist/1-r/a.pending"),
                 final_path: format!("{directory}/part-a"),

@@ -210,8 +210,56 @@ pub(super) fn restored_map<K: StateValue + Ord, V: StateValue>(
 #[derive(Debug)]
 pub struct KeyedState<C> {
     name: &'static str,
-    columns: KeyColumns,
+    keys: CheckedKeys,
     table: StateTable<C>,
+}
+
+/// The keys that a state may have: those of the step's key columns, of this subtask's key groups.
+#[derive(Debug)]
+pub(super) struct CheckedKeys {
+    columns: KeyColumns,
+    groups: KeyGroups,
+    /// The first key that is none of them.
+    invalid: Option<String>,
+}
+
+impl CheckedKeys {
+    pub(super) fn new(states: &KeyedStates) -> CheckedKeys {
+        CheckedKeys {
+            columns: states.columns.clone(),
+            groups: states.groups,
+            invalid: None,
+        }
+    }
+
+    /// Whether the bytes are a key of the columns.
+    pub(super) fn check(&self, key: &[u8]) -> Result<(), String> {
+        self.columns.check(key)
+    }
+
+    /// Notes a key that the state did not have.
+    pub(super) fn note(&mut self, key: &[u8]) {
+        if self.invalid.is_some() {
+            return;
+        }
+        self.invalid = match self.columns.check(key) {
+            Err(reason) => Some(reason),
+            Ok(()) if !self.groups.contain(key) => {
+                Some("it is a key of another subtask".to_owned())
+            }
+            Ok(()) => None,
+        };
+    }
+
+    /// An error if there was a key that could not be restored.
+    pub(super) fn all_valid(&self, name: &str) -> Result<(), OperatorError> {
+        match &self.invalid {
+            None => Ok(()),
+            Some(reason) => Err(OperatorError::specification(format!(
+                "the state `{name}` has a key that is not one of the record in process: {reason}; take keys from `keys_of`"
+            ))),
+        }
+    }
 }
 
 /// A value for each key.
@@ -228,7 +276,7 @@ impl<C: Content> KeyedState<C> {
         let signature = states.signature(&format!("{} of {signature}", C::KIND));
         KeyedState {
             name,
-            columns: states.columns.clone(),
+            keys: CheckedKeys::new(states),
             table: StateTable::new(name, signature, states.groups, C::write),
         }
     }
@@ -236,7 +284,7 @@ impl<C: Content> KeyedState<C> {
     /// Takes the state from the snapshot that the task is restored from.
     pub fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
         self.table.restore(restored, |entry| {
-            self.columns.check(entry.key())?;
+            self.keys.check(entry.key())?;
             C::read(entry.value())
         })?;
         Ok(())
@@ -245,6 +293,7 @@ impl<C: Content> KeyedState<C> {
     /// Saves the state. It is frozen here, and encoded later, outside the task's loop.
     pub fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
         snapshot.begin(self.name)?;
+        self.keys.all_valid(self.name)?;
         self.table.freeze(snapshot);
         Ok(())
     }
@@ -275,12 +324,30 @@ impl<C: Content> KeyedState<C> {
         self.table.drop_namespace(namespace);
     }
 
+    /// Number of namespaces that the table has, with those without keys.
+    #[cfg(test)]
+    pub(super) fn table_namespaces(&self) -> usize {
+        self.table.all_namespaces()
+    }
+
     fn content(&self, at: EntryKey<'_>) -> Option<&C> {
         self.table.get(at.namespace, at.key)
     }
 
     fn change(&mut self, at: EntryKey<'_>, make: impl FnOnce() -> C) -> &mut C {
-        self.table.get_or_insert_with(at.namespace, at.key, make)
+        let KeyedState { keys, table, .. } = self;
+        table.get_or_insert_with(at.namespace, at.key, || {
+            keys.note(at.key);
+            make()
+        })
+    }
+
+    fn put(&mut self, at: EntryKey<'_>, content: C) {
+        let mut content = Some(content);
+        let place = self.change(at, || content.take().expect("it is made at most once"));
+        if let Some(content) = content {
+            *place = content;
+        }
     }
 
     fn take(&mut self, at: EntryKey<'_>) -> Option<C> {
@@ -305,12 +372,11 @@ impl<V: StateValue> KeyedState<Single<V>> {
 
     /// Sets the value of a key.
     pub fn set<'k>(&mut self, at: impl Into<EntryKey<'k>>, value: V) {
-        let at = at.into();
-        self.table.insert(at.namespace, at.key, Single(value));
+        self.put(at.into(), Single(value));
     }
 
     /// Removes a key. Returns its value.
-    pub fn remove<'k>(&mut self, at: impl Into<EntryKey<'k>>) -> Option<V> {
+    pub fn clear<'k>(&mut self, at: impl Into<EntryKey<'k>>) -> Option<V> {
         self.take(at.into()).map(|Single(value)| value)
     }
 }
@@ -332,15 +398,12 @@ impl<V: StateValue> KeyedState<Elements<V>> {
         let at = at.into();
         match list.is_empty() {
             true => drop(self.take(at)),
-            false => {
-                let list = Elements(Arc::new(list));
-                self.table.insert(at.namespace, at.key, list);
-            }
+            false => self.put(at, Elements(Arc::new(list))),
         }
     }
 
     /// Removes a key. Returns its list.
-    pub fn remove<'k>(&mut self, at: impl Into<EntryKey<'k>>) -> Vec<V> {
+    pub fn clear<'k>(&mut self, at: impl Into<EntryKey<'k>>) -> Vec<V> {
         let taken = self.take(at.into());
         taken.map_or_else(Vec::new, |Elements(list)| Arc::unwrap_or_clone(list))
     }

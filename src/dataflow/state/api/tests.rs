@@ -292,7 +292,7 @@ fn take(subtasks: &mut Subtasks, model: &mut Model, step: Step) -> Result<(), Te
         }
         Step::Remove(at) => {
             let key = key(at.1);
-            let removed = subtasks.of(&key).value.remove((at.0, &key[..]));
+            let removed = subtasks.of(&key).value.clear((at.0, &key[..]));
             prop_assert_eq!(removed, model.value.remove(&at));
             prop_assert_eq!(subtasks.of(&key).value.get((at.0, &key[..])), None);
         }
@@ -314,7 +314,7 @@ fn take(subtasks: &mut Subtasks, model: &mut Model, step: Step) -> Result<(), Te
         }
         Step::RemoveList(at) => {
             let key = key(at.1);
-            let removed = subtasks.of(&key).list.remove((at.0, &key[..]));
+            let removed = subtasks.of(&key).list.clear((at.0, &key[..]));
             prop_assert_eq!(removed, model.list.remove(&at).unwrap_or_default());
         }
         Step::Insert(at, entry, value) => {
@@ -421,6 +421,47 @@ fn timers_are_due_in_their_order_also_those_that_are_set_meanwhile() {
         .map(|(time, _)| time)
         .collect();
     assert_eq!(left, [7, 8]);
+}
+
+#[test]
+fn a_key_that_could_not_be_restored_fails_the_snapshot_and_names_its_state() {
+    let error_of = |change: fn(&mut Subtask)| {
+        let mut subtask = Subtask::new(0, 2);
+        change(&mut subtask);
+        let mut snapshot = Snapshot::numbered(1);
+        let states = [
+            subtask.value.snapshot(&mut snapshot),
+            subtask.list.snapshot(&mut snapshot),
+            subtask.timers.snapshot(&mut snapshot),
+        ];
+        let errors: Vec<_> = states.into_iter().filter_map(Result::err).collect();
+        errors.iter().map(ToString::to_string).collect::<String>()
+    };
+    assert_eq!(error_of(|_| {}), "");
+    let short = error_of(|it| it.value.set(b"total".as_slice(), 1));
+    let of_another = error_of(|it| {
+        let mut keys = (0..1_000).map(key);
+        let other = keys.find(|key| !it.groups.contain(key)).expect("another's");
+        it.list.push(&other[..], "a".to_owned());
+    });
+    let timer = error_of(|it| it.timers.set(7, b"total"));
+    for (error, state) in [(short, "value"), (of_another, "list"), (timer, "timers")] {
+        let named = format!("the state `{state}` has a key");
+        assert!(error.contains(&named), "{error}");
+    }
+}
+
+#[test]
+fn keys_and_timers_that_were_removed_leave_no_namespace() {
+    let mut subtask = Subtask::new(0, 1);
+    for time in 0..1_000 {
+        subtask.timers.set(time, &key(1));
+        subtask.value.set((time, &key(1)[..]), 1);
+        subtask.timers.remove(time, &key(1));
+        subtask.value.clear((time, &key(1)[..]));
+    }
+    assert_eq!(subtask.value.namespaces().count(), 0);
+    assert_eq!(subtask.value.table_namespaces(), 0);
 }
 
 #[test]

@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use tanist_proto::v1::{EventTimeState, StateRedistribution};
 
-use super::keyed::KeyedStates;
-use crate::key::KeyColumns;
+use super::keyed::{CheckedKeys, KeyedStates};
 use crate::operator::OperatorError;
 use crate::state::{Restored, Snapshot, StateTable};
 use crate::time::TimeSignal;
@@ -21,7 +20,7 @@ pub struct EventTimers {
     /// Name of the state with the watermark.
     watermark_name: String,
     signature: String,
-    columns: KeyColumns,
+    keys: CheckedKeys,
     table: StateTable<()>,
     watermark: Option<i64>,
     /// The time of timers that are due, and their keys that are not yet taken.
@@ -34,7 +33,7 @@ impl EventTimers {
         EventTimers {
             name,
             watermark_name: format!("{name}.watermark"),
-            columns: states.columns.clone(),
+            keys: CheckedKeys::new(states),
             table: StateTable::new(name, signature.clone(), states.groups, |(), _| {}),
             signature,
             watermark: None,
@@ -50,7 +49,7 @@ impl EventTimers {
         let watermarks = times.into_iter().map(|time| time.watermark);
         self.watermark = watermarks.min().flatten();
         self.table.restore(restored, |entry| {
-            self.columns.check(entry.key())?;
+            self.keys.check(entry.key())?;
             match entry.value() {
                 [] => Ok(()),
                 _ => Err("a timer has no value".to_owned()),
@@ -62,6 +61,7 @@ impl EventTimers {
     /// Saves the timers.
     pub fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
         snapshot.begin(self.name)?;
+        self.keys.all_valid(self.name)?;
         // What a call of the operator has left is due again.
         if let Some((time, keys)) = self.due.take() {
             keys.iter().for_each(|key| self.set(time, key));
@@ -85,8 +85,11 @@ impl EventTimers {
     /// Sets a timer. One that is set already stays set once. One of a time that has passed is due at once.
     pub fn set(&mut self, time: i64, key: &[u8]) {
         let due = self.due.as_ref().filter(|(due, _)| *due == time);
-        if due.is_none_or(|(_, keys)| !keys.contains(key)) {
-            self.table.get_or_insert_with(time, key, || ());
+        let is_due = due.is_some_and(|(_, keys)| keys.contains(key));
+        // One that is set is not touched: it would be written again with the next checkpoint.
+        if !is_due && self.table.get(time, key).is_none() {
+            self.keys.note(key);
+            self.table.insert(time, key, ());
         }
     }
 
@@ -110,13 +113,15 @@ impl EventTimers {
         }
     }
 
-    /// The input has ended: all timers are due.
+    /// The input has ended: all timers are due, also those that are set from now on. An operator that sets the next
+    /// timer whenever one is due must not do so after this.
     pub fn end(&mut self) {
         self.advance(TimeSignal::Watermark(i64::MAX));
     }
 
-    /// Takes the next timer that is due: its time and its key, in the order of both. Call it until there is none. A
-    /// timer that is set meanwhile is among them if it is due.
+    /// Takes the next timer that is due: its time and its key. Call it until there is none. Times are in order, and keys
+    /// within a time. A timer that is set meanwhile is among them if it is due, after those of the time that is being
+    /// taken.
     pub fn next_due(&mut self) -> Option<(i64, Box<[u8]>)> {
         loop {
             if let Some((time, keys)) = &mut self.due {

@@ -141,7 +141,12 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     pub fn remove(&mut self, namespace: i64, key: &[u8]) -> Option<V> {
         let is_recorded = self.last > 0;
         let directory = self.namespaces.get_mut(&namespace)?;
-        directory.remove(key_hash(key), key, self.last, is_recorded)
+        let removed = directory.remove(key_hash(key), key, self.last, is_recorded);
+        // Namespaces come and go, such as the times of timers: one without entries has no pages.
+        if directory.len() == 0 {
+            self.drop_namespace(namespace);
+        }
+        removed
     }
 
     /// Removes all entries of a namespace.
@@ -155,6 +160,12 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     pub fn namespaces(&self) -> impl DoubleEndedIterator<Item = i64> {
         let used = self.namespaces.iter().filter(|(_, it)| it.len() > 0);
         used.map(|(namespace, _)| *namespace)
+    }
+
+    /// Number of namespaces, with those without entries.
+    #[cfg(test)]
+    pub(crate) fn all_namespaces(&self) -> usize {
+        self.namespaces.len()
     }
 
     /// The entries of a namespace, in any order.
