@@ -129,6 +129,7 @@ mod tests {
                 name: "seen".to_owned(),
                 content: vec![4],
                 place: None,
+                redistribution: 0,
             }],
             segments: vec![segment("7-2-0123456789abcdef")],
             channels: vec![segment("7-2-fedcba9876543210")],

@@ -119,9 +119,9 @@ impl EventTimers {
         self.advance(TimeSignal::Watermark(i64::MAX));
     }
 
-    /// Takes the next timer that is due: its time and its key. Call it until there is none. Times are in order, and keys
-    /// within a time. A timer that is set meanwhile is among them if it is due, after those of the time that is being
-    /// taken.
+    /// Takes the next timer that is due: its time and its key. Call it until there is none. Times are in order, and
+    /// keys within a time. A timer that is set meanwhile is among them if it is due, after those of the time that is
+    /// being taken.
     pub fn next_due(&mut self) -> Option<(i64, Box<[u8]>)> {
         loop {
             if let Some((time, keys)) = &mut self.due {

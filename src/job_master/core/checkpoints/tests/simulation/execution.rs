@@ -125,6 +125,7 @@ impl Execution {
                 name: format!("{}/{number}", self.generation),
                 content,
                 place: None,
+                redistribution: 0,
             }],
             segments: objects
                 .into_iter()
