@@ -186,18 +186,18 @@ fn a_timeout_names_what_is_missing_where_and_the_key_to_set() {
         });
         reasons.collect::<Vec<_>>().join("; ")
     };
-    let within = "it was not complete within 60000 ms (execution.checkpointing.timeout)";
+    let within = "it was not complete within 60000 ms (`timeout` of the job's `checkpoints`, or else execution.checkpointing.timeout)";
     let expected = format!(
-        "{within}: t0 (1/1) on TaskManager te0 has not taken it up, t1 (1/1) on TaskManager te1 waits for barriers"
+        "{within}: t0 (1) on TaskManager te0 has not taken it up, t1 (1) on TaskManager te1 waits for barriers"
     );
     assert_eq!(timed_out(&[]), expected);
     let saved = (SOURCE, TaskProgress::Acknowledged(saved(SOURCE, 1)));
-    let waits = format!("{within}: t1 (1/1) on TaskManager te1 waits for barriers");
+    let waits = format!("{within}: t1 (1) on TaskManager te1 waits for barriers");
     assert_eq!(timed_out(std::slice::from_ref(&saved)), waits);
     let blocked = (SINK, TaskProgress::Blocked);
     assert_eq!(timed_out(&[saved.clone(), blocked]), waits);
     let writing = (SINK, TaskProgress::Writing);
-    let expected = format!("{within}: the state of t1 (1/1) is being written on TaskManager te1");
+    let expected = format!("{within}: the state of t1 (1) is being written on TaskManager te1");
     assert_eq!(timed_out(&[saved, writing]), expected);
 }
 

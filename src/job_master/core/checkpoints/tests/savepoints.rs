@@ -169,8 +169,8 @@ fn a_request_is_answered_once_it_is_durable_and_completes_without_an_interval() 
     assert_eq!(answers(&effects), [("a", true)]);
     assert_eq!(triggers(&effects), [(0, 10, true, false)]);
     let awaited = bench.core.waits_for(&bench.core.durable().requests[0]);
-    let expected = "the region of t0, t1 has not completed it: t0 (1/1) on TaskManager te0 has not taken it up, \
-                    t1 (1/1) on TaskManager te1 waits for barriers";
+    let expected = "the region of t0, t1 has not completed it: t0 (1) on TaskManager te0 has not taken it up, \
+                    t1 (1) on TaskManager te1 waits for barriers";
     assert_eq!(awaited.as_deref(), Some(expected));
     let effects = complete(&mut bench, 0, 10);
     assert_eq!(copies(&effects), [("a", 10)]);
@@ -339,7 +339,7 @@ fn a_request_fails_after_its_timeout_and_says_what_is_missing() {
     assert_eq!(requests(durable), [("a", 0, pb::SavepointProgress::Failed)]);
     assert_eq!(
         durable.requests[0].outcome,
-        "its checkpoint was not complete within 10000 ms (execution.checkpointing.timeout): the region of t2, t3 does not run"
+        "its checkpoint was not complete within 10000 ms (`timeout` of the job's `checkpoints`, or else execution.checkpointing.timeout): the region of t2, t3 does not run"
     );
 }
 
