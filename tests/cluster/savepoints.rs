@@ -94,7 +94,8 @@ async fn a_moved_savepoint_starts_a_changed_job_in_another_cluster_on_another_st
         StoreKind::Etcd => StoreKind::ZooKeeper,
         StoreKind::ZooKeeper => StoreKind::Embedded,
     };
-    let builder = cluster_on(other).await?.taskmanagers(2).slots(64);
+    // In one process: 16,384 connections between two would be a test of the machine.
+    let builder = cluster_on(other).await?.taskmanagers(1).slots(128);
     let mut second = builder.start().await?;
     let moved = moved.to_string_lossy();
     let wide = ["--parallelism", "128"];

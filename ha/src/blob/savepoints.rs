@@ -308,7 +308,9 @@ impl SavepointStorage {
             false if !names.is_empty() => {
                 self.not_savepoint(&format!("it has no {METADATA}, and other files are in it"))
             }
-            false if self.blobs.directory.is_some() => self.not_savepoint("it is empty"),
+            false if self.blobs.directory.is_some() => self.not_savepoint(&format!(
+                "it has no {METADATA}, and no other file. If savepoints are in it, name one of them"
+            )),
             false => SavepointError::Missing(self.location()),
         }
     }

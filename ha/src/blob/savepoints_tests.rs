@@ -203,7 +203,7 @@ async fn what_is_no_savepoint_is_told_in_words_and_never_disposed_of() {
     };
     refused("nowhere", "nothing is there").await;
     std::fs::create_dir(world.path("hollow")).expect("made");
-    refused("hollow", "it is empty").await;
+    refused("hollow", "and no other file").await;
     std::fs::create_dir(world.path("other")).expect("made");
     std::fs::write(world.path("other/notes.txt"), "mine").expect("written");
     refused("other", "other files are in it").await;

@@ -215,7 +215,9 @@ impl History {
         let at = self.last.iter().position(|it| it.summary.number == number);
         let at = at.unwrap_or_else(|| {
             if self.last.len() == SHOWN {
-                self.last.pop_front();
+                // The newest complete one stays, however many have failed since.
+                let newest = self.last.iter().rposition(Shown::is_complete);
+                self.last.remove(usize::from(newest == Some(0)));
             }
             self.forget_subtasks();
             let summary = pb::CheckpointSummary {
@@ -287,5 +289,25 @@ impl History {
             since_ms,
         });
         saved.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_complete_checkpoint_is_shown_however_many_have_failed_since() {
+        let mut history = History::new(0);
+        for number in 1..=3 * SHOWN as u64 {
+            let outcome = match number {
+                2 | 3 => CheckpointOutcome::Completed,
+                _ => CheckpointOutcome::Failed,
+            };
+            history.entry(number, number).summary.set_outcome(outcome);
+        }
+        let shown = history.last.iter().map(|it| it.summary.number);
+        let newest = 3 * SHOWN as u64 + 2 - SHOWN as u64..=3 * SHOWN as u64;
+        assert!(shown.eq(std::iter::once(3).chain(newest)));
     }
 }

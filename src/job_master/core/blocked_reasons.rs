@@ -212,7 +212,8 @@ impl JobMasterCore {
                 needs.shortage()
             ),
             None if self.slots.wait().has_room() => format!(
-                "{}: it runs when jobs that were submitted before it, or hold what it needs, leave them",
+                "{}: it runs when a TaskManager that has left comes back, or when jobs that were submitted before it, or \
+                 hold what it needs, leave them",
                 needs.shortage()
             ),
             None => format!("{}{START_BY_HAND}", needs.shortage()),
