@@ -310,7 +310,10 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
     for (request, what) in [
         (from_path(&path), "state of `count` has no step"),
         (from_path(&half), "half copied"),
-        (from_path(&empty), "is not a savepoint: it has no _metadata, and no other file"),
+        (
+            from_path(&empty),
+            "is not a savepoint: it has no _metadata, and no other file",
+        ),
         (
             from_path(&damaged),
             "is damaged: the checksum of its _metadata",
