@@ -169,8 +169,10 @@ impl Actor {
             }
             Request::DisconnectTaskExecutor(request, reply) => {
                 let answer = self.core.goodbye(now, &request);
-                if answer.is_ok() {
-                    self.forget_gateway(&request.resource_id);
+                if answer.is_ok()
+                    && let Ok(id) = request.resource_id.parse::<ResourceId>()
+                {
+                    self.gateways.remove(&id);
                 }
                 self.answer(reply, answer);
             }
@@ -311,7 +313,6 @@ impl Actor {
 
     fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
         let now = self.started.uptime();
-        self.core.credit_standstill(now);
         match called {
             Ok(Called::Event(event)) => self.core.handle(now, event),
             Ok(Called::Told { to, answer }) => {
@@ -374,7 +375,7 @@ impl Actor {
                     self.tell(to, async move |gateway| gateway.free_slots(request).await);
                 }
                 Effect::Disconnect { to, cause } => {
-                    self.forget_gateway(to.worker.as_str());
+                    self.gateways.remove(&to.worker);
                     let sender = Some(self.sender(&to));
                     let request = pb::DisconnectResourceManagerRequest { sender, cause };
                     self.tell(to, async move |gateway| {
@@ -403,11 +404,6 @@ impl Actor {
                 }
             });
         }
-    }
-
-    /// Lets go of the gateway of a TaskExecutor that is not registered any more.
-    fn forget_gateway(&mut self, id: &str) {
-        self.gateways.retain(|known, _| known.as_str() != id);
     }
 
     /// The gateway of a registered TaskExecutor.

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tanist_compact::WatchCell;
 use tanist_gateway::local::Fault;
 use tanist_gateway::refusals::Refusals;
 use tanist_gateway::registration::Answer;
 use tanist_gateway::{
     GatewayError, GatewayResult, ResourceManagerGateway as _, ResourceRequirementsGateway as _,
+    Verdict,
 };
 use tanist_ha::election::Epoch;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::scripted::{
-    BOUND, ScriptedTaskExecutor, job_master, needs, next, registration, start, start_with,
+    BOUND, Cluster, ScriptedTaskExecutor, job_master, needs, next, registration, start, start_with,
     task_managers,
 };
 use crate::*;
@@ -186,23 +188,30 @@ async fn refused_calls_count_only_if_they_are_said_to_and_proof_at_once() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_end_of_a_connection_is_looked_into_at_once_and_jobs_hear_who_is_gone() {
-    let cluster = start();
+/// Has a job hold a slot of a TaskExecutor with two. Returns the cell of its JobMaster.
+async fn with_a_holder(cluster: &Cluster) -> (ResourceManagerHandle, WatchCell<Verdict>) {
     let (executor, mut asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
     let handle = cluster.manager.handle();
-    let (holder, other) = (JobId::from_bits(1), JobId::from_bits(2));
-    let told = job_master(&handle, holder, 1).await.expect("registers");
-    let not_told = job_master(&handle, other, 1).await.expect("registers");
+    let job = JobId::from_bits(1);
+    let told = job_master(&handle, job, 1).await.expect("registers");
     handle
         .register_task_executor(registration(5, 1, executor.report()))
         .await
         .expect("registers");
     handle
-        .declare_required_resources(needs(holder, 1))
+        .declare_required_resources(needs(job, 1))
         .await
         .expect("the manager runs");
     next(&mut asked.requests).await;
+    (handle, told)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_connection_is_looked_into_at_once_and_jobs_hear_who_is_gone() {
+    let cluster = start();
+    let (handle, told) = with_a_holder(&cluster).await;
+    let other = JobId::from_bits(2);
+    let not_told = job_master(&handle, other, 1).await.expect("registers");
     let start = tokio::time::Instant::now();
     cluster.connector.remove("tm:1");
     let gone = told.find(|verdict| verdict.gone.first().cloned());
@@ -234,19 +243,7 @@ async fn a_task_executor_whose_connection_ended_and_that_answers_is_kept() {
 #[tokio::test(start_paused = true)]
 async fn jobs_hear_that_the_process_of_a_task_manager_was_replaced() {
     let cluster = start();
-    let (executor, mut asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 1);
-    let handle = cluster.manager.handle();
-    let job = JobId::from_bits(1);
-    let told = job_master(&handle, job, 1).await.expect("registers");
-    handle
-        .register_task_executor(registration(5, 1, executor.report()))
-        .await
-        .expect("registers");
-    handle
-        .declare_required_resources(needs(job, 1))
-        .await
-        .expect("the manager runs");
-    next(&mut asked.requests).await;
+    let (handle, told) = with_a_holder(&cluster).await;
     let mut again = registration(5, 2, pb::SlotReport::default());
     let location = again.location.as_mut().expect("it has one");
     location.incarnation = "2".to_owned();

@@ -3,23 +3,33 @@
 use std::time::Duration;
 
 use super::idle_tests::{World, slots};
+use crate::core::slot_manager::Turn;
 use crate::core::{Effect, Event};
+
+/// Waits for the next heartbeat.
+fn next_heartbeat(world: &mut World) -> Turn {
+    loop {
+        world.now = world.core.next_deadline().expect("it beats").max(world.now);
+        world.core.handle(world.now, Event::TimePassed);
+        let effects = world.core.take_effects();
+        let sent = effects.into_iter().find_map(|effect| match effect {
+            Effect::Heartbeat { asked_at, .. } => Some(asked_at),
+            _ => None,
+        });
+        if let Some(asked_at) = sent {
+            return asked_at;
+        }
+    }
+}
 
 /// Ends a connection, and waits for the next heartbeat, which is answered. Returns how long that took.
 fn end_and_answer(world: &mut World) -> Duration {
     let start = world.now;
     let ended = Event::ConnectionEnded(Some("tm:1".into()));
     world.core.handle(world.now, ended);
-    loop {
-        world.now = world.core.next_deadline().expect("it beats").max(world.now);
-        world.core.handle(world.now, Event::TimePassed);
-        for effect in world.core.take_effects() {
-            if let Effect::Heartbeat { asked_at, .. } = effect {
-                world.answers(asked_at, slots(false, 1), 0);
-                return world.now - start;
-            }
-        }
-    }
+    let asked_at = next_heartbeat(world);
+    world.answers(asked_at, slots(false, 1), 0);
+    world.now - start
 }
 
 #[test]
@@ -35,16 +45,6 @@ fn a_connection_that_ends_after_each_call_is_asked_ever_more_rarely() {
         ]
     );
     // After a heartbeat that no end of a connection caused, as early as at first.
-    loop {
-        world.now = world.core.next_deadline().expect("it beats").max(world.now);
-        world.core.handle(world.now, Event::TimePassed);
-        let effects = world.core.take_effects();
-        if effects
-            .iter()
-            .any(|effect| matches!(effect, Effect::Heartbeat { .. }))
-        {
-            break;
-        }
-    }
+    next_heartbeat(&mut world);
     assert_eq!(end_and_answer(&mut world).as_millis(), 100);
 }
