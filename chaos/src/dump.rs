@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
-use prost::Message as _;
+use prost::Message;
 use tanist_gateway::kinds;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::records::record::{self, Payload};
@@ -85,12 +85,15 @@ impl StoreDump {
 
 fn result(name: &Name, value: &[u8]) -> anyhow::Result<pb::JobResult> {
     let key = Key::new(kinds::RESULTS, name.clone());
-    match record::decode(&key, RESULT_FORMAT, value)? {
-        Payload::Inline { bytes, .. } => {
-            pb::JobResult::decode(bytes).with_context(|| key.to_string())
-        }
+    small_record(&key, RESULT_FORMAT, value)
+}
+
+/// Decodes a record that is never so large that it is somewhere else. `format`: the newest one that this code reads.
+fn small_record<M: Message + Default>(key: &Key, format: u16, value: &[u8]) -> anyhow::Result<M> {
+    match record::decode(key, format, value)? {
+        Payload::Inline { bytes, .. } => M::decode(bytes).with_context(|| key.to_string()),
         Payload::Blob { .. } | Payload::Chunks { .. } => {
-            bail!("{key} is somewhere else, which no small result is")
+            bail!("{key} is somewhere else, which no such small record is")
         }
     }
 }
@@ -105,15 +108,7 @@ pub async fn checkpoints(
     let Some(value) = found.into_iter().flatten().next() else {
         return Ok(None);
     };
-    match record::decode(&key, CHECKPOINTS_FORMAT, &value)? {
-        Payload::Inline { bytes, .. } => {
-            let record = pb::JobCheckpoints::decode(bytes);
-            Ok(Some(record.with_context(|| key.to_string())?))
-        }
-        Payload::Blob { .. } | Payload::Chunks { .. } => {
-            bail!("{key} is somewhere else, which no such record is")
-        }
-    }
+    small_record(&key, CHECKPOINTS_FORMAT, &value).map(Some)
 }
 
 /// Replaces the value of an item as if the leader had written it. The leader notices this at its next

@@ -102,11 +102,15 @@ impl Checkpoints {
     }
 }
 
+/// The file of a committable, if it is one of a file sink.
+fn file_of(committable: &pb::CheckpointCommittable) -> Option<pb::Committable> {
+    let file = (committable.kind == FileSink::OUTPUT).then_some(&*committable.content)?;
+    pb::Committable::decode(file).ok()
+}
+
 /// The pending file of a committable, if it is one of a file sink.
 fn pending_file(committable: &pb::CheckpointCommittable) -> Option<Vec<u8>> {
-    let file = (committable.kind == FileSink::OUTPUT).then_some(&*committable.content)?;
-    let file = pb::Committable::decode(file).ok()?;
-    Some(file.pending_path.into_bytes())
+    Some(file_of(committable)?.pending_path.into_bytes())
 }
 
 impl JobMasterActor {
@@ -237,15 +241,16 @@ fn failed_sinks(committables: &[pb::CheckpointCommittable], reason: &str) -> Str
         let is_named = ends.any(|end| reason.contains(&format!("\"{directory}{end}")));
         is_named.then_some(directory.len())
     };
-    let by_reason = |committable: &pb::CheckpointCommittable| {
-        let file = (committable.kind == FileSink::OUTPUT).then_some(&*committable.content)?;
-        let file = pb::Committable::decode(file).ok()?;
-        named(&file.pending_path).max(named(&file.final_path))
-    };
-    let longest = committables.iter().filter_map(by_reason).max();
-    let is_failed = |it: &&pb::CheckpointCommittable| longest.is_none() || by_reason(it) == longest;
-    let failed = committables.iter().filter(is_failed);
-    let sinks: BTreeSet<&str> = failed.map(|it| it.uid.as_str()).collect();
+    let by_reason = committables.iter().map(|committable| {
+        let file = file_of(committable);
+        let length = file.and_then(|it| named(&it.pending_path).max(named(&it.final_path)));
+        (committable.uid.as_str(), length)
+    });
+    let by_reason: Vec<(&str, Option<usize>)> = by_reason.collect();
+    // If the reason names none, each has the longest, which is `None`.
+    let longest = by_reason.iter().map(|(_, length)| *length).max().flatten();
+    let failed = by_reason.iter().filter(|(_, length)| *length == longest);
+    let sinks: BTreeSet<&str> = failed.map(|(uid, _)| *uid).collect();
     sinks.into_iter().collect::<Vec<_>>().join(", ")
 }
 
