@@ -154,7 +154,7 @@ impl Operator for Changes {
 }
 
 /// The application with its operator, and without a job.
-pub fn application() -> Application {
+pub(crate) fn application() -> Application {
     Application::new("changes").operator("changes", |config, context| {
         let interval = config["interval-ms"].as_i64().unwrap_or(1_000);
         Ok(Box::new(Changes::new(interval, context)?))
@@ -162,10 +162,10 @@ pub fn application() -> Application {
 }
 
 /// Number of sensors. Most have one or two values in an interval.
-pub const SENSORS: u64 = 500;
+pub(crate) const SENSORS: u64 = 500;
 
 /// The job: `count` values at this rate, or as fast as possible, and the changes written into a directory.
-pub fn job(output: &str, rate: Option<u64>, count: u64) -> StreamGraph {
+pub(crate) fn job(output: &str, rate: Option<u64>, count: u64) -> StreamGraph {
     let columns = ["key", "end", "change"].map(|name| (name, ColumnType::Int64));
     let config = serde_json::json!({"interval-ms": 1_000});
     let sink = FileSink::new(output)

@@ -25,7 +25,7 @@ fn id_of(output: &Path) -> JobId {
 }
 
 /// Submits the job, or finds the one of an earlier run, and waits for its end.
-pub async fn run(
+pub(crate) async fn run(
     cluster: &ClusterClient,
     output: &Path,
 ) -> Result<JobExecutionResult, ExecuteError> {

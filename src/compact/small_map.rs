@@ -136,10 +136,11 @@ impl<K, V> SmallMap<K, V> {
 }
 
 /// The entries of a [`SmallMap`].
-pub type Iter<'a, K, V> = std::iter::Map<slice::Iter<'a, (K, V)>, fn(&'a (K, V)) -> (&'a K, &'a V)>;
+pub(crate) type Iter<'a, K, V> =
+    std::iter::Map<slice::Iter<'a, (K, V)>, fn(&'a (K, V)) -> (&'a K, &'a V)>;
 
 /// The same, with mutable values.
-pub type IterMut<'a, K, V> =
+pub(crate) type IterMut<'a, K, V> =
     std::iter::Map<slice::IterMut<'a, (K, V)>, fn(&'a mut (K, V)) -> (&'a K, &'a mut V)>;
 
 impl<'a, K, V> IntoIterator for &'a SmallMap<K, V> {

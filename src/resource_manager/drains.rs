@@ -134,7 +134,7 @@ pub fn recorded_drains(records: &Records) -> Vec<(DrainTarget, DrainRecord)> {
 
 /// A decision about drains that is to be written before it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DrainChange {
+pub(crate) struct DrainChange {
     /// The target.
     pub target: DrainTarget,
     /// How it is drained. `None`: it is no longer drained.

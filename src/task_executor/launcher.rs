@@ -11,7 +11,8 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::trigger_answer::Answer;
 use tokio::sync::{mpsc, watch};
 
-pub use tanist_dataflow::{CheckpointStatus, CoordinatorRequest, SinkOutput, TaskStatus};
+pub(crate) use tanist_dataflow::CoordinatorRequest;
+pub use tanist_dataflow::{CheckpointStatus, SinkOutput, TaskStatus};
 
 /// A task to start.
 #[derive(Debug, Clone, PartialEq)]

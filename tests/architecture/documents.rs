@@ -10,7 +10,7 @@ const ROOTS: [&str; 10] = [
 ];
 
 /// Complaints about the paths in the document `name` for which `exists`, which knows patterns with `*`, is false.
-pub fn missing_paths(name: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+pub(crate) fn missing_paths(name: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let mut complaints = Vec::new();
     for (number, line) in text.lines().enumerate() {
         // Every second piece stands between backticks.
@@ -62,7 +62,7 @@ fn alternatives(path: &str) -> Vec<String> {
 }
 
 /// Whether a name fits a pattern, in which `*` stands for any text.
-pub fn fits(pattern: &str, name: &str) -> bool {
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let Some((before, after)) = pattern.split_once('*') else {
         return pattern == name;
     };
@@ -75,7 +75,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 
 /// The names of metrics in a text that stand directly behind `quote`: code has them in literals, the reference in
 /// backticks.
-pub fn metrics(text: &str, quote: char) -> BTreeSet<&str> {
+pub(crate) fn metrics(text: &str, quote: char) -> BTreeSet<&str> {
     let pieces = text.split(quote).skip(1);
     let names = pieces.map(|piece| {
         let is_name = |it: char| it.is_ascii_lowercase() || it == '_';
@@ -86,7 +86,7 @@ pub fn metrics(text: &str, quote: char) -> BTreeSet<&str> {
 }
 
 /// The numbers that an enum gives to its variants, as `Name = 7,`.
-pub fn discriminants(code: &str) -> BTreeSet<&str> {
+pub(crate) fn discriminants(code: &str) -> BTreeSet<&str> {
     let numbers = code.lines().filter_map(|line| {
         let (name, number) = line.trim().strip_suffix(',')?.split_once(" = ")?;
         let is_variant = name.starts_with(|it: char| it.is_ascii_uppercase());
@@ -97,7 +97,7 @@ pub fn discriminants(code: &str) -> BTreeSet<&str> {
 }
 
 /// The fixed parts of the paths in the string literals of code.
-pub fn path_parts(code: &str) -> BTreeSet<&str> {
+pub(crate) fn path_parts(code: &str) -> BTreeSet<&str> {
     let literals = code
         .lines()
         .flat_map(|line| line.split('"').skip(1).step_by(2));
@@ -112,7 +112,7 @@ pub fn path_parts(code: &str) -> BTreeSet<&str> {
 }
 
 /// The numbers in the first cells of the rows of tables.
-pub fn first_cells(text: &str) -> BTreeSet<&str> {
+pub(crate) fn first_cells(text: &str) -> BTreeSet<&str> {
     let rows = text.lines().filter_map(|line| line.strip_prefix('|'));
     let cells = rows.filter_map(|row| row.split('|').next());
     let numbers = cells.flat_map(|cell| cell.split([' ', '/']));

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 /// The crates of the workspace, lowest layer first. A crate depends only on crates of lower layers.
-pub const LAYERS: [&[&str]; 16] = [
+pub(crate) const LAYERS: [&[&str]; 16] = [
     &["tanist-ha"],
     &["tanist-proto"],
     &[
@@ -35,7 +35,7 @@ pub const LAYERS: [&[&str]; 16] = [
 ];
 
 /// Crates that must build without records and expressions: those of the JobManager.
-pub const CONTROL_PLANE: [&str; 5] = [
+pub(crate) const CONTROL_PLANE: [&str; 5] = [
     "tanist-dispatcher",
     "tanist-job-master",
     "tanist-leadership",
@@ -45,14 +45,14 @@ pub const CONTROL_PLANE: [&str; 5] = [
 
 /// A crate's name and the names in its table `[dependencies]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Manifest {
+pub(crate) struct Manifest {
     pub name: String,
     pub dependencies: BTreeSet<String>,
 }
 
 impl Manifest {
     /// Reads the two tables that the rules need. A manifest without a package has an empty name.
-    pub fn read(text: &str) -> Manifest {
+    pub(crate) fn read(text: &str) -> Manifest {
         let mut manifest = Manifest {
             name: String::new(),
             dependencies: BTreeSet::new(),
@@ -88,7 +88,7 @@ fn layer(name: &str) -> Option<usize> {
 }
 
 /// Dependencies of a crate that are not below it.
-pub fn layers(manifest: &Manifest) -> Vec<String> {
+pub(crate) fn layers(manifest: &Manifest) -> Vec<String> {
     let name = &manifest.name;
     let Some(own) = layer(name) else {
         return vec![format!("`{name}` has no layer: give it one in {}", file!())];
@@ -107,7 +107,7 @@ pub fn layers(manifest: &Manifest) -> Vec<String> {
 }
 
 /// Crates of Arrow and DataFusion that `name` depends on, also through others of `all`.
-pub fn columnar(all: &[Manifest], name: &str) -> Vec<String> {
+pub(crate) fn columnar(all: &[Manifest], name: &str) -> Vec<String> {
     let (mut seen, mut open) = (BTreeSet::new(), vec![name.to_owned()]);
     let mut complaints = Vec::new();
     while let Some(next) = open.pop() {

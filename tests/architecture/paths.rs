@@ -5,7 +5,7 @@
 
 /// A path with its segments. Relative paths are made absolute: the first segment is `crate`, a crate, or a local item.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamedPath {
+pub(crate) struct NamedPath {
     /// The line, from 1.
     pub line: usize,
     /// The segments up to the first one that is not a name.
@@ -22,7 +22,7 @@ enum Token {
 
 /// All paths of two segments or more, and all paths in `use` lines, in `text`; `module` is the module of
 /// the file, as `["rpc", "server"]`.
-pub fn named_paths(text: &str, module: &[String]) -> Vec<NamedPath> {
+pub(crate) fn named_paths(text: &str, module: &[String]) -> Vec<NamedPath> {
     let tokens = tokens(text);
     let mut reader = Reader {
         tokens: &tokens,

@@ -3,7 +3,7 @@
 use crate::paths::{NamedPath, named_paths};
 
 /// Places where `text` names one of `crates`.
-pub fn names_none_of(path: &str, text: &str, crates: &[&str]) -> Vec<String> {
+pub(crate) fn names_none_of(path: &str, text: &str, crates: &[&str]) -> Vec<String> {
     let complain = |named: NamedPath| {
         let first = &named.segments[0];
         crates
@@ -48,7 +48,7 @@ fn without_tests(text: &str) -> &str {
 }
 
 /// Places where `text`, without the tests at its end, opens a socket itself; only `src/net` may do that.
-pub fn opens_no_socket(path: &str, text: &str) -> Vec<String> {
+pub(crate) fn opens_no_socket(path: &str, text: &str) -> Vec<String> {
     let text = without_tests(text);
     let named = named_paths(text, &[]).into_iter().filter_map(|named| {
         let is_nets = matches!(named.segments[0].as_str(), "tanist_net" | "net");
@@ -64,7 +64,7 @@ pub fn opens_no_socket(path: &str, text: &str) -> Vec<String> {
 }
 
 /// Places where `text`, without the tests at its end, names a variant of `OperatorSpec`.
-pub fn names_no_operator(path: &str, text: &str) -> Vec<String> {
+pub(crate) fn names_no_operator(path: &str, text: &str) -> Vec<String> {
     let lines = without_tests(text).lines().zip(1..);
     let named = lines.flat_map(|(line, number)| {
         let after = line.split("OperatorSpec::").skip(1);
@@ -78,7 +78,7 @@ pub fn names_no_operator(path: &str, text: &str) -> Vec<String> {
 }
 
 /// A complaint if `text` doesn't open with `//!` and a sentence.
-pub fn opening(path: &str, text: &str) -> Vec<String> {
+pub(crate) fn opening(path: &str, text: &str) -> Vec<String> {
     let first = text.lines().next().unwrap_or_default();
     let says = first
         .strip_prefix("//!")

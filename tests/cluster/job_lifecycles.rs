@@ -28,7 +28,7 @@ const SHIPPED: usize = 16 * 1024;
 
 /// The kind of a job's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// It ends by itself.
     Finishes,
     /// The same, with a file of the job.
@@ -53,7 +53,7 @@ pub enum Kind {
 
 /// One job from its client's view.
 #[derive(Debug)]
-pub struct Life {
+pub(crate) struct Life {
     pub kind: Kind,
     pub job: JobId,
     /// For all its inputs and outputs.
@@ -64,7 +64,7 @@ pub struct Life {
 
 impl Life {
     /// One of many; its kind depends on its number.
-    pub fn new(number: usize, directory: &Path) -> anyhow::Result<Life> {
+    pub(crate) fn new(number: usize, directory: &Path) -> anyhow::Result<Life> {
         let kind = match number % 10 {
             0 => Kind::Finishes,
             1 => Kind::InStages,
@@ -81,7 +81,7 @@ impl Life {
     }
 
     /// A job of this kind, with its own directory.
-    pub fn of(kind: Kind, directory: &Path) -> anyhow::Result<Life> {
+    pub(crate) fn of(kind: Kind, directory: &Path) -> anyhow::Result<Life> {
         std::fs::create_dir_all(directory)?;
         Ok(Life {
             kind,
@@ -93,13 +93,13 @@ impl Life {
 
     /// The same while TaskManagers are killed, so that records that a job had read before it was stopped may be lost.
     #[must_use]
-    pub fn among_killed_taskmanagers(mut self) -> Life {
+    pub(crate) fn among_killed_taskmanagers(mut self) -> Life {
         self.loses_tasks = true;
         self
     }
 
     /// Runs the job, and checks its output; returns its final status.
-    pub async fn live(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
+    pub(crate) async fn live(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
         let output = self.directory.join("output");
         match self.kind {
             Kind::Finishes | Kind::Ships | Kind::InStages => {
@@ -256,7 +256,7 @@ impl Life {
     }
 
     /// Counts this number of records by key, in two tasks.
-    pub fn counting(&self, output: &Path) -> anyhow::Result<pb::JobGraph> {
+    pub(crate) fn counting(&self, output: &Path) -> anyhow::Result<pb::JobGraph> {
         let steps = JobBuilder::new("counts").datagen("numbers", None, Some(RECORDS), 1, 10);
         let steps = steps.key_by("by-key", ["key"]).count("counts");
         let job = steps.file_sink("out", output.to_string_lossy()).build();
@@ -330,7 +330,7 @@ impl Life {
         .context("cancelling it")
     }
 
-    pub async fn ends(&self, jobs: &JobClient, wanted: JobStatus) -> anyhow::Result<()> {
+    pub(crate) async fn ends(&self, jobs: &JobClient, wanted: JobStatus) -> anyhow::Result<()> {
         let ending = tokio::time::timeout(BOUND, jobs.wait_for_end(self.job, |_| {}));
         let info = ending.await.context("it does not end")??;
         ensure!(
@@ -365,7 +365,7 @@ fn shipped(job: JobId) -> pb::Artifact {
     }
 }
 
-pub fn check_counted(output: &Path) -> anyhow::Result<()> {
+pub(crate) fn check_counted(output: &Path) -> anyhow::Result<()> {
     let counted: u64 = wordcount::read_output(output)?.values().sum();
     ensure!(counted == RECORDS, "{counted} records were counted");
     Ok(())
@@ -388,14 +388,14 @@ fn check_nothing_visible(output: &Path) -> anyhow::Result<()> {
 }
 
 /// The addresses of all JobManagers.
-pub fn addresses_of(cluster: &Cluster) -> Vec<String> {
+pub(crate) fn addresses_of(cluster: &Cluster) -> Vec<String> {
     let all = 0..cluster.jobmanagers();
     all.map(|index| cluster.rest_address(index).to_owned())
         .collect()
 }
 
 /// A client with its own connections; its number decides which JobManager it asks first.
-pub async fn client(
+pub(crate) async fn client(
     cluster: &Cluster,
     addresses: &[String],
     number: usize,

@@ -12,7 +12,7 @@ use crate::support::{WordsAndTicks, cluster_on, job_file, need_failpoints};
 /// Timeout until a failpoint is reached.
 const REACH_BOUND: Duration = Duration::from_secs(60);
 /// More than a transaction can hold, even compressed: 62 different characters compress to three quarters.
-pub const NOISE: usize = 3_000_000;
+pub(crate) const NOISE: usize = 3_000_000;
 
 on_stores! {
     etcd(Etcd) {
@@ -45,7 +45,7 @@ fn prepare(cluster: &Cluster) -> anyhow::Result<WordsAndTicks> {
 }
 
 /// Adds such a filter to a job, with a text of this number of bytes.
-pub fn make_large(
+pub(crate) fn make_large(
     cluster: &Cluster,
     workload: &mut WordsAndTicks,
     noise_bytes: usize,

@@ -17,7 +17,7 @@ const RIGHT: &str = "right-clock";
 
 /// The job, running on a cluster whose TaskManagers have one slot each.
 #[derive(Debug)]
-pub struct TwoRegions {
+pub(crate) struct TwoRegions {
     job: JobId,
     outputs: [PathBuf; 2],
     /// The TaskManagers of the left region and of the right one.
@@ -28,7 +28,7 @@ pub struct TwoRegions {
 
 impl TwoRegions {
     /// Submits it, and waits until it ticks, which it does until it is stopped or cancelled.
-    pub async fn start(cluster: &mut Cluster) -> anyhow::Result<TwoRegions> {
+    pub(crate) async fn start(cluster: &mut Cluster) -> anyhow::Result<TwoRegions> {
         let outputs = ["left", "right"].map(|name| cluster.directory().join(name));
         let [left, right] = &outputs;
         let submission = Submission::new(job_file("two-regions.yaml"))
@@ -52,12 +52,12 @@ impl TwoRegions {
     }
 
     /// Its id.
-    pub fn job(&self) -> JobId {
+    pub(crate) fn job(&self) -> JobId {
         self.job
     }
 
     /// Cancels it, and checks that nothing is left.
-    pub async fn cancel(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn cancel(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         let leader = cluster.leader().await?;
         let cancel = ["cancel", &self.job.to_string(), "--address", &leader.rest];
         cluster.cli().run(&cancel).await?.success()?;
@@ -66,7 +66,10 @@ impl TwoRegions {
     }
 
     /// Waits until the left region has a younger generation than at first.
-    pub async fn until_left_is_superseded(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn until_left_is_superseded(
+        &self,
+        cluster: &mut Cluster,
+    ) -> anyhow::Result<()> {
         wait_for("a younger left region", BOUND, async || {
             let is_left = |it: &&Value| it["name"] == LEFT;
             let view = cluster.job(self.job).await?;
@@ -84,7 +87,10 @@ impl TwoRegions {
     }
 
     /// Waits until the left region runs as a younger generation on another TaskManager.
-    pub async fn until_left_runs_elsewhere(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn until_left_runs_elsewhere(
+        &self,
+        cluster: &mut Cluster,
+    ) -> anyhow::Result<()> {
         cluster.wait_until_running_or_finished(self.job).await?;
         let (taskmanager, attempt) = cluster.place_of(self.job, LEFT).await?;
         ensure!(
@@ -95,14 +101,14 @@ impl TwoRegions {
     }
 
     /// Checks that the right region is unchanged.
-    pub async fn check_right_untouched(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn check_right_untouched(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         ensure!(self.right.count() == 2, "{:?}", self.right);
         cluster.check_untouched(self.job, &self.right).await
     }
 
     /// Stops it when both regions run; checks that the right region was not touched, both results, and that
     /// nothing is left.
-    pub async fn stop_and_check(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn stop_and_check(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         self.check_right_untouched(cluster).await?;
         cluster.wait_until_running(self.job).await?;
         stop_job(cluster, self.job).await?;

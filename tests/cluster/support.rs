@@ -17,23 +17,23 @@ use tokio::process::{Child, Command};
 
 /// How the end of a killed leader is detected. All processes are on one host, so a running process
 /// detects at once that another one has ended; the reports of other processes may arrive first.
-pub const PROCESS_GONE: [&str; 2] = ["process-gone", "lost-by-several"];
+pub(crate) const PROCESS_GONE: [&str; 2] = ["process-gone", "lost-by-several"];
 
 /// The same, together with other evidence that may be found first.
-pub fn process_gone_or(others: &[&'static str]) -> Vec<&'static str> {
+pub(crate) fn process_gone_or(others: &[&'static str]) -> Vec<&'static str> {
     [&PROCESS_GONE, others].concat()
 }
 
 /// The program under test.
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_tanist");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_tanist");
 
 /// A cluster on a store that is shared with other tests.
-pub async fn cluster_on(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
+pub(crate) async fn cluster_on(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
     Ok(ClusterBuilder::new(PROGRAM, Store::shared(kind).await?))
 }
 
 /// The same with blobs that all its processes reach, with any store: an embedded one has them next to its data.
-pub async fn cluster_with_blobs(
+pub(crate) async fn cluster_with_blobs(
     kind: StoreKind,
     directory: &tempfile::TempDir,
 ) -> anyhow::Result<ClusterBuilder> {
@@ -49,7 +49,7 @@ pub async fn cluster_with_blobs(
 }
 
 /// The stores for a test whose result depends little on the store.
-pub fn usually_on(kind: StoreKind) -> Vec<StoreKind> {
+pub(crate) fn usually_on(kind: StoreKind) -> Vec<StoreKind> {
     if test_all() {
         vec![StoreKind::Embedded, StoreKind::Etcd, StoreKind::ZooKeeper]
     } else {
@@ -58,12 +58,12 @@ pub fn usually_on(kind: StoreKind) -> Vec<StoreKind> {
 }
 
 /// Whether `cargo xtask chaos` runs these tests.
-pub fn is_chaos() -> bool {
+pub(crate) fn is_chaos() -> bool {
     std::env::var_os("TANIST_TEST_KILLS").is_some()
 }
 
 /// The number in a variable of the environment, if it is set.
-pub fn setting(variable: &str) -> anyhow::Result<Option<u64>> {
+pub(crate) fn setting(variable: &str) -> anyhow::Result<Option<u64>> {
     let Ok(text) = std::env::var(variable) else {
         return Ok(None);
     };
@@ -74,7 +74,7 @@ pub fn setting(variable: &str) -> anyhow::Result<Option<u64>> {
 }
 
 /// Fails if failpoints are not compiled in: the test could not kill at the right place.
-pub fn need_failpoints() -> anyhow::Result<()> {
+pub(crate) fn need_failpoints() -> anyhow::Result<()> {
     ensure!(
         cfg!(feature = "failpoints"),
         "this test needs `--features failpoints`: run `cargo xtask test`"
@@ -84,7 +84,11 @@ pub fn need_failpoints() -> anyhow::Result<()> {
 
 /// Starts a process that dies at these failpoints, if there are any, and logs into a file. It is killed
 /// when it is dropped.
-pub fn spawn_logged(command: &mut Command, log: &Path, failpoints: &str) -> anyhow::Result<Child> {
+pub(crate) fn spawn_logged(
+    command: &mut Command,
+    log: &Path,
+    failpoints: &str,
+) -> anyhow::Result<Child> {
     let log = std::fs::File::create(log)?;
     let child = command
         .env("TANIST_FAILPOINTS", failpoints)
@@ -97,11 +101,11 @@ pub fn spawn_logged(command: &mut Command, log: &Path, failpoints: &str) -> anyh
 }
 
 /// Timeout for steps that normally take a second or two.
-pub const BOUND: Duration = Duration::from_secs(30);
+pub(crate) const BOUND: Duration = Duration::from_secs(30);
 
 /// Duration of a store outage: longer than the leases and sessions of these tests, or a minute if those
 /// are the defaults.
-pub fn outage(shortest: Duration) -> Duration {
+pub(crate) fn outage(shortest: Duration) -> Duration {
     if test_all() {
         Duration::from_secs(60)
     } else {
@@ -111,13 +115,13 @@ pub fn outage(shortest: Duration) -> Duration {
 
 /// The limit on a quiet machine, which applies if all tests are enabled. Otherwise the result depends on
 /// the load of the machine.
-pub fn on_a_quiet_machine(bound: Duration) -> Duration {
+pub(crate) fn on_a_quiet_machine(bound: Duration) -> Duration {
     if test_all() { bound } else { BOUND }
 }
 
 /// The TaskManagers to ask are in the leader's heartbeats, refreshed every second: a standby that knows too
 /// few of them may have no process to ask, and then the lease decides.
-pub async fn until_witnesses_are_known(cluster: &mut Cluster) -> anyhow::Result<()> {
+pub(crate) async fn until_witnesses_are_known(cluster: &mut Cluster) -> anyhow::Result<()> {
     wait_for("the term to be some seconds old", BOUND, async || {
         let status = cluster.get("/v1/ha/status").await?;
         let since_ms = status["term"]["state-since"].as_u64();
@@ -129,7 +133,7 @@ pub async fn until_witnesses_are_known(cluster: &mut Cluster) -> anyhow::Result<
 }
 
 /// Waits until a JobManager stands by under `leader`, by its own account and the leader's, with up-to-date records.
-pub async fn until_standby(
+pub(crate) async fn until_standby(
     cluster: &mut Cluster,
     jobmanager: usize,
     leader: &Leader,
@@ -152,7 +156,7 @@ pub async fn until_standby(
 }
 
 /// Makes `leader` hand over to this JobManager, as an operator does; returns the new leader.
-pub async fn transfer_to(
+pub(crate) async fn transfer_to(
     cluster: &mut Cluster,
     leader: &Leader,
     jobmanager: usize,
@@ -169,14 +173,14 @@ pub async fn transfer_to(
 }
 
 /// A job file of these tests.
-pub fn job_file(name: &str) -> PathBuf {
+pub(crate) fn job_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/cluster/jobs")
         .join(name)
 }
 
 /// An example job file.
-pub fn example(name: &str) -> PathBuf {
+pub(crate) fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("examples")
         .join(name)
@@ -184,7 +188,7 @@ pub fn example(name: &str) -> PathBuf {
 
 /// Stops a job as a user does, and waits until it has finished. All its tasks run or have finished before: a job that
 /// is being restarted refuses a stop.
-pub async fn stop_job(cluster: &mut Cluster, job: JobId) -> anyhow::Result<()> {
+pub(crate) async fn stop_job(cluster: &mut Cluster, job: JobId) -> anyhow::Result<()> {
     let leader = cluster.leader().await?;
     let stop = ["stop", &job.to_string(), "--address", &leader.rest];
     cluster.cli().run(&stop).await?.success()?;
@@ -194,7 +198,7 @@ pub async fn stop_job(cluster: &mut Cluster, job: JobId) -> anyhow::Result<()> {
 
 /// Waits until all tasks of `before` run as other attempts. If a job is stopped before the loss of its tasks is
 /// noticed, it fails.
-pub async fn until_restarted(
+pub(crate) async fn until_restarted(
     cluster: &mut Cluster,
     job: JobId,
     before: &Attempts,
@@ -209,7 +213,11 @@ pub async fn until_restarted(
 }
 
 /// The number of records that a vertex of a finished job sent: the output has to contain exactly these.
-pub async fn records_sent(cluster: &mut Cluster, job: JobId, vertex: &str) -> anyhow::Result<u64> {
+pub(crate) async fn records_sent(
+    cluster: &mut Cluster,
+    job: JobId,
+    vertex: &str,
+) -> anyhow::Result<u64> {
     let what = format!("the number of records that {vertex} sent");
     let path = format!("/v1/jobs/{job}");
     wait_for(&what, BOUND, async || {
@@ -227,7 +235,7 @@ pub async fn records_sent(cluster: &mut Cluster, job: JobId, vertex: &str) -> an
 /// A job that counts the words of a text and, at a fixed rate, ticks: it lasts as long as the ticks do, or
 /// until it is stopped. Its results are known: the words in advance, the ticks in advance or from its clock.
 #[derive(Debug)]
-pub struct WordsAndTicks {
+pub(crate) struct WordsAndTicks {
     pub submission: Submission,
     /// The ticks that its result contains. Of a job that ticks until it is stopped, they are known from then on.
     ticks: OnceLock<u64>,
@@ -238,7 +246,7 @@ pub struct WordsAndTicks {
 
 /// A job that ticks until it is stopped, and its attempts, which must not change with leaders.
 #[derive(Debug)]
-pub struct RunningOn {
+pub(crate) struct RunningOn {
     pub workload: WordsAndTicks,
     /// The leader when it began to tick.
     pub first: Leader,
@@ -247,7 +255,7 @@ pub struct RunningOn {
 
 impl RunningOn {
     /// Submits it and waits until it ticks.
-    pub async fn start(cluster: &mut Cluster) -> anyhow::Result<RunningOn> {
+    pub(crate) async fn start(cluster: &mut Cluster) -> anyhow::Result<RunningOn> {
         let workload = WordsAndTicks::prepare_endless(cluster)?;
         let job = cluster.submit(&workload.submission).await?;
         cluster.wait_until_running_or_finished(job).await?;
@@ -261,13 +269,13 @@ impl RunningOn {
     }
 
     /// Checks that the leader knows every task with its old attempt, and that the job runs.
-    pub async fn check_untouched(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn check_untouched(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         self.workload.check_adopted(cluster, &self.attempts).await
     }
 
     /// Kills the leader, and checks that the next one has the next epoch and finds every task unchanged.
     /// Returns the killed leader.
-    pub async fn check_next_leader(&self, cluster: &mut Cluster) -> anyhow::Result<Leader> {
+    pub(crate) async fn check_next_leader(&self, cluster: &mut Cluster) -> anyhow::Result<Leader> {
         let former = cluster.kill_leader().await?;
         let next = cluster.successor_of(&former).await?;
         ensure!(
@@ -279,7 +287,7 @@ impl RunningOn {
     }
 
     /// Checks that no other process has led, and the same as [`RunningOn::check_finished_under`].
-    pub async fn check_finished_under_the_first(
+    pub(crate) async fn check_finished_under_the_first(
         &self,
         cluster: &mut Cluster,
     ) -> anyhow::Result<()> {
@@ -289,7 +297,7 @@ impl RunningOn {
     /// Checks that no task was touched, and stops the job; checks its results, and that exactly these
     /// leaders followed the first, each in a higher epoch, also in the history. Each comes with the
     /// possible evidence of its predecessor's end.
-    pub async fn check_finished_under(
+    pub(crate) async fn check_finished_under(
         &self,
         cluster: &mut Cluster,
         successors: &[(Leader, &[&str])],
@@ -345,7 +353,7 @@ impl RunningOn {
 /// Ticks per second.
 const RATE: u64 = 1000;
 /// Ticks of a job that lasts longer than any test: a day.
-pub const ENDLESS: u64 = 24 * 60 * 60 * RATE;
+pub(crate) const ENDLESS: u64 = 24 * 60 * 60 * RATE;
 /// The vertex that ticks.
 const CLOCK: &str = "clock";
 /// The vertices that run as long as it ticks.
@@ -366,17 +374,17 @@ fn only_ticks(view: &JobView) -> bool {
 
 impl WordsAndTicks {
     /// With input and outputs in the cluster's directory; it runs for `seconds` without a failure.
-    pub fn prepare(cluster: &Cluster, seconds: u64) -> anyhow::Result<WordsAndTicks> {
+    pub(crate) fn prepare(cluster: &Cluster, seconds: u64) -> anyhow::Result<WordsAndTicks> {
         WordsAndTicks::prepare_in(cluster, "", seconds)
     }
 
     /// The same, but it runs until it is stopped.
-    pub fn prepare_endless(cluster: &Cluster) -> anyhow::Result<WordsAndTicks> {
+    pub(crate) fn prepare_endless(cluster: &Cluster) -> anyhow::Result<WordsAndTicks> {
         WordsAndTicks::prepare_endless_in(cluster, "")
     }
 
     /// A job of this length in a subdirectory of that name, for clusters with several such jobs.
-    pub fn prepare_in(
+    pub(crate) fn prepare_in(
         cluster: &Cluster,
         name: &str,
         seconds: u64,
@@ -385,7 +393,10 @@ impl WordsAndTicks {
     }
 
     /// The same, but it runs until it is stopped.
-    pub fn prepare_endless_in(cluster: &Cluster, name: &str) -> anyhow::Result<WordsAndTicks> {
+    pub(crate) fn prepare_endless_in(
+        cluster: &Cluster,
+        name: &str,
+    ) -> anyhow::Result<WordsAndTicks> {
         WordsAndTicks::prepare_ticks(cluster, name, None)
     }
 
@@ -415,12 +426,12 @@ impl WordsAndTicks {
     }
 
     /// Its id.
-    pub fn job(&self) -> JobId {
+    pub(crate) fn job(&self) -> JobId {
         self.submission.job
     }
 
     /// Stops it when its words are counted, and waits until it has finished: with the ticks that its clock sent.
-    pub async fn stop(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn stop(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         let what = "to have counted its words and to tick";
         cluster.wait_for_job(self.job(), what, only_ticks).await?;
         stop_job(cluster, self.job()).await?;
@@ -431,13 +442,13 @@ impl WordsAndTicks {
     }
 
     /// Stops it; checks the same as [`WordsAndTicks::check_finished`].
-    pub async fn stop_and_check(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn stop_and_check(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         self.stop(cluster).await?;
         self.check_finished(cluster).await
     }
 
     /// Waits until it has finished; checks both results, and that nothing is left of the job or the cluster.
-    pub async fn check_finished(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn check_finished(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         cluster.wait_for_state(self.job(), "FINISHED").await?;
         self.check_result()?;
         cluster.check_nothing_left(&self.outputs()).await?;
@@ -446,21 +457,21 @@ impl WordsAndTicks {
     }
 
     /// Waits until its ticks are produced and counted.
-    pub async fn wait_until_ticking(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn wait_until_ticking(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         let ticks = |view: &JobView| TICKING.iter().all(|vertex| view.runs(vertex));
         cluster.wait_for_job(self.job(), "to tick", ticks).await?;
         Ok(())
     }
 
     /// The attempts of the tasks that run as long as it ticks.
-    pub async fn ticking_attempts(&self, cluster: &mut Cluster) -> anyhow::Result<Attempts> {
+    pub(crate) async fn ticking_attempts(&self, cluster: &mut Cluster) -> anyhow::Result<Attempts> {
         let attempts = cluster.attempts(self.job()).await?;
         Ok(attempts.of_vertices(|vertex| TICKING.contains(&vertex)))
     }
 
     /// Waits until it ticks under the current leader, and checks that this leader has adopted every task:
     /// `before` are the attempts under a former leader.
-    pub async fn check_adopted(
+    pub(crate) async fn check_adopted(
         &self,
         cluster: &mut Cluster,
         before: &Attempts,
@@ -471,12 +482,12 @@ impl WordsAndTicks {
     }
 
     /// Its output directories.
-    pub fn outputs(&self) -> [PathBuf; 2] {
+    pub(crate) fn outputs(&self) -> [PathBuf; 2] {
         [self.words_output.clone(), self.ticks_output.clone()]
     }
 
     /// Checks that both results of the finished job are visible and right.
-    pub fn check_result(&self) -> anyhow::Result<()> {
+    pub(crate) fn check_result(&self) -> anyhow::Result<()> {
         let words = wordcount::read_output(&self.words_output)?;
         wordcount::check_counts(&self.expected_words, &words)?;
         let expected = self.ticks.get().context("it ticks until it is stopped")?;
@@ -489,7 +500,7 @@ impl WordsAndTicks {
     }
 
     /// Checks that none of its output is visible.
-    pub fn check_nothing_visible(&self) -> anyhow::Result<()> {
+    pub(crate) fn check_nothing_visible(&self) -> anyhow::Result<()> {
         for output in self.outputs() {
             let visible = wordcount::visible_files(&output)?;
             ensure!(

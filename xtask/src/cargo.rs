@@ -16,7 +16,7 @@ const TEST_FEATURES: &str = "failpoints,tanist-ha/testing,s3,https";
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// Runs the tests of all crates, or those that match a filter.
-pub fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
+pub(crate) fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
     let mut command = cargo(&["test", "--workspace", "--features", TEST_FEATURES]);
     if all {
         // Read by the tests' support. Its limits are those of a quiet machine.
@@ -35,7 +35,7 @@ pub fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
 /// Runs jobs that verify themselves among faults: all steps of a checkpoint, and a run with this number of kills. One
 /// store after the other, since each run has the machine for itself. Last a job of which one region fails half as
 /// often again.
-pub fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow::Result<()> {
+pub(crate) fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow::Result<()> {
     for store in stores {
         for part in ["checkpoint_steps", "fault_run"] {
             let filter = format!("{part}::{store}");
@@ -54,7 +54,7 @@ pub fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow::Result
 }
 
 /// Runs every check, even after one has failed, and fails with the names of the failed ones.
-pub fn lint() -> anyhow::Result<()> {
+pub(crate) fn lint() -> anyhow::Result<()> {
     let mut documentation = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
     documentation.env("RUSTDOCFLAGS", "-D warnings");
     let clippy = [
@@ -90,7 +90,7 @@ pub fn lint() -> anyhow::Result<()> {
 }
 
 /// Checks prose and links, and nothing that needs a compiler.
-pub fn lint_documents() -> anyhow::Result<()> {
+pub(crate) fn lint_documents() -> anyhow::Result<()> {
     verdict(&failed_documents())
 }
 
@@ -115,7 +115,7 @@ fn verdict(failed: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Builds the book of `docs/` into the target directory.
-pub fn book(program: &Path) -> anyhow::Result<()> {
+pub(crate) fn book(program: &Path) -> anyhow::Result<()> {
     // mdBook takes a relative directory as relative to the book.
     let destination = std::path::absolute(target().join("book"))?;
     let mut command = Command::new(program);
@@ -127,7 +127,7 @@ pub fn book(program: &Path) -> anyhow::Result<()> {
 }
 
 /// Applies all automatic fixes.
-pub fn fix() -> anyhow::Result<()> {
+pub(crate) fn fix() -> anyhow::Result<()> {
     run(&mut cargo(&[
         "clippy",
         "--fix",
@@ -148,7 +148,7 @@ pub fn fix() -> anyhow::Result<()> {
 /// Builds the demo and, without SQL, the program, and becomes the demo, so that signals and the exit code are its
 /// own. In a profile that builds fast: the demo shows that a takeover works and how long it takes, which hardly depends
 /// on the profile. For figures use the benchmarks.
-pub fn demo(arguments: &[String]) -> anyhow::Result<()> {
+pub(crate) fn demo(arguments: &[String]) -> anyhow::Result<()> {
     // One build for both: their dependencies have the same features.
     run(&mut cargo(&[
         "build",
@@ -170,7 +170,7 @@ pub fn demo(arguments: &[String]) -> anyhow::Result<()> {
 }
 
 /// Builds the program and runs Flink's own client against a cluster of it.
-pub fn flink() -> anyhow::Result<()> {
+pub(crate) fn flink() -> anyhow::Result<()> {
     run(&mut cargo(&[
         "build",
         "--profile",
@@ -186,7 +186,7 @@ pub fn flink() -> anyhow::Result<()> {
 
 /// Builds the released program and the benchmarks, each separately: together, features that only the
 /// harness needs would get into the program.
-pub fn bench(arguments: &[String]) -> anyhow::Result<()> {
+pub(crate) fn bench(arguments: &[String]) -> anyhow::Result<()> {
     for (package, program) in [("tanist", "tanist"), ("tanist-bench", "tanist-bench")] {
         let build = ["build", "--release", "--package", package, "--bin", program];
         run(&mut cargo(&build))?;
@@ -202,7 +202,7 @@ fn target() -> PathBuf {
 }
 
 /// A command of the cargo that runs this program.
-pub fn cargo(arguments: &[&str]) -> Command {
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.args(arguments);
@@ -220,7 +220,7 @@ fn has_cargo_deny() -> bool {
 }
 
 /// Runs `command` and fails if it fails.
-pub fn run(command: &mut Command) -> anyhow::Result<()> {
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let line: Vec<String> = words
         .map(|word| word.to_string_lossy().into_owned())

@@ -19,7 +19,7 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 type Documents = BTreeMap<String, String>;
 
 /// Checks all documents that git tracks. Prints what it found and fails if that is anything.
-pub fn check() -> anyhow::Result<()> {
+pub(crate) fn check() -> anyhow::Result<()> {
     let documents = read()?;
     let exists = |path: &str| Path::new(path).exists();
     let mut found = broken_links(&documents, exists);

@@ -30,7 +30,7 @@ const MESSAGES: [&str; 8] = [
 ];
 
 /// Checks all files that git tracks. Prints what it found and fails if that is anything.
-pub fn check() -> anyhow::Result<()> {
+pub(crate) fn check() -> anyhow::Result<()> {
     let mut found = Vec::new();
     for path in files()? {
         let text = std::fs::read_to_string(&path)

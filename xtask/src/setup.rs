@@ -25,7 +25,7 @@ const MDBOOK_HOME: &str = ".tools/mdbook";
 const FLINK_JOBS: &str = "benches/flink";
 
 /// Installs the bundled protoc and its standard definitions, unless protoc is there or `PROTOC` names another one.
-pub fn protoc() -> anyhow::Result<()> {
+pub(crate) fn protoc() -> anyhow::Result<()> {
     let home = Path::new(PROTOC_HOME);
     let program = home.join("bin/protoc");
     let script = Path::new(".cargo/protoc").canonicalize().ok();
@@ -65,7 +65,7 @@ fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// Installs the servers for the tests, and the tools that cut networks, if they are missing.
-pub fn servers() -> anyhow::Result<()> {
+pub(crate) fn servers() -> anyhow::Result<()> {
     install(&missing_packages(&There::look()))?;
     let missing = missing_packages(&There::look());
     if !missing.is_empty() {
@@ -75,7 +75,7 @@ pub fn servers() -> anyhow::Result<()> {
 }
 
 /// Downloads Flink's jars and compiles the jobs for the comparison, unless they are there.
-pub fn flink() -> anyhow::Result<()> {
+pub(crate) fn flink() -> anyhow::Result<()> {
     let wanted = [
         (in_path("javac"), "default-jdk-headless"),
         (in_path("python3"), "python3"),
@@ -108,7 +108,7 @@ pub fn flink() -> anyhow::Result<()> {
 }
 
 /// Builds mdBook from crates.io, with the versions of its own lock file, unless it is there. Returns its path.
-pub fn mdbook() -> anyhow::Result<PathBuf> {
+pub(crate) fn mdbook() -> anyhow::Result<PathBuf> {
     let program = Path::new(MDBOOK_HOME).join("bin").join("mdbook");
     let version = Command::new(&program).arg("--version").output();
     let is_there = version.is_ok_and(|output| {

@@ -33,7 +33,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Gets the first session and creates the directories, those of `kinds` too. `slowest`: the longest pause
     /// between two attempts to get a later one.
-    pub async fn open(
+    pub(super) async fn open(
         options: ZooKeeperOptions,
         kinds: Option<Kinds>,
         slowest: Duration,
@@ -58,17 +58,17 @@ impl Connection {
     }
 
     /// Runs a task that ends with the connection.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.lock().spawn(task);
     }
 
     /// The absolute path of a node that is named relative to the namespace.
-    pub fn path(&self, relative: &str) -> String {
+    pub(super) fn path(&self, relative: &str) -> String {
         format!("{}/{relative}", self.root)
     }
 
     /// The newest session, if it is connected.
-    pub fn session(&self) -> Result<Arc<Session>> {
+    pub(super) fn session(&self) -> Result<Arc<Session>> {
         let session = self.current.borrow().clone();
         let session = session.ok_or_else(|| unavailable("there is no session"))?;
         session.connected()?;
@@ -76,7 +76,7 @@ impl Connection {
     }
 
     /// The session with this nonce, if it is connected; `SessionLost` if it ended.
-    pub fn session_of(&self, nonce: &Nonce) -> Result<Arc<Session>> {
+    pub(super) fn session_of(&self, nonce: &Nonce) -> Result<Arc<Session>> {
         let session = self.current.borrow().clone();
         match session {
             Some(session) if session.nonce() == nonce && !session.state().is_terminated() => {
@@ -88,12 +88,12 @@ impl Connection {
     }
 
     /// A watch of the newest session.
-    pub fn sessions(&self) -> Sessions {
+    pub(super) fn sessions(&self) -> Sessions {
         self.current.subscribe()
     }
 
     /// Ends the tasks and the session, and waits until the server has closed it, within the request timeout.
-    pub async fn close(&self) {
+    pub(super) async fn close(&self) {
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         tasks.shutdown().await;
         let Some(session) = self.current.send_replace(None) else {

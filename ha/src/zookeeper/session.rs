@@ -43,7 +43,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Opens a session, and creates the directories that are missing: those of the election, and of `kinds`.
-    pub async fn open(options: &ZooKeeperOptions, kinds: Option<Kinds>) -> Result<Session> {
+    pub(super) async fn open(options: &ZooKeeperOptions, kinds: Option<Kinds>) -> Result<Session> {
         let endpoints = options.endpoints();
         let unreachable = |reason: String| {
             let endpoints = endpoints.clone();
@@ -105,36 +105,36 @@ impl Session {
     }
 
     /// Identifies this session.
-    pub fn nonce(&self) -> &Nonce {
+    pub(super) fn nonce(&self) -> &Nonce {
         &self.nonce
     }
 
     /// The absolute path of a node that is named relative to the namespace.
-    pub fn path(&self, relative: &str) -> String {
+    pub(super) fn path(&self, relative: &str) -> String {
         format!("{}/{relative}", self.root)
     }
 
     /// The namespace.
-    pub fn root(&self) -> &str {
+    pub(super) fn root(&self) -> &str {
         &self.root
     }
 
     /// The timeout that the server granted.
-    pub fn timeout(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         self.client.session_timeout()
     }
 
-    pub fn state(&self) -> zk::SessionState {
+    pub(super) fn state(&self) -> zk::SessionState {
         self.client.state()
     }
 
     /// A watcher of the connection state.
-    pub fn states(&self) -> zk::StateWatcher {
+    pub(super) fn states(&self) -> zk::StateWatcher {
         self.client.state_watcher()
     }
 
     /// The client, if it can send requests.
-    pub fn connected(&self) -> Result<&zk::Client> {
+    pub(super) fn connected(&self) -> Result<&zk::Client> {
         match self.state() {
             zk::SessionState::SyncConnected => Ok(&self.client),
             other => Err(unavailable(format!("the session is in state {other}"))),
@@ -152,7 +152,7 @@ impl Session {
     }
 
     /// Creates the namespace and its directories if they are missing, and checks that they can be read.
-    pub async fn make_directories(&self) -> Result<()> {
+    pub(super) async fn make_directories(&self) -> Result<()> {
         let separators = self.root.match_indices('/').skip(1).map(|(at, _)| at);
         for end in separators.chain([self.root.len()]) {
             self.make_directory(&self.root[..end]).await?;
@@ -189,7 +189,7 @@ impl Session {
 
     /// A round trip to the ensemble's leader, which knows whether the session is alive. Later reads in this
     /// session are at least as new as the state that that leader had applied.
-    pub async fn sync(&self) -> Result<()> {
+    pub(super) async fn sync(&self) -> Result<()> {
         self.answer(self.connected()?.sync(&self.root))
             .await?
             .map_err(session_error)
@@ -197,7 +197,7 @@ impl Session {
 
     /// Same as [`Session::sync`], but answered by a majority: a leader that does not know yet that it was
     /// replaced can't answer this.
-    pub async fn barrier(&self) -> Result<()> {
+    pub(super) async fn barrier(&self) -> Result<()> {
         let check = Operation::Check {
             path: self.root.clone(),
             version: None,
@@ -207,7 +207,7 @@ impl Session {
     }
 
     /// Whether each of the nodes exists.
-    pub async fn stats(&self, paths: &[String]) -> Result<Vec<bool>> {
+    pub(super) async fn stats(&self, paths: &[String]) -> Result<Vec<bool>> {
         let client = self.connected()?;
         let all = try_join_all(paths.iter().map(|path| client.check_stat(path)));
         let stats = self.answer(all).await?.map_err(session_error)?;
@@ -215,7 +215,7 @@ impl Session {
     }
 
     /// The nonce of the session that owns an ephemeral node; `None` if the node does not exist.
-    pub async fn owner(&self, path: &str) -> Result<Option<Nonce>> {
+    pub(super) async fn owner(&self, path: &str) -> Result<Option<Nonce>> {
         let stat = self
             .answer(self.connected()?.check_stat(path))
             .await?
@@ -224,7 +224,7 @@ impl Session {
     }
 
     /// The nodes at one moment, as the connected server has them.
-    pub async fn read(&self, paths: &[String]) -> Result<Vec<Option<Node>>> {
+    pub(super) async fn read(&self, paths: &[String]) -> Result<Vec<Option<Node>>> {
         let mut reader = self.connected()?.new_multi_reader();
         for path in paths {
             reader.add_get_data(path).map_err(session_error)?;
@@ -253,14 +253,14 @@ impl Session {
     }
 
     /// The nodes at one moment that is not before this call.
-    pub async fn read_linearizable(&self, paths: &[String]) -> Result<Vec<Option<Node>>> {
+    pub(super) async fn read_linearizable(&self, paths: &[String]) -> Result<Vec<Option<Node>>> {
         // One session's requests are answered in order: no need to wait for the first answer.
         let (_, nodes) = try_join(self.barrier(), self.read(paths)).await?;
         Ok(nodes)
     }
 
     /// The names of a directory's children; `None` if it does not exist.
-    pub async fn children(&self, path: &str) -> Result<Option<Vec<String>>> {
+    pub(super) async fn children(&self, path: &str) -> Result<Option<Vec<String>>> {
         match self.answer(self.connected()?.list_children(path)).await? {
             Ok(names) => Ok(Some(names)),
             Err(zk::Error::NoNode) => Ok(None),
@@ -269,7 +269,7 @@ impl Session {
     }
 
     /// Sets one-shot watches on the nodes, and returns the nodes as read after the watches were set.
-    pub async fn watch(
+    pub(super) async fn watch(
         &self,
         paths: &[String],
     ) -> Result<(Vec<zk::OneshotWatcher>, Vec<Option<Node>>)> {
@@ -281,7 +281,7 @@ impl Session {
     }
 
     /// Sends the operations as one transaction, once.
-    pub async fn commit(&self, operations: &[Operation]) -> Result<Reply> {
+    pub(super) async fn commit(&self, operations: &[Operation]) -> Result<Reply> {
         check_size(operations)?;
         let mut writer = self.connected()?.new_multi_writer();
         let persistent = zk::CreateMode::Persistent.with_acls(self.acls);

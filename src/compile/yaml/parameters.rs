@@ -22,7 +22,7 @@ pub(super) struct Parameters<'a> {
 
 impl<'a> Parameters<'a> {
     /// Reads the `parameters` section, if there is one.
-    pub fn declare(
+    pub(super) fn declare(
         given: &'a BTreeMap<String, String>,
         section: Option<&Node>,
         reader: &mut Reader,
@@ -174,7 +174,7 @@ impl<'a> Parameters<'a> {
     }
 
     /// Reports parameters without a value, and values for unknown parameters.
-    pub fn finish(self, reader: &mut Reader) {
+    pub(super) fn finish(self, reader: &mut Reader) {
         let names: BTreeSet<&str> = self
             .declared
             .keys()

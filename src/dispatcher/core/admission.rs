@@ -6,7 +6,7 @@ use tanist_proto::v1 as pb;
 
 /// Identity of a submission: two submissions with the same key are the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SubmissionKey {
+pub(crate) struct SubmissionKey {
     /// The client's token, the same for every try.
     pub token: String,
     /// SHA-256 of the encoded graph.
@@ -15,7 +15,7 @@ pub struct SubmissionKey {
 
 impl SubmissionKey {
     /// Key of a job whose record of the submission can't be read, now or when the job ended.
-    pub fn unknown() -> SubmissionKey {
+    pub(crate) fn unknown() -> SubmissionKey {
         SubmissionKey {
             token: String::new(),
             digest: Vec::new(),
@@ -23,14 +23,14 @@ impl SubmissionKey {
     }
 
     /// Whether this is [`SubmissionKey::unknown`].
-    pub fn is_unknown(&self) -> bool {
+    pub(crate) fn is_unknown(&self) -> bool {
         self.token.is_empty() && self.digest.is_empty()
     }
 }
 
 /// A checked submission.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Submission {
+pub(crate) struct Submission {
     /// Id of the job.
     pub job: JobId,
     /// The job graph to run.
@@ -47,7 +47,7 @@ pub struct Submission {
 
 /// Time until which a submission may be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deadline {
+pub(crate) enum Deadline {
     /// No deadline.
     Never,
     /// Measured by the clock of one term. No other leader has this clock.
@@ -61,7 +61,7 @@ pub enum Deadline {
 
 impl Deadline {
     /// Reads the deadline of a request.
-    pub fn of(request: &pb::SubmitJobRequest) -> Deadline {
+    pub(crate) fn of(request: &pb::SubmitJobRequest) -> Deadline {
         match request.deadline_ms {
             0 => Deadline::Never,
             until_ms => Deadline::OfTerm {
@@ -107,7 +107,7 @@ impl Deadline {
 
 /// The time on a leader's clock, which decides about deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Times {
+pub(crate) struct Times {
     /// Epoch of the leader's term.
     pub epoch: u64,
     /// Time on the term's clock, in milliseconds.
@@ -118,7 +118,7 @@ pub struct Times {
 
 /// What the Dispatcher knows about the job of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known<'a> {
+pub(crate) enum Known<'a> {
     /// Nothing.
     Nothing,
     /// Its submission is being written.
@@ -136,7 +136,7 @@ pub enum Known<'a> {
 
 /// Decision about a submission.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Admission {
+pub(crate) enum Admission {
     /// Persist it.
     Accept,
     /// Wait for the answer to an earlier try of the same submission.
@@ -151,7 +151,11 @@ pub enum Admission {
 }
 
 /// Decides about a submission that arrives at `now`.
-pub fn admit(submission: &Submission, known: Known<'_>, now: &Times) -> GatewayResult<Admission> {
+pub(crate) fn admit(
+    submission: &Submission,
+    known: Known<'_>,
+    now: &Times,
+) -> GatewayResult<Admission> {
     let same = |key: &SubmissionKey| *key == submission.key;
     match known {
         Known::Persisting(key) if same(key) => Ok(Admission::Join),
@@ -192,7 +196,7 @@ pub fn admit(submission: &Submission, known: Known<'_>, now: &Times) -> GatewayR
 }
 
 /// Returns the state of a job that was just submitted: generation 0, nothing deployed.
-pub fn first_state(submission: &Submission, now_ms: u64) -> pb::JobState {
+pub(crate) fn first_state(submission: &Submission, now_ms: u64) -> pb::JobState {
     pb::JobState {
         job_id: submission.job.to_string(),
         name: submission.graph.name.clone(),
@@ -205,7 +209,7 @@ pub fn first_state(submission: &Submission, now_ms: u64) -> pb::JobState {
 }
 
 /// Returns the directories that the sinks of a graph write to, for the cleanup.
-pub fn sink_directories(graph: &pb::JobGraph) -> pb::SinkDirectories {
+pub(crate) fn sink_directories(graph: &pb::JobGraph) -> pb::SinkDirectories {
     let directories = tanist_model::sink_directories(graph).into_iter();
     let paths = directories.map(|it| it.to_string_lossy().into_owned());
     pb::SinkDirectories {
@@ -216,7 +220,7 @@ pub fn sink_directories(graph: &pb::JobGraph) -> pb::SinkDirectories {
 
 /// Whether a result may be forgotten: it is clean and has been kept for the retention time. `since_ms` and
 /// `counted_ms` are counts of the leaders' common clock ([`super::Retention`]).
-pub fn is_expired(
+pub(crate) fn is_expired(
     result: &pb::JobResult,
     since_ms: u64,
     counted_ms: u64,

@@ -10,14 +10,14 @@ use tanist_proto::v1 as pb;
 use super::Submission;
 
 /// The handles with which requests are answered. The core keeps them and passes them on in effects. It sends nothing.
-pub trait Replies: fmt::Debug + 'static {
+pub(crate) trait Replies: fmt::Debug + 'static {
     /// A handle to answer one request with a `T` or an error.
     type To<T: fmt::Debug>: fmt::Debug;
 }
 
 /// A request to the Dispatcher.
 #[derive(Debug)]
-pub enum Command<R: Replies> {
+pub(crate) enum Command<R: Replies> {
     /// Accept a job.
     Submit {
         submission: Box<Submission>,
@@ -82,7 +82,7 @@ pub enum Command<R: Replies> {
 
 /// What a command depends on.
 #[derive(Debug, Clone, Copy)]
-pub enum Subject<'a> {
+pub(crate) enum Subject<'a> {
     /// Whether this submission may be accepted.
     Submission(&'a Submission),
     Job(JobId),
@@ -94,7 +94,7 @@ pub enum Subject<'a> {
 
 impl<R: Replies> Command<R> {
     /// Returns what the command depends on.
-    pub fn subject(&self) -> Subject<'_> {
+    pub(crate) fn subject(&self) -> Subject<'_> {
         match self {
             Command::Consistent(command) => command.subject(),
             Command::Submit { submission, .. } => Subject::Submission(submission),

@@ -11,7 +11,7 @@ use super::{Command, Described, JobToRetry, ReadNumber, Replies, Submission, Tim
 
 /// An output of the core, run by the actor, in order.
 #[derive(Debug)]
-pub enum Effect<R: Replies> {
+pub(crate) enum Effect<R: Replies> {
     /// Answer a submission.
     AnswerSubmission {
         reply: R::To<pb::SubmitJobResponse>,

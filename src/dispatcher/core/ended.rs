@@ -8,7 +8,7 @@ type Reply<R> = <R as Replies>::To<pb::SubmitJobResponse>;
 
 /// A job whose result is in the store.
 #[derive(Debug)]
-pub struct Ended<R: Replies> {
+pub(crate) struct Ended<R: Replies> {
     key: SubmissionKey,
     result: Box<pb::JobResult>,
     /// Submissions of the same job that arrived before its cleanup was done.

@@ -8,7 +8,7 @@ use super::{Ended, Known, Persisting, Quarantined, Rebuilding, Replies, Submissi
 
 /// State of one job in the Dispatcher.
 #[derive(Debug)]
-pub enum Entry<R: Replies> {
+pub(crate) enum Entry<R: Replies> {
     /// Its submission is being written.
     Persisting(Persisting<R>),
     /// It has a JobMaster.
@@ -39,7 +39,7 @@ impl<R: Replies> Entry<R> {
 
 /// Source of a job's description.
 #[derive(Debug)]
-pub enum Described {
+pub(crate) enum Described {
     /// The job's JobMaster must be asked.
     ByJobMaster,
     /// Known without asking.
@@ -55,7 +55,7 @@ pub enum Described {
 }
 
 /// Returns the source of a job's description. For an ended job this is what is in memory.
-pub fn describe<R: Replies>(job: JobId, entry: &Entry<R>) -> Described {
+pub(crate) fn describe<R: Replies>(job: JobId, entry: &Entry<R>) -> Described {
     match entry {
         Entry::Running { .. } => Described::ByJobMaster,
         Entry::Persisting(_) | Entry::Rebuilding(_) | Entry::Ended(_) | Entry::Quarantined(_) => {
@@ -65,7 +65,10 @@ pub fn describe<R: Replies>(job: JobId, entry: &Entry<R>) -> Described {
 }
 
 /// Describes a job without asking its JobMaster.
-pub fn describe_without_job_master<R: Replies>(job: JobId, entry: &Entry<R>) -> pb::JobDetails {
+pub(crate) fn describe_without_job_master<R: Replies>(
+    job: JobId,
+    entry: &Entry<R>,
+) -> pb::JobDetails {
     match entry {
         Entry::Running { name, .. } => {
             let why = (
@@ -113,7 +116,7 @@ fn bare_details(
 }
 
 /// Completes the description of an ended job with its current status.
-pub fn ended_details(
+pub(crate) fn ended_details(
     mut details: pb::JobDetails,
     result: &pb::JobResult,
     waiting: usize,
@@ -152,25 +155,25 @@ pub fn ended_details(
     details
 }
 
-pub fn no_such_job(job: JobId) -> GatewayError {
+pub(crate) fn no_such_job(job: JobId) -> GatewayError {
     GatewayError::NotFound(format!("there is no job {job}"))
 }
 
-pub fn accepted(job: JobId, repeated: bool) -> pb::SubmitJobResponse {
+pub(crate) fn accepted(job: JobId, repeated: bool) -> pb::SubmitJobResponse {
     pb::SubmitJobResponse {
         job_id: job.to_string(),
         repeated,
     }
 }
 
-pub fn state_key(state: &pb::JobState) -> SubmissionKey {
+pub(crate) fn state_key(state: &pb::JobState) -> SubmissionKey {
     SubmissionKey {
         token: state.submission_token.clone(),
         digest: state.graph_digest.clone(),
     }
 }
 
-pub fn result_key(result: &pb::JobResult) -> SubmissionKey {
+pub(crate) fn result_key(result: &pb::JobResult) -> SubmissionKey {
     SubmissionKey {
         token: result.submission_token.clone(),
         digest: result.graph_digest.clone(),
@@ -178,6 +181,6 @@ pub fn result_key(result: &pb::JobResult) -> SubmissionKey {
 }
 
 /// The name of a status in REST and for people.
-pub fn status_name(status: pb::JobStatus) -> &'static str {
+pub(crate) fn status_name(status: pb::JobStatus) -> &'static str {
     status.as_str_name().trim_start_matches("JOB_STATUS_")
 }

@@ -11,7 +11,7 @@ use crate::{JobStoreError, RecoveredJob, RecoveredJobs};
 
 /// What the actor reads right before each event.
 #[derive(Debug, Clone, Copy)]
-pub struct Now {
+pub(crate) struct Now {
     /// Time since the Dispatcher started.
     pub uptime: Uptime,
     /// The wall clock, in milliseconds since 1970.
@@ -23,11 +23,11 @@ pub struct Now {
 }
 
 /// The outcome of reading a job again. An error means that the term is ending.
-pub type Reread = Result<RecoveredJob, JobStoreError>;
+pub(crate) type Reread = Result<RecoveredJob, JobStoreError>;
 
 /// A time that the core waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Timer {
+pub(crate) enum Timer {
     /// Timeout of the requests that wait for unread results.
     UnreadResults,
     /// Timeout of the submissions that wait for the cleanup of a job.
@@ -36,7 +36,7 @@ pub enum Timer {
 
 /// An input of the core.
 #[derive(Debug)]
-pub enum Event<R: Replies> {
+pub(crate) enum Event<R: Replies> {
     /// A request.
     Asked(Command<R>),
     /// The store was asked whether this term is the latest; the error is the reason.

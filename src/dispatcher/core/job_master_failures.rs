@@ -6,35 +6,35 @@ use std::time::Duration;
 use tanist_proto::id::JobId;
 
 /// Number of JobMasters of one job that may break in a term before the job is quarantined.
-pub const TOLERATED: u32 = 3;
+pub(super) const TOLERATED: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Returns the pause before another JobMaster is started; `None` if none is.
-pub fn pause(broken: u32) -> Option<Duration> {
+pub(super) fn pause(broken: u32) -> Option<Duration> {
     (broken <= TOLERATED).then(|| FIRST_PAUSE * 2u32.pow(broken))
 }
 
 /// Times at which JobMasters broke in this term, by job.
 #[derive(Debug, Default)]
-pub struct JobMasterFailures {
+pub(crate) struct JobMasterFailures {
     times: BTreeMap<JobId, Vec<u64>>,
 }
 
 impl JobMasterFailures {
     /// Records a broken JobMaster. Returns how many of this job have broken.
-    pub fn note(&mut self, job: JobId, now_ms: u64) -> u32 {
+    pub(crate) fn note(&mut self, job: JobId, now_ms: u64) -> u32 {
         let times = self.times.entry(job).or_default();
         times.push(now_ms);
         u32::try_from(times.len()).unwrap_or(u32::MAX)
     }
 
     /// Returns when they broke, in milliseconds since 1970.
-    pub fn times(&self, job: JobId) -> &[u64] {
+    pub(crate) fn times(&self, job: JobId) -> &[u64] {
         self.times.get(&job).map_or(&[], Vec::as_slice)
     }
 
     /// Resets the count of a job.
-    pub fn forget(&mut self, job: JobId) {
+    pub(crate) fn forget(&mut self, job: JobId) {
         self.times.remove(&job);
     }
 }

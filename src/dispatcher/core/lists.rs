@@ -12,7 +12,7 @@ use crate::descriptions::in_short;
 
 /// All jobs, as their JobMasters describe them.
 #[derive(Debug)]
-pub struct Listing {
+pub(crate) struct Listing {
     /// The descriptions, in short.
     pub jobs: Vec<pb::JobDetails>,
     /// Jobs whose JobMaster did not answer, with their index in the list.
@@ -95,7 +95,7 @@ impl<R: Replies> DispatcherCore<R> {
 
 /// Shortens a description for a list: the number of tasks in each state instead of each task, as there may be
 /// very many jobs.
-pub fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
+pub(crate) fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
     // Descriptions of ended jobs are short already.
     if details.vertices.is_empty() {
         return details;

@@ -9,7 +9,7 @@ use crate::JobStoreError;
 
 /// One line of the log.
 #[derive(Debug)]
-pub enum LogLine {
+pub(crate) enum LogLine {
     /// A job is stored.
     JobSubmitted { job: JobId, name: String },
     /// The result of a job is stored.

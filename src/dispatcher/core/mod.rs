@@ -50,35 +50,35 @@ use tanist_ha::election::{Epoch, NotLeading};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-pub use self::admission::{
+pub(crate) use self::admission::{
     Admission, Deadline, Known, Submission, SubmissionKey, Times, admit, first_state, is_expired,
     sink_directories,
 };
-pub use self::command::{Command, Replies, Subject};
-pub use self::effect::Effect;
-pub use self::ended::Ended;
-pub use self::entry::{
+pub(crate) use self::command::{Command, Replies, Subject};
+pub(crate) use self::effect::Effect;
+pub(crate) use self::ended::Ended;
+pub(crate) use self::entry::{
     Described, Entry, accepted, describe, describe_without_job_master, ended_details, no_such_job,
     result_key, state_key, status_name,
 };
-pub use self::event::{Event, Now, Reread, Timer};
-pub use self::job_master_failures::JobMasterFailures;
+pub(crate) use self::event::{Event, Now, Reread, Timer};
+pub(crate) use self::job_master_failures::JobMasterFailures;
 use self::jobs::Jobs;
-pub use self::lists::{Listing, listed};
-pub use self::log_line::LogLine;
+pub(crate) use self::lists::{Listing, listed};
+pub(crate) use self::log_line::LogLine;
 use self::outputs::Outputs;
-pub use self::persisting::Persisting;
-pub use self::quarantine::JobToRetry;
-pub use self::quarantined::Quarantined;
-pub use self::read_barrier::ReadBarrier;
-pub use self::rebuilding::{ReadNumber, Rebuilding};
-pub use self::retention::Retention;
+pub(crate) use self::persisting::Persisting;
+pub(crate) use self::quarantine::JobToRetry;
+pub(crate) use self::quarantined::Quarantined;
+pub(crate) use self::read_barrier::ReadBarrier;
+pub(crate) use self::rebuilding::{ReadNumber, Rebuilding};
+pub(crate) use self::retention::Retention;
 use self::unread_results::UnreadResults;
 use crate::{DispatcherOptions, GraphChecks, RecoveredJobs};
 
 /// The term that a core decides for.
 #[derive(Debug, Clone)]
-pub struct Term {
+pub(crate) struct Term {
     /// Its epoch.
     pub epoch: Epoch,
     /// The leading process, for the evidence of quarantines.
@@ -87,7 +87,7 @@ pub struct Term {
 
 /// The state of one term's Dispatcher.
 #[derive(Debug)]
-pub struct DispatcherCore<R: Replies> {
+pub(crate) struct DispatcherCore<R: Replies> {
     options: DispatcherOptions,
     checks: GraphChecks,
     term: Term,
@@ -112,7 +112,7 @@ pub struct DispatcherCore<R: Replies> {
 impl<R: Replies> DispatcherCore<R> {
     /// Continues with the jobs from the store. `unread` are the jobs whose results are read later; `None`: all results
     /// are read. Returns the first effects.
-    pub fn recover(
+    pub(crate) fn recover(
         options: DispatcherOptions,
         checks: GraphChecks,
         term: Term,
@@ -149,7 +149,7 @@ impl<R: Replies> DispatcherCore<R> {
     }
 
     /// Takes an event at `now`. Returns the effects, to be run in order.
-    pub fn handle(&mut self, now: Now, event: Event<R>) -> Vec<Effect<R>> {
+    pub(crate) fn handle(&mut self, now: Now, event: Event<R>) -> Vec<Effect<R>> {
         self.now = now;
         match event {
             Event::Asked(command) => self.take_command(command),
@@ -215,7 +215,7 @@ impl<R: Replies> DispatcherCore<R> {
     }
 
     /// Returns what the log gets since the last call.
-    pub fn take_log(&mut self) -> Vec<LogLine> {
+    pub(crate) fn take_log(&mut self) -> Vec<LogLine> {
         self.out.take_log()
     }
 

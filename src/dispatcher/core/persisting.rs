@@ -8,7 +8,7 @@ type Reply<R> = <R as Replies>::To<pb::SubmitJobResponse>;
 
 /// A submission that is being written.
 #[derive(Debug)]
-pub struct Persisting<R: Replies> {
+pub(crate) struct Persisting<R: Replies> {
     key: SubmissionKey,
     name: String,
     /// Its tries, the first one first.

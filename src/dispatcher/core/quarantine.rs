@@ -57,7 +57,7 @@ impl Fault {
 
 /// The records of a job that can be led.
 #[derive(Debug)]
-pub struct JobToRetry {
+pub(crate) struct JobToRetry {
     /// The job graph to run.
     pub graph: Box<pb::JobGraph>,
     /// Progress of the job.

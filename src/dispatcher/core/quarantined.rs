@@ -10,7 +10,7 @@ use super::{Entry, Replies, SubmissionKey, state_key};
 
 /// A quarantined job.
 #[derive(Debug, Clone)]
-pub struct Quarantined {
+pub(crate) struct Quarantined {
     key: SubmissionKey,
     name: String,
     submitted_at_ms: u64,

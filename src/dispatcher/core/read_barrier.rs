@@ -6,7 +6,7 @@
 
 /// Requests that wait for the store's confirmation of the term.
 #[derive(Debug)]
-pub struct ReadBarrier<T> {
+pub(crate) struct ReadBarrier<T> {
     /// Arrived before the read in progress began.
     confirming: Vec<T>,
     /// Arrived after it began.
@@ -15,13 +15,13 @@ pub struct ReadBarrier<T> {
 
 impl<T> ReadBarrier<T> {
     /// Adds a request. Returns true if a read must be started.
-    pub fn take(&mut self, command: T) -> bool {
+    pub(crate) fn take(&mut self, command: T) -> bool {
         self.waiting.push(command);
         self.begin()
     }
 
     /// Whether a read must be started for the waiting requests.
-    pub fn begin(&mut self) -> bool {
+    pub(crate) fn begin(&mut self) -> bool {
         let begins = self.confirming.is_empty() && !self.waiting.is_empty();
         if begins {
             self.confirming = std::mem::take(&mut self.waiting);
@@ -30,7 +30,7 @@ impl<T> ReadBarrier<T> {
     }
 
     /// Ends the read. Returns the requests that it confirms.
-    pub fn end(&mut self) -> Vec<T> {
+    pub(crate) fn end(&mut self) -> Vec<T> {
         std::mem::take(&mut self.confirming)
     }
 }

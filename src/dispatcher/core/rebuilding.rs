@@ -5,7 +5,7 @@ use super::{Quarantined, SubmissionKey};
 
 /// Number of a read of waiting jobs, in the order in which they start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct ReadNumber(u64);
+pub(crate) struct ReadNumber(u64);
 
 impl ReadNumber {
     /// The number of the next read.
@@ -16,7 +16,7 @@ impl ReadNumber {
 
 /// A job that has no JobMaster now.
 #[derive(Debug)]
-pub struct Rebuilding {
+pub(crate) struct Rebuilding {
     key: SubmissionKey,
     name: String,
     why: &'static str,

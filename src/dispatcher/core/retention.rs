@@ -27,7 +27,7 @@ const NOTES: u32 = 60;
 
 /// The common retention clock; see the module.
 #[derive(Debug)]
-pub struct Retention {
+pub(crate) struct Retention {
     /// Count of earlier leaders, as far as known. Never 0, which means that a result has no count.
     before_ms: u64,
     since: Uptime,
@@ -41,7 +41,7 @@ pub struct Retention {
 impl Retention {
     /// Continues from the counts in the readable results. A result without a count counts as written now: the term
     /// that wrote it could not read all results.
-    pub fn resume(now: Uptime, recovered: &mut RecoveredJobs) -> Retention {
+    pub(crate) fn resume(now: Uptime, recovered: &mut RecoveredJobs) -> Retention {
         let counts = recovered.results.iter();
         let counts = counts.map(|(_, result)| result.counted_ms.max(result.kept_since_ms));
         let before_ms = counts.max().unwrap_or(0).max(1);
@@ -65,13 +65,13 @@ impl Retention {
     }
 
     /// Returns the current count.
-    pub fn counted_ms(&self, now: Uptime) -> u64 {
+    pub(crate) fn counted_ms(&self, now: Uptime) -> u64 {
         let passed = millis(now - self.since);
         self.before_ms.saturating_add(passed)
     }
 
     /// Returns the count since which a result is kept.
-    pub fn kept_since_ms(&self, now: Uptime, job: JobId, result: &pb::JobResult) -> u64 {
+    pub(crate) fn kept_since_ms(&self, now: Uptime, job: JobId, result: &pb::JobResult) -> u64 {
         match result.kept_since_ms {
             0 => self
                 .since_here
@@ -83,7 +83,7 @@ impl Retention {
     }
 
     /// Writes into a result since when it is kept.
-    pub fn stamp(&mut self, now: Uptime, job: JobId, result: &mut pb::JobResult) {
+    pub(crate) fn stamp(&mut self, now: Uptime, job: JobId, result: &mut pb::JobResult) {
         let counted_ms = self.counted_ms(now);
         result.counted_ms = counted_ms;
         result.kept_since_ms = counted_ms;
@@ -95,24 +95,24 @@ impl Retention {
 
     /// Adds a result of an earlier term that was unreadable when this one began. Its own count may be ahead of
     /// this term's. The term's count is not advanced to it, as that would make other results look too old.
-    pub fn found(&mut self, now: Uptime, job: JobId, result: &pb::JobResult) {
+    pub(crate) fn found(&mut self, now: Uptime, job: JobId, result: &pb::JobResult) {
         if result.kept_since_ms == 0 {
             self.since_here.insert(job, self.counted_ms(now));
         }
     }
 
     /// Forgets a job whose result was removed.
-    pub fn forget(&mut self, job: JobId) {
+    pub(crate) fn forget(&mut self, job: JobId) {
         self.since_here.remove(&job);
     }
 
     /// Records that this count is in the store.
-    pub fn noted(&mut self, counted_ms: u64) {
+    pub(crate) fn noted(&mut self, counted_ms: u64) {
         self.noted_ms = self.noted_ms.max(counted_ms);
     }
 
     /// Returns the count if it must be written.
-    pub fn due(&self, now: Uptime, retention: Duration) -> Option<u64> {
+    pub(crate) fn due(&self, now: Uptime, retention: Duration) -> Option<u64> {
         let counted_ms = self.counted_ms(now);
         let unnoted = Duration::from_millis(counted_ms.saturating_sub(self.noted_ms));
         (unnoted >= retention / NOTES).then_some(counted_ms)

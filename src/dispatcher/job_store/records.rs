@@ -21,10 +21,10 @@ pub(super) fn name_of(job: JobId) -> Name {
 }
 
 macro_rules! protobuf_record {
-    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal $(, $shrink:path)?) => {
+    ($(#[$doc:meta])* $visible:vis struct $name:ident($message:ty), $kind:expr, splits: $splits:literal $(, $shrink:path)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq)]
-        pub struct $name(pub $message);
+        $visible struct $name(pub $message);
 
         impl Record for $name {
             const KIND: Kind = $kind;
@@ -47,21 +47,21 @@ macro_rules! protobuf_record {
 
 protobuf_record! {
     /// `graphs/<job>`.
-    GraphRecord(pb::JobGraph), kinds::GRAPHS, splits: true, shrink_graph
+    pub(super) struct GraphRecord(pb::JobGraph), kinds::GRAPHS, splits: true, shrink_graph
 }
 protobuf_record! {
     /// `states/<job>`.
-    StateRecord(pb::JobState), kinds::STATES, splits: false, shrink_state
+    pub struct StateRecord(pb::JobState), kinds::STATES, splits: false, shrink_state
 }
 protobuf_record! {
     /// `checkpoints/<job>`.
-    CheckpointsRecord(pb::JobCheckpoints), kinds::CHECKPOINTS, splits: false
+    pub(super) struct CheckpointsRecord(pb::JobCheckpoints), kinds::CHECKPOINTS, splits: false
 }
 protobuf_record! {
     /// `results/<job>`.
-    ResultRecord(pb::JobResult), kinds::RESULTS, splits: false
+    pub(super) struct ResultRecord(pb::JobResult), kinds::RESULTS, splits: false
 }
 protobuf_record! {
     /// `descriptions/<job>`.
-    DescriptionRecord(pb::JobDetails), kinds::DESCRIPTIONS, splits: true
+    pub(super) struct DescriptionRecord(pb::JobDetails), kinds::DESCRIPTIONS, splits: true
 }

@@ -14,7 +14,7 @@ use super::durable_record::DurableRecord;
 use super::execution_graph::ExecutionGraph;
 
 /// The profiles of the slots in which adopted executions are, by TaskManager.
-pub type Held = SmallMap<ResourceId, Vec<ResourceProfile>>;
+pub(super) type Held = SmallMap<ResourceId, Vec<ResourceProfile>>;
 
 /// The slots of adopted executions; see the module.
 #[derive(Debug, Default)]

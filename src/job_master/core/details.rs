@@ -154,7 +154,7 @@ fn result(
 }
 
 /// The result of a job for which no ExecutionGraph could be built.
-pub fn failed_initialization(
+pub(crate) fn failed_initialization(
     graph: &pb::JobGraph,
     state: &pb::JobState,
     cause: String,
@@ -188,7 +188,7 @@ pub fn failed_initialization(
 }
 
 /// The description of such a job until its result is written: it has not ended before that.
-pub fn before_its_end(result: &pb::JobResult) -> pb::JobDetails {
+pub(crate) fn before_its_end(result: &pb::JobResult) -> pb::JobDetails {
     let mut details = result.details.clone().unwrap_or_default();
     details.status = pb::JobStatus::Initializing.into();
     details.ended_at_ms = 0;
@@ -200,7 +200,7 @@ pub fn before_its_end(result: &pb::JobResult) -> pb::JobDetails {
 }
 
 /// The directories of the graph's file sinks, each once.
-pub fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
+pub(crate) fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     let directory = |operator: &pb::Operator| match serde_json::from_str(&operator.spec) {
         Ok(OperatorSpec::FileSink(sink)) => Some(sink.path),

@@ -84,24 +84,25 @@ use tanist_proto::v1 as pb;
 use self::checkpoint_commit::CheckpointCommit;
 pub use self::checkpoint_commit::CommitProgress;
 use self::checkpointing::Checkpointing;
-pub use self::checkpointing::RestorePoints;
+pub(crate) use self::checkpointing::RestorePoints;
 use self::coordinator::Coordinators;
-pub use self::coordinator::{Coordinated, Kind, Unprepared, cut};
-pub use self::details::{before_its_end, failed_initialization, sink_directories};
+pub(crate) use self::coordinator::{Coordinated, Kind, Unprepared, cut};
+pub(crate) use self::details::{before_its_end, failed_initialization, sink_directories};
 use self::dirty::Dirty;
 use self::durable_record::DurableRecord;
-pub use self::effect::{CancelAnswer, CoordinatorAnswer, Effect, Milestone, Needs};
-pub use self::event::{
-    Connection, CoordinatorRequest, Event, Refusal, Registration, SubmitOutcome,
-};
-pub use self::execution_graph::BuildError;
+pub use self::effect::Effect;
+pub(crate) use self::effect::{CancelAnswer, CoordinatorAnswer, Milestone, Needs};
+pub use self::event::SubmitOutcome;
+pub use self::event::{Connection, Event, Registration};
+pub(crate) use self::event::{CoordinatorRequest, Refusal};
+pub(crate) use self::execution_graph::BuildError;
 use self::execution_graph::ExecutionGraph;
 pub use self::failover::FailoverStrategy;
 use self::failover::{Failover, Failure};
 use self::job_end::JobEnd;
 use self::job_events::JobEvents;
-pub use self::kept_graph::KeptGraph;
-pub use self::log_line::LogLine;
+pub(crate) use self::kept_graph::KeptGraph;
+pub(crate) use self::log_line::LogLine;
 use self::moves::Moves;
 pub use self::options::CoreOptions;
 use self::output::Output;
@@ -436,6 +437,6 @@ impl JobMasterCore {
 }
 
 /// Parses an id.
-pub fn parse<T: std::str::FromStr>(text: &str) -> Option<T> {
+pub(crate) fn parse<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }

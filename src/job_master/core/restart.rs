@@ -93,7 +93,7 @@ impl RestartStrategy {
 
 /// The decision about a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// Restart the failed regions at this time.
     Restart {
         /// Milliseconds since 1970.
@@ -108,7 +108,7 @@ pub enum Verdict {
 
 /// A strategy and its pending restart.
 #[derive(Debug, Clone)]
-pub struct RestartBackoff {
+pub(super) struct RestartBackoff {
     strategy: RestartStrategy,
     // When the last restart was or is due. The record has it, too, until it is over.
     restart_at_ms: Option<u64>,
@@ -116,7 +116,7 @@ pub struct RestartBackoff {
 
 impl RestartBackoff {
     /// A backoff without a pending restart.
-    pub fn new(strategy: RestartStrategy) -> RestartBackoff {
+    pub(super) fn new(strategy: RestartStrategy) -> RestartBackoff {
         RestartBackoff {
             strategy,
             restart_at_ms: None,
@@ -124,12 +124,12 @@ impl RestartBackoff {
     }
 
     /// Takes over a restart that an earlier leader decided for this time.
-    pub fn resume(&mut self, restart_at_ms: u64) {
+    pub(super) fn resume(&mut self, restart_at_ms: u64) {
         self.restart_at_ms = self.restart_at_ms.max(Some(restart_at_ms));
     }
 
     /// Decides about a failure at `now_ms`, which it counts. `random` is drawn uniformly from 0 to 1.
-    pub fn count_failure(
+    pub(super) fn count_failure(
         &mut self,
         counters: &mut pb::RestartCounters,
         now_ms: u64,

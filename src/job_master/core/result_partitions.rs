@@ -26,7 +26,7 @@ const RELEASED: &str = "it was released when no task needed it any more";
 
 /// The output of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ResultPartition {
+pub(super) enum ResultPartition {
     /// It can't be read, for this reason. Empty: it is not complete.
     Gone(String),
     /// The TaskManager where it should be has not registered yet.

@@ -12,7 +12,7 @@ use tanist_proto::resources::ResourceProfile;
 use super::slot_pool::{SlotKey, SlotPool};
 
 /// The slot of each key.
-pub type Assigned = BTreeMap<SlotKey, AllocationId>;
+pub(super) type Assigned = BTreeMap<SlotKey, AllocationId>;
 
 /// The free slots that serve one profile.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ struct Free {
 
 /// An assignment, based on the pool at the time of its creation; see the module.
 #[derive(Debug)]
-pub struct SlotAssignment {
+pub(super) struct SlotAssignment {
     taken: Assigned,
     blocked: BTreeSet<AllocationId>,
     /// Sorted. Other fields refer to them by index.
@@ -45,7 +45,7 @@ pub struct SlotAssignment {
 impl SlotAssignment {
     /// An assignment of a pool's slots. Those in `taken` have their keys. Those in `blocked` are not
     /// assigned, nor free ones of the TaskManagers in `closed`. `profiles` are the slot profiles by group.
-    pub fn new(
+    pub(super) fn new(
         pool: &SlotPool,
         profiles: &[ResourceProfile],
         taken: Assigned,
@@ -119,7 +119,7 @@ impl SlotAssignment {
     /// Returns slots for all of `wanted`, or None if there are not enough. In this order: slots that keys
     /// have, slots of their last execution, slots on the TaskManager of the last execution, other slots on
     /// the TaskManagers with the fewest slots in use.
-    pub fn assign(&mut self, pool: &SlotPool, wanted: &[SlotKey]) -> Option<Assigned> {
+    pub(super) fn assign(&mut self, pool: &SlotPool, wanted: &[SlotKey]) -> Option<Assigned> {
         let mut assigned = Assigned::new();
         let mut open = Vec::new();
         for key in wanted {

@@ -21,7 +21,7 @@ use super::idle_slots::IdleSlots;
 
 /// The need for one slot: subtask `index` of each vertex in slot sharing group `group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SlotKey {
+pub(super) struct SlotKey {
     /// Index of the slot sharing group.
     pub group: usize,
     /// Number of the subtask.
@@ -30,7 +30,7 @@ pub struct SlotKey {
 
 /// A held slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PoolSlot {
+pub(super) struct PoolSlot {
     /// The TaskManager that provides it.
     pub task_manager: ResourceId,
     /// Its number there.
@@ -43,7 +43,7 @@ pub struct PoolSlot {
 
 /// The answer to an offered slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OfferAnswer {
+pub(super) enum OfferAnswer {
     /// The slot is held.
     Accepted,
     /// The slot is held; the allocation that it had before is lost.
@@ -57,7 +57,7 @@ const REMEMBERED: usize = 4096;
 
 /// The slots of one job.
 #[derive(Debug, Clone, Default)]
-pub struct SlotPool {
+pub(super) struct SlotPool {
     // Boxed, because an insertion moves the entries behind it.
     slots: SmallMap<AllocationId, Box<PoolSlot>>,
     // The same slots sorted by TaskManager and number. A list, as most jobs have few slots and there may be
@@ -75,7 +75,7 @@ impl SlotPool {
     /// Accepts or rejects an offered slot. The caller has checked that the TaskManager is registered. A slot
     /// that was never requested, or whose request was cancelled meanwhile, is accepted too: it serves another
     /// need, or idles.
-    pub fn offer(
+    pub(super) fn offer(
         &mut self,
         task_manager: &ResourceId,
         allocation: AllocationId,
@@ -120,7 +120,7 @@ impl SlotPool {
     }
 
     /// Releases a slot. It is not accepted again until its TaskManager registers again.
-    pub fn remove(&mut self, allocation: &AllocationId) -> Option<PoolSlot> {
+    pub(super) fn remove(&mut self, allocation: &AllocationId) -> Option<PoolSlot> {
         let slot = self.slots.remove(allocation)?;
         self.idle.remove(allocation);
         self.count_no_more(&slot.profile);
@@ -137,12 +137,12 @@ impl SlotPool {
 
     /// Forgets the released allocations of a TaskManager that has registered again: no late message of its
     /// earlier registration is accepted.
-    pub fn forget_released(&mut self, task_manager: &ResourceId) {
+    pub(super) fn forget_released(&mut self, task_manager: &ResourceId) {
         self.let_go.retain(|(of, _)| of != task_manager);
     }
 
     /// Releases all slots of a TaskManager whose registration has ended.
-    pub fn remove_all_of(&mut self, task_manager: &ResourceId) {
+    pub(super) fn remove_all_of(&mut self, task_manager: &ResourceId) {
         self.forget_released(task_manager);
         let there = self.range_of(task_manager);
         let gone: Vec<_> = self.by_place.drain(there).collect();
@@ -191,48 +191,53 @@ impl SlotPool {
     }
 
     /// The slot with this allocation.
-    pub fn get(&self, allocation: &AllocationId) -> Option<&PoolSlot> {
+    pub(super) fn get(&self, allocation: &AllocationId) -> Option<&PoolSlot> {
         self.slots.get(allocation).map(Box::as_ref)
     }
 
     /// Number of held slots.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
     /// All slots of a TaskManager.
-    pub fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
+    pub(super) fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
         let there = &self.by_place[self.range_of(task_manager)];
         there.iter().map(|(.., allocation)| *allocation).collect()
     }
 
     /// Forgets the former slots of these keys, which are placed. They are remembered again before the next
     /// placement.
-    pub fn forget_former(&mut self, keys: &[SlotKey]) {
+    pub(super) fn forget_former(&mut self, keys: &[SlotKey]) {
         for key in keys {
             self.former.remove(key);
         }
     }
 
     /// Remembers the slot of a key, so that its next execution goes back there.
-    pub fn remember(&mut self, key: SlotKey, task_manager: ResourceId, allocation: AllocationId) {
+    pub(super) fn remember(
+        &mut self,
+        key: SlotKey,
+        task_manager: ResourceId,
+        allocation: AllocationId,
+    ) {
         self.former.insert(key, (task_manager, allocation));
     }
 
     /// All slots: TaskManager, number there, allocation. Sorted in this order.
-    pub fn places(&self) -> impl Iterator<Item = (&ResourceId, u32, AllocationId)> {
+    pub(super) fn places(&self) -> impl Iterator<Item = (&ResourceId, u32, AllocationId)> {
         let places = self.by_place.iter();
         places.map(|(at, number, allocation)| (at, *number, *allocation))
     }
 
     /// The slot of the last execution of a key, if it is remembered.
-    pub fn former(&self, key: &SlotKey) -> Option<&(ResourceId, AllocationId)> {
+    pub(super) fn former(&self, key: &SlotKey) -> Option<&(ResourceId, AllocationId)> {
         self.former.get(key)
     }
 
     /// Slots for one region: see [`SlotAssignment::assign`].
     #[cfg(test)]
-    pub fn assign(
+    pub(super) fn assign(
         &self,
         wanted: &[SlotKey],
         profiles: &[ResourceProfile],
@@ -251,14 +256,14 @@ impl SlotPool {
     }
 
     /// Number of slots that serve a need.
-    pub fn count_for(&self, wanted: &ResourceProfile) -> u32 {
+    pub(super) fn count_for(&self, wanted: &ResourceProfile) -> u32 {
         let serving = self.by_profile.iter();
         let serving = serving.filter(|(profile, _)| profile.is_matching(wanted));
         serving.map(|(_, number)| *number).sum()
     }
 
     /// The slots among `of` that exceed the need.
-    pub fn surplus(
+    pub(super) fn surplus(
         &self,
         mut of: Vec<AllocationId>,
         needed: &[(ResourceProfile, u32)],
@@ -277,7 +282,7 @@ impl SlotPool {
     }
 
     /// Whether there are more slots than needed.
-    pub fn has_surplus(&self, needed: &[(ResourceProfile, u32)]) -> bool {
+    pub(super) fn has_surplus(&self, needed: &[(ResourceProfile, u32)]) -> bool {
         self.more_than(needed).values().any(|more| *more > 0)
     }
 
@@ -296,24 +301,24 @@ impl SlotPool {
     }
 
     /// Notes that an execution has this slot or will have it. The slot does not idle.
-    pub fn begin_use(&mut self, allocation: AllocationId) {
+    pub(super) fn begin_use(&mut self, allocation: AllocationId) {
         self.idle.begin_use(allocation);
     }
 
     /// Notes that an execution does not have this slot any more.
-    pub fn end_use(&mut self, allocation: AllocationId) {
+    pub(super) fn end_use(&mut self, allocation: AllocationId) {
         let is_held = self.slots.contains_key(&allocation);
         self.idle.end_use(allocation, is_held);
     }
 
     /// Whether no execution has this slot.
-    pub fn is_unused(&self, allocation: &AllocationId) -> bool {
+    pub(super) fn is_unused(&self, allocation: &AllocationId) -> bool {
         self.idle.is_unused(allocation)
     }
 
     /// Notes the time. Unused slots idle if there is a surplus. Returns those that have idled for
     /// `timeout_ms`.
-    pub fn note_idle(
+    pub(super) fn note_idle(
         &mut self,
         is_surplus: bool,
         now_ms: u64,
@@ -324,7 +329,7 @@ impl SlotPool {
     }
 
     /// Start of the longest idle time.
-    pub fn idle_since_ms(&self) -> Option<u64> {
+    pub(super) fn idle_since_ms(&self) -> Option<u64> {
         self.idle.idle_since_ms()
     }
 

@@ -26,7 +26,7 @@ const FIRST_WITNESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The content of this process's heartbeats.
 #[derive(Debug, Default)]
-pub struct Reports {
+pub(crate) struct Reports {
     pub(super) progress: watch::Sender<Progress>,
     pub(super) witnesses: watch::Sender<Vec<String>>,
     pub(super) cached_change: watch::Sender<u64>,
@@ -55,7 +55,7 @@ pub(crate) struct PeerStatus {
 
 /// A part of the process that must be scheduled again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// The runtime of everything except the election.
     Runtime,
     /// The term's Dispatcher.
@@ -85,7 +85,7 @@ impl Reports {
     }
 
     /// Reports that the term recovers: `done` of `total` jobs. Total 0: not known yet.
-    pub fn recovering(&self, done: u64, total: u64) {
+    pub(crate) fn recovering(&self, done: u64, total: u64) {
         self.progress.send_replace(Progress {
             phase: Phase::Recovering,
             done,
@@ -94,7 +94,7 @@ impl Reports {
     }
 
     /// Reports that the term leads and everything is recovered.
-    pub fn leading(&self) {
+    pub(crate) fn leading(&self) {
         self.progress.send_replace(Progress {
             phase: Phase::Leading,
             ..Progress::default()
@@ -102,24 +102,24 @@ impl Reports {
     }
 
     /// Reports that the process stands by.
-    pub fn standby(&self) {
+    pub(crate) fn standby(&self) {
         self.progress.send_replace(Progress::default());
         self.dispatcher.send_replace(None);
         self.resource_manager.send_replace(None);
     }
 
     /// Reports progress of a recovery that is not counted in `done`.
-    pub fn moved(&self) {
+    pub(crate) fn moved(&self) {
         self.steps.send_modify(|steps| *steps += 1);
     }
 
     /// Counts one more as done.
-    pub fn add_done(&self) {
+    pub(crate) fn add_done(&self) {
         self.progress.send_modify(|progress| progress.done += 1);
     }
 
     /// Reports that a part of the process was scheduled at this moment.
-    pub fn record_scheduled(&self, part: Part) {
+    pub(crate) fn record_scheduled(&self, part: Part) {
         let scheduled = match part {
             Part::Runtime => &self.runtime,
             Part::Dispatcher => &self.dispatcher,
@@ -129,7 +129,7 @@ impl Reports {
     }
 
     /// The last term that was ended because it made no progress.
-    pub fn stalled_term(&self) -> Option<Epoch> {
+    pub(crate) fn stalled_term(&self) -> Option<Epoch> {
         *self.stalled_term.borrow()
     }
 
@@ -144,7 +144,7 @@ impl Reports {
     }
 
     /// Reports the change number up to which the standby's copy of the records goes.
-    pub fn cached_change(&self, number: u64) {
+    pub(crate) fn cached_change(&self, number: u64) {
         self.cached_change.send_replace(number);
     }
 }

@@ -132,7 +132,7 @@ pub(super) struct Watchdog {
 
 impl Watchdog {
     /// Watches until dropped.
-    pub async fn run(self) {
+    pub(super) async fn run(self) {
         let interval = scheduling_probe::interval_for(self.stall_timeout);
         let clock = self.election.clock();
         let mut core = Core::new(self.stall_timeout, interval);

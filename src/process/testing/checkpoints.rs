@@ -20,7 +20,7 @@ pub(super) fn broken(events: &[Event]) -> Vec<String> {
 }
 
 /// The newest snapshot of each region that has one: its number and its generation.
-pub fn snapshots(record: &pb::JobCheckpoints) -> BTreeMap<usize, (u64, u64)> {
+pub(crate) fn snapshots(record: &pb::JobCheckpoints) -> BTreeMap<usize, (u64, u64)> {
     let Some(newest) = record.retained.last() else {
         return BTreeMap::new();
     };

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const DEADLINE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone)]
-pub struct Client {
+pub(crate) struct Client {
     pub connector: LocalConnector,
     pub leaders: watch::Receiver<LeaderView>,
     pub world: World,
@@ -28,7 +28,7 @@ pub struct Client {
 
 impl Client {
     /// Submits a job until it is acknowledged or refused.
-    pub async fn submit(
+    pub(crate) async fn submit(
         &self,
         graph: &pb::JobGraph,
         token: &str,
@@ -61,7 +61,7 @@ impl Client {
     }
 
     /// Cancels a job until that is acknowledged or refused.
-    pub async fn cancel(&self, job: JobId) -> GatewayResult<()> {
+    pub(crate) async fn cancel(&self, job: JobId) -> GatewayResult<()> {
         let request = pb::CancelJobRequest {
             job_id: job.to_string(),
         };
@@ -75,7 +75,7 @@ impl Client {
     }
 
     /// Stops a job until that is acknowledged or refused.
-    pub async fn stop(&self, job: JobId) -> GatewayResult<()> {
+    pub(crate) async fn stop(&self, job: JobId) -> GatewayResult<()> {
         let request = pb::StopJobRequest {
             job_id: job.to_string(),
         };
@@ -89,7 +89,11 @@ impl Client {
     }
 
     /// Resolves a quarantine with `action`, until that is acknowledged or refused.
-    pub async fn resolve(&self, job: JobId, action: pb::QuarantineAction) -> GatewayResult<()> {
+    pub(crate) async fn resolve(
+        &self,
+        job: JobId,
+        action: pb::QuarantineAction,
+    ) -> GatewayResult<()> {
         let request = pb::ResolveQuarantineRequest {
             job_id: job.to_string(),
             action: action.into(),
@@ -105,7 +109,7 @@ impl Client {
         Ok(())
     }
 
-    pub async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
+    pub(crate) async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
         let request = pb::DescribeJobRequest {
             job_id: job.to_string(),
             ..pb::DescribeJobRequest::default()
@@ -117,7 +121,7 @@ impl Client {
         .await
     }
 
-    pub async fn list(&self) -> GatewayResult<pb::ListJobsResponse> {
+    pub(crate) async fn list(&self) -> GatewayResult<pb::ListJobsResponse> {
         self.repeat("list", |dispatcher| {
             let request = pb::ListJobsRequest::default();
             async move { dispatcher.list_jobs(request).await }
@@ -126,7 +130,7 @@ impl Client {
     }
 
     /// Waits until a job has ended; returns its status.
-    pub async fn ended(&self, job: JobId) -> pb::JobStatus {
+    pub(crate) async fn ended(&self, job: JobId) -> pb::JobStatus {
         let wait = async {
             loop {
                 let status = self.describe(job).await.map(|details| details.status());

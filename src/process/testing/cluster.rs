@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use super::client::Client;
 use super::election::{StoppableElection, note_grants};
 use super::executor::ObservedExecutor;
-pub use super::graphs::{graph, graph_of_files, graph_of_regions};
+pub(crate) use super::graphs::{graph, graph_of_files, graph_of_regions};
 use super::invariants;
 use super::sinks::{recorded_sinks, sinks_of};
 use super::store::ObservedStore;
@@ -81,7 +81,7 @@ fn own_store(driver: Arc<dyn ElectionDriver>) -> OwnStore {
 
 /// See the module.
 #[derive(Debug)]
-pub struct TestCluster {
+pub(crate) struct TestCluster {
     pub world: World,
     pub memory: MemoryCluster,
     pub client: Client,
@@ -102,7 +102,7 @@ pub struct TestCluster {
 
 impl TestCluster {
     /// Starts JobManagers `jm1`.. and TaskManagers `tm1`.., these with `slots` slots each and two cores.
-    pub async fn start(job_managers: u32, task_managers: u32, slots: u32) -> TestCluster {
+    pub(crate) async fn start(job_managers: u32, task_managers: u32, slots: u32) -> TestCluster {
         let load = LoadOptions::default()
             .with("restart-strategy.type", "fixed-delay")
             .with("restart-strategy.fixed-delay.attempts", "1000000")
@@ -110,7 +110,7 @@ impl TestCluster {
         TestCluster::start_with(load, job_managers, task_managers, slots).await
     }
 
-    pub async fn start_with(
+    pub(crate) async fn start_with(
         load: LoadOptions,
         job_managers: u32,
         task_managers: u32,
@@ -161,13 +161,13 @@ impl TestCluster {
     }
 
     /// Starts a JobManager; it must not run.
-    pub fn start_job_manager(&mut self, name: &str) {
+    pub(crate) fn start_job_manager(&mut self, name: &str) {
         let options = self.options.clone();
         self.start_job_manager_with(name, options);
     }
 
     /// Starts a JobManager that is configured for another cluster.
-    pub fn start_job_manager_of(&mut self, name: &str, cluster_id: &str) {
+    pub(crate) fn start_job_manager_of(&mut self, name: &str, cluster_id: &str) {
         let mut options = (*self.options).clone();
         options.ha.cluster_id = cluster_id.parse().expect("a name");
         self.start_job_manager_with(name, Arc::new(options));
@@ -246,13 +246,13 @@ impl TestCluster {
     }
 
     /// Kills a JobManager. Its lease ends at once, as if it had expired.
-    pub async fn kill_job_manager(&mut self, name: &str) {
+    pub(crate) async fn kill_job_manager(&mut self, name: &str) {
         self.kill_job_manager_keeping_its_lease(name).await;
         self.memory.expire(&ProcessId::new(name));
     }
 
     /// Kills a JobManager; its lease goes on until it expires.
-    pub async fn kill_job_manager_keeping_its_lease(&mut self, name: &str) {
+    pub(crate) async fn kill_job_manager_keeping_its_lease(&mut self, name: &str) {
         let running = self.job_managers.remove(name).expect("it runs");
         self.world.kill(&running.life);
         self.remove_addresses(name);
@@ -265,7 +265,7 @@ impl TestCluster {
     }
 
     /// Stops a JobManager in order.
-    pub async fn stop_job_manager(&mut self, name: &str) {
+    pub(crate) async fn stop_job_manager(&mut self, name: &str) {
         let running = self.job_managers.remove(name).expect("it runs");
         running.stop.cancel();
         let code = running.run.await.expect("it ends in order");
@@ -274,7 +274,7 @@ impl TestCluster {
     }
 
     /// Waits until a JobManager ends by itself; returns its exit code.
-    pub async fn end_of_job_manager(&mut self, name: &str) -> ExitCode {
+    pub(crate) async fn end_of_job_manager(&mut self, name: &str) -> ExitCode {
         let running = self.job_managers.remove(name).expect("it runs");
         let ended = tokio::time::timeout(TIMEOUT, running.run).await;
         self.remove_addresses(name);
@@ -292,7 +292,7 @@ impl TestCluster {
     }
 
     /// Waits until a JobManager was struck, and removes what is left of it. Returns its name.
-    pub async fn after_strike(&mut self) -> String {
+    pub(crate) async fn after_strike(&mut self) -> String {
         let struck = tokio::time::timeout(TIMEOUT, self.world.struck()).await;
         let life = struck
             .unwrap_or_else(|_| panic!("no JobManager was struck: {:#?}", self.world.stored()));
@@ -303,18 +303,18 @@ impl TestCluster {
 
     /// Makes the next JobManager that takes such a step die; [`after_strike`](Self::after_strike) waits for
     /// that.
-    pub fn strike_at(&self, strike: impl FnMut(&Step<'_>) -> bool + Send + 'static) {
+    pub(crate) fn strike_at(&self, strike: impl FnMut(&Step<'_>) -> bool + Send + 'static) {
         self.world.strike_at(strike);
     }
 
     /// Starts a TaskManager with the resource id `name`; it must not run.
-    pub fn start_task_manager(&mut self, name: &str) {
+    pub(crate) fn start_task_manager(&mut self, name: &str) {
         self.start_task_manager_as(name, first_registration(), PROTOCOL_VERSION);
     }
 
     /// Like [`start_task_manager`](Self::start_task_manager), with registrations above this number, and of this
     /// protocol version.
-    pub fn start_task_manager_as(
+    pub(crate) fn start_task_manager_as(
         &mut self,
         name: &str,
         first_registration: u64,
@@ -368,7 +368,7 @@ impl TestCluster {
     }
 
     /// Kills a TaskManager, and all its tasks with it.
-    pub async fn kill_task_manager(&mut self, name: &str) {
+    pub(crate) async fn kill_task_manager(&mut self, name: &str) {
         let running = self.task_managers.remove(name).expect("it runs");
         self.world.kill(&running.life);
         self.connector.remove(&format!("{name}:1"));
@@ -377,7 +377,7 @@ impl TestCluster {
     }
 
     /// Waits until a TaskManager ends by itself; returns its exit code.
-    pub async fn end_of_task_manager(&mut self, name: &str) -> ExitCode {
+    pub(crate) async fn end_of_task_manager(&mut self, name: &str) -> ExitCode {
         let running = self.task_managers.remove(name).expect("it runs");
         let nobody = CancellationToken::new();
         let end = until_it_ends(running.executor, &nobody);
@@ -391,28 +391,28 @@ impl TestCluster {
     }
 
     /// Stops a TaskManager in order: it says goodbye.
-    pub async fn stop_task_manager(&mut self, name: &str) {
+    pub(crate) async fn stop_task_manager(&mut self, name: &str) {
         let running = self.task_managers.remove(name).expect("it runs");
         running.executor.stop("a test stops it").await;
         self.connector.remove(&format!("{name}:1"));
     }
 
     /// The network to all processes, for the test itself.
-    pub fn connector(&self) -> &LocalConnector {
+    pub(crate) fn connector(&self) -> &LocalConnector {
         &self.client.connector
     }
 
-    pub fn runs(&self, name: &str) -> bool {
+    pub(crate) fn runs(&self, name: &str) -> bool {
         self.job_managers.contains_key(name) || self.task_managers.contains_key(name)
     }
 
     /// What is known of the leader.
-    pub fn leader_view(&self) -> LeaderView {
+    pub(crate) fn leader_view(&self) -> LeaderView {
         self.client.leaders.borrow().clone()
     }
 
     /// Waits for a confirmed leader above an epoch; returns its name.
-    pub async fn leader_above(&self, epoch: u64) -> String {
+    pub(crate) async fn leader_above(&self, epoch: u64) -> String {
         let mut leaders: watch::Receiver<LeaderView> = self.client.leaders.clone();
         let is_there = |view: &LeaderView| {
             let leader = view.leader.as_ref();
@@ -426,12 +426,12 @@ impl TestCluster {
         leader.process.as_str().to_owned()
     }
 
-    pub async fn leader(&self) -> String {
+    pub(crate) async fn leader(&self) -> String {
         self.leader_above(0).await
     }
 
     /// The sender in the leader's messages to a TaskManager that has not registered yet.
-    pub fn leaders_sender(&self) -> pb::Sender {
+    pub(crate) fn leaders_sender(&self) -> pb::Sender {
         let view = self.leader_view();
         let incarnation = view.incarnation.expect("there is a leader");
         let holder = view.holder.expect("there is a leader");
@@ -439,12 +439,12 @@ impl TestCluster {
     }
 
     /// The epoch of the leader.
-    pub fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.leader_view().epoch.get()
     }
 
     /// Checks all invariants.
-    pub fn check(&self) {
+    pub(crate) fn check(&self) {
         let broken = invariants::broken(&self.world.events());
         assert!(broken.is_empty(), "{broken:#?}\n{:#?}", self.world.events());
     }

@@ -17,7 +17,7 @@ use super::history::Event;
 use super::world::World;
 
 #[derive(Debug)]
-pub struct StoppableElection {
+pub(super) struct StoppableElection {
     inner: Arc<MemoryElection>,
     world: World,
     process: ProcessId,
@@ -27,7 +27,11 @@ pub struct StoppableElection {
 }
 
 impl StoppableElection {
-    pub fn new(inner: Arc<MemoryElection>, world: World, process: ProcessId) -> StoppableElection {
+    pub(super) fn new(
+        inner: Arc<MemoryElection>,
+        world: World,
+        process: ProcessId,
+    ) -> StoppableElection {
         let (sender, session) = watch::channel(SessionState::None);
         let mut forwarding = JoinSet::new();
         forwarding.spawn(forward_session(
@@ -146,7 +150,11 @@ impl ElectionDriver for StoppableElection {
 }
 
 /// Records every grant of a life's election.
-pub async fn note_grants(mut reported: watch::Receiver<Leadership>, world: World, life: String) {
+pub(super) async fn note_grants(
+    mut reported: watch::Receiver<Leadership>,
+    world: World,
+    life: String,
+) {
     loop {
         if let Leadership::Granted(session) = &*reported.borrow_and_update() {
             let epoch = session.epoch().get();

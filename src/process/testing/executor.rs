@@ -12,7 +12,7 @@ use super::world::World;
 
 /// One life of a TaskManager, as its leaders call it.
 #[derive(Debug)]
-pub struct ObservedExecutor {
+pub(super) struct ObservedExecutor {
     pub inner: Arc<dyn TaskExecutorGateway>,
     pub world: World,
     pub life: String,

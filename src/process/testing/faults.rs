@@ -19,7 +19,7 @@ const LEASE: Duration = Duration::from_secs(5);
 impl TestCluster {
     /// Freezes a process for a while: messages from and to it arrive when it goes on. With `keeps_lease` its
     /// clock stands still too: it believes in its lease until a message says otherwise.
-    pub fn freeze(&self, name: &str, time: Duration, keeps_lease: bool) {
+    pub(crate) fn freeze(&self, name: &str, time: Duration, keeps_lease: bool) {
         let until = Instant::now() + time;
         let process = ProcessId::new(name);
         self.world.stop(name, until);
@@ -43,7 +43,7 @@ impl TestCluster {
     }
 
     /// Makes a JobManager suspect the current leader.
-    pub fn suspect(&self, by: &str) {
+    pub(crate) fn suspect(&self, by: &str) {
         let Some(leader) = self.leader_view().leader else {
             return;
         };
@@ -79,7 +79,7 @@ impl TestCluster {
     }
 
     /// Makes a JobManager's election give up its next guarded write, which then arrives late by this time.
-    pub fn delay_election(&self, name: &str, time: Duration) {
+    pub(crate) fn delay_election(&self, name: &str, time: Duration) {
         if let Some(running) = self.job_managers.get(name) {
             let mut held = running.driver.faults().hold_next();
             tokio::spawn(async move {
@@ -91,14 +91,14 @@ impl TestCluster {
     }
 
     /// Loses the answers to the next guarded writes of a JobManager's election.
-    pub fn lose_answers_of_election(&self, name: &str, answers: usize) {
+    pub(crate) fn lose_answers_of_election(&self, name: &str, answers: usize) {
         if let Some(running) = self.job_managers.get(name) {
             running.driver.faults().lose_replies(answers);
         }
     }
 
     /// Makes the store unavailable to all for a while.
-    pub fn store_fails(&self, time: Duration) {
+    pub(crate) fn store_fails(&self, time: Duration) {
         self.memory.unavailable(true);
         let memory = self.memory.clone();
         tokio::spawn(async move {
@@ -108,7 +108,7 @@ impl TestCluster {
     }
 
     /// Writes outside any term; the leader's term ends when it finds that out.
-    pub async fn write_as_a_stranger(&self, write: Write) {
+    pub(crate) async fn write_as_a_stranger(&self, write: Write) {
         let store = self.memory.store_of(ProcessId::new("stranger"));
         let guard = store.guard().await.expect("readable");
         let (epoch, token, incarnation) = guard.epoch.expect("there is a leader");
@@ -126,7 +126,7 @@ impl TestCluster {
     }
 
     /// Removes what is left of a JobManager that was struck; returns its name.
-    pub async fn bury_struck(&mut self) -> Option<String> {
+    pub(crate) async fn bury_struck(&mut self) -> Option<String> {
         let is_struck = |(_, running): &(&String, &super::cluster::JobManagerLife)| {
             self.world.is_dead(&running.life)
         };
@@ -138,7 +138,7 @@ impl TestCluster {
     }
 
     /// Waits until `slots` slots are free, according to the leader.
-    pub async fn until_slots_are_free(&self, slots: u32) {
+    pub(crate) async fn until_slots_are_free(&self, slots: u32) {
         let start = Instant::now();
         loop {
             let listed = self.list_task_managers().await;
@@ -158,7 +158,7 @@ impl TestCluster {
     }
 
     /// The TaskManagers that the leader knows; empty if it does not answer.
-    pub async fn list_task_managers(&self) -> Vec<pb::TaskManagerInfo> {
+    pub(crate) async fn list_task_managers(&self) -> Vec<pb::TaskManagerInfo> {
         let Some(leader) = self.leader_view().leader else {
             return Vec::new();
         };
@@ -172,7 +172,7 @@ impl TestCluster {
     }
 
     /// The jobs' records that the store still holds besides results.
-    pub async fn left_in_store(&self) -> Vec<String> {
+    pub(crate) async fn left_in_store(&self) -> Vec<String> {
         let store = self.memory.store();
         let mut left = Vec::new();
         for kind in [

@@ -132,7 +132,7 @@ fn nothing_starts_after_a_result(events: &[Event]) -> Vec<String> {
 
 /// No task of these jobs ends or starts, and no generation of theirs is written: for a part of a history in
 /// which only JobManagers and the store had faults.
-pub fn interrupted(events: &[Event], jobs: &BTreeSet<JobId>) -> Vec<String> {
+pub(crate) fn interrupted(events: &[Event], jobs: &BTreeSet<JobId>) -> Vec<String> {
     let mut broken = Vec::new();
     let mut generations: BTreeMap<(JobId, usize), u64> = BTreeMap::new();
     for event in events {
@@ -166,7 +166,7 @@ pub fn interrupted(events: &[Event], jobs: &BTreeSet<JobId>) -> Vec<String> {
 }
 
 /// Counts the landmarks of takeovers in a history.
-pub fn note_takeovers(events: &[Event], reached: &Reached) {
+pub(crate) fn note_takeovers(events: &[Event], reached: &Reached) {
     let mut started: BTreeMap<AttemptKey, u64> = BTreeMap::new();
     let mut adopted: BTreeSet<AttemptKey> = BTreeSet::new();
     let mut restarted: BTreeSet<(JobId, u64, String)> = BTreeSet::new();

@@ -8,7 +8,7 @@ use tanist_proto::resources::Resources;
 use tanist_proto::v1 as pb;
 
 /// Two vertices with this parallelism in one region: at parallelism 2, four tasks in two slots.
-pub fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {
+pub(crate) fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
         ..CompileOptions::default()
@@ -24,7 +24,7 @@ pub fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {
 
 /// Two vertices in one region, with separate slots of one core and of half a core: at parallelism 1, two tasks
 /// in two slots.
-pub fn graph_with_resources(job: JobId, parallelism: u32) -> pb::JobGraph {
+pub(crate) fn graph_with_resources(job: JobId, parallelism: u32) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
         ..CompileOptions::default()
@@ -46,7 +46,7 @@ pub fn graph_with_resources(job: JobId, parallelism: u32) -> pb::JobGraph {
 }
 
 /// A source and its reader in one region, each with a slot that takes a whole TaskManager of two cores.
-pub fn graph_on_two_task_managers(job: JobId) -> pb::JobGraph {
+pub(crate) fn graph_on_two_task_managers(job: JobId) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
         ..CompileOptions::default()
@@ -68,7 +68,7 @@ pub fn graph_on_two_task_managers(job: JobId) -> pb::JobGraph {
 }
 
 /// Two unconnected vertices: a region each, which share slots.
-pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
+pub(crate) fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
         ..CompileOptions::default()
@@ -84,7 +84,7 @@ pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
 
 /// Two vertices in one region, and a third one whose subtasks are a region each, with a checkpoint a second: at
 /// parallelism 2, six tasks in three regions.
-pub fn graph_with_checkpoints(job: JobId, parallelism: u32) -> pb::JobGraph {
+pub(crate) fn graph_with_checkpoints(job: JobId, parallelism: u32) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
         ..CompileOptions::default()
@@ -102,7 +102,7 @@ pub fn graph_with_checkpoints(job: JobId, parallelism: u32) -> pb::JobGraph {
 }
 
 /// Two vertices in one region, the first of which reads files: at parallelism 2, four tasks in two slots.
-pub fn graph_of_files(job: JobId, parallelism: u32, path: &str) -> pb::JobGraph {
+pub(crate) fn graph_of_files(job: JobId, parallelism: u32, path: &str) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
         ..CompileOptions::default()

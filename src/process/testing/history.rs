@@ -12,7 +12,7 @@ use tanist_proto::v1 as pb;
 
 /// One attempt to run a subtask.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AttemptKey {
+pub(crate) struct AttemptKey {
     pub job: JobId,
     pub vertex: String,
     pub subtask: u32,
@@ -21,7 +21,7 @@ pub struct AttemptKey {
 
 /// A record about a job.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Record {
+pub(crate) enum Record {
     Graph(JobId),
     State(JobId, Box<pb::JobState>),
     Checkpoints(JobId, Box<pb::JobCheckpoints>),
@@ -33,7 +33,7 @@ pub enum Record {
 
 /// One event.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub(crate) enum Event {
     /// The store applied a transaction.
     Committed { epoch: u64, records: Vec<Record> },
     /// A client's submission was acknowledged.
@@ -73,7 +73,7 @@ pub enum Event {
 
 impl Record {
     /// The record that a write puts or deletes.
-    pub fn of(write: &Write) -> Record {
+    pub(crate) fn of(write: &Write) -> Record {
         let key = write.key();
         let Ok(job) = key.name.as_str().parse::<JobId>() else {
             return Record::Other;
@@ -121,7 +121,7 @@ impl Record {
 
 /// The jobs in the store after a part of the history.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Stored {
+pub(crate) struct Stored {
     pub graphs: BTreeMap<JobId, ()>,
     pub states: BTreeMap<JobId, pb::JobState>,
     pub checkpoints: BTreeMap<JobId, pb::JobCheckpoints>,
@@ -131,7 +131,7 @@ pub struct Stored {
 
 impl Stored {
     /// Applies an event.
-    pub fn apply(&mut self, event: &Event) {
+    pub(crate) fn apply(&mut self, event: &Event) {
         let Event::Committed { records, .. } = event else {
             return;
         };
@@ -155,7 +155,7 @@ impl Stored {
     }
 
     /// Whether a job is known at all.
-    pub fn has(&self, job: JobId) -> bool {
+    pub(crate) fn has(&self, job: JobId) -> bool {
         self.graphs.contains_key(&job) && self.states.contains_key(&job)
             || self.results.contains_key(&job)
     }

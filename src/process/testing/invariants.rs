@@ -9,7 +9,7 @@ use super::world::process_of;
 use super::{checkpoints, fencing_invariants, outputs};
 
 /// All violations in a history.
-pub fn broken(events: &[Event]) -> Vec<String> {
+pub(crate) fn broken(events: &[Event]) -> Vec<String> {
     [
         acknowledged_jobs_are_kept(events),
         attempts_start_once(events),

@@ -92,7 +92,7 @@ fn stops_are_kept(events: &[Event]) -> Vec<String> {
 }
 
 /// Part of the cause of a job that fails because records that it had read before it was stopped are lost.
-pub const LOST: &str = "what its sources had read would be missing";
+pub(super) const LOST: &str = "what its sources had read would be missing";
 
 /// A stop stays recorded until the end, unless a cancellation follows. Such a job finishes, or fails because
 /// records that it had read are lost, and then no region of it was given up.

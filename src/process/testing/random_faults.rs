@@ -8,7 +8,7 @@ use tanist_gateway::local::{Delivery, Fault};
 
 /// The fate of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Fate {
+pub(crate) enum Fate {
     #[default]
     Passes,
     /// It is applied, its answer is lost.
@@ -21,7 +21,7 @@ pub enum Fate {
 
 /// Random faults of calls and transactions. Rates are per thousand.
 #[derive(Debug)]
-pub struct RandomFaults {
+pub(crate) struct RandomFaults {
     random: StdRng,
     /// Rate of calls that are refused.
     pub unreachable: u32,
@@ -41,7 +41,7 @@ pub struct RandomFaults {
 }
 
 impl RandomFaults {
-    pub fn of_seed(seed: u64) -> RandomFaults {
+    pub(crate) fn of_seed(seed: u64) -> RandomFaults {
         RandomFaults {
             random: StdRng::seed_from_u64(seed),
             unreachable: 20,
@@ -55,7 +55,7 @@ impl RandomFaults {
     }
 
     /// Like [`of_seed`](Self::of_seed), but nothing gets lost between JobManagers and TaskManagers.
-    pub fn sparing_task_managers(seed: u64) -> RandomFaults {
+    pub(crate) fn sparing_task_managers(seed: u64) -> RandomFaults {
         RandomFaults {
             spares_task_managers: true,
             ..RandomFaults::of_seed(seed)

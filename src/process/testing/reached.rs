@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 /// An event that has to happen in some run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Landmark {
+pub(crate) enum Landmark {
     /// The store refused a transaction because the epoch of its term is over.
     WriteOfDeposedTermRefused,
     /// Only the epoch refused it: the younger term had not written yet.
@@ -43,7 +43,7 @@ pub enum Landmark {
 }
 
 impl Landmark {
-    pub const ALL: [Landmark; 13] = [
+    pub(crate) const ALL: [Landmark; 13] = [
         Landmark::WriteOfDeposedTermRefused,
         Landmark::WriteRefusedByEpochAlone,
         Landmark::OldEpochRefused,
@@ -60,7 +60,7 @@ impl Landmark {
     ];
 
     /// Those of a job with checkpoints while JobManagers and the store have faults.
-    pub const OF_CHECKPOINTS: [Landmark; 4] = [
+    pub(crate) const OF_CHECKPOINTS: [Landmark; 4] = [
         Landmark::DeposedAlive,
         Landmark::WriteOfDeposedTermRefused,
         Landmark::RestoredFromCheckpoint,
@@ -68,7 +68,7 @@ impl Landmark {
     ];
 
     /// The landmarks that faults of JobManagers and of the store lead to.
-    pub const OF_CONTROL_PLANE: [Landmark; 9] = [
+    pub(crate) const OF_CONTROL_PLANE: [Landmark; 9] = [
         Landmark::WriteOfDeposedTermRefused,
         Landmark::WriteRefusedByEpochAlone,
         Landmark::OldEpochRefused,
@@ -83,7 +83,7 @@ impl Landmark {
 
 /// How often each landmark was reached. Clones share the counts.
 #[derive(Clone, Default)]
-pub struct Reached {
+pub(crate) struct Reached {
     counts: Arc<Mutex<BTreeMap<Landmark, u64>>>,
 }
 
@@ -94,23 +94,23 @@ impl fmt::Debug for Reached {
 }
 
 impl Reached {
-    pub fn note(&self, landmark: Landmark) {
+    pub(crate) fn note(&self, landmark: Landmark) {
         self.add(landmark, 1);
     }
 
-    pub fn add(&self, landmark: Landmark, times: u64) {
+    pub(crate) fn add(&self, landmark: Landmark, times: u64) {
         let mut counts = self.counts.lock();
         *counts.entry(landmark).or_default() += times;
     }
 
     /// Adds the counts of another run.
-    pub fn add_all(&self, other: &Reached) {
+    pub(crate) fn add_all(&self, other: &Reached) {
         for (landmark, times) in other.counts() {
             self.add(landmark, times);
         }
     }
 
-    pub fn counts(&self) -> BTreeMap<Landmark, u64> {
+    pub(crate) fn counts(&self) -> BTreeMap<Landmark, u64> {
         let counts = self.counts.lock();
         counts.clone()
     }

@@ -19,7 +19,7 @@ struct RecordedSinks {
     world: World,
 }
 
-pub fn recorded_sinks(world: &World) -> Sinks {
+pub(super) fn recorded_sinks(world: &World) -> Sinks {
     let recorded = Arc::new(RecordedSinks {
         world: world.clone(),
     });
@@ -91,7 +91,7 @@ struct MortalSinks {
     life: String,
 }
 
-pub fn sinks_of(sinks: &Sinks, world: &World, life: &str) -> Sinks {
+pub(super) fn sinks_of(sinks: &Sinks, world: &World, life: &str) -> Sinks {
     let mortal = Arc::new(MortalSinks {
         sinks: sinks.clone(),
         world: world.clone(),

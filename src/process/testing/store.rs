@@ -22,7 +22,7 @@ use super::reached::Landmark;
 use super::world::{Step, World, process_of};
 
 #[derive(Debug)]
-pub struct ObservedStore {
+pub(crate) struct ObservedStore {
     pub inner: MemoryStore,
     /// Delivers late transactions, also after the death of their sender.
     pub late: Arc<MemoryStore>,

@@ -53,7 +53,7 @@ impl Saver {
 
 /// All tasks of all TaskManagers.
 #[derive(Debug, Clone, Default)]
-pub struct Tasks {
+pub(crate) struct Tasks {
     running: Arc<Mutex<BTreeMap<AttemptKey, Running>>>,
     durations: Arc<Mutex<BTreeMap<JobId, Duration>>>,
     /// Jobs whose tasks finish by themselves when all their sources have.
@@ -68,7 +68,7 @@ pub struct Tasks {
 
 impl Tasks {
     /// The running tasks of a job, each with its TaskManager's life.
-    pub fn of(&self, job: JobId) -> Vec<(AttemptKey, String)> {
+    pub(crate) fn of(&self, job: JobId) -> Vec<(AttemptKey, String)> {
         let running = self.running.lock();
         let of_job = running.iter().filter(|(key, _)| key.job == job);
         of_job
@@ -77,18 +77,18 @@ impl Tasks {
     }
 
     /// Makes tasks of this job ignore cancellations: they end with their process.
-    pub fn ignore_cancellations(&self, job: JobId) {
+    pub(crate) fn ignore_cancellations(&self, job: JobId) {
         self.stubborn.lock().insert(job);
     }
 
     /// Makes tasks of this job that start later finish by themselves.
-    pub fn finish_after(&self, job: JobId, time: Duration) {
+    pub(crate) fn finish_after(&self, job: JobId, time: Duration) {
         self.durations.lock().insert(job, time);
     }
 
     /// Makes tasks of this job that read others finish by themselves, some time after those have finished
     /// because the job is being stopped.
-    pub fn follow_stopped_sources(&self, job: JobId) {
+    pub(crate) fn follow_stopped_sources(&self, job: JobId) {
         self.followers.lock().insert(job);
     }
 
@@ -118,11 +118,11 @@ impl Tasks {
 }
 
 /// A coordinator's answer to a task, or why there will be none.
-pub type CoordinatorAnswer = Result<Answer, String>;
+pub(crate) type CoordinatorAnswer = Result<Answer, String>;
 
 impl World {
     /// Sends a request of a running task's operator to its coordinator.
-    pub fn ask(
+    pub(crate) fn ask(
         &self,
         attempt: &AttemptKey,
         operator: &str,
@@ -148,7 +148,7 @@ impl World {
     }
 
     /// Ends a task with this status.
-    pub fn end_task(&self, attempt: &AttemptKey, status: TaskStatus) {
+    pub(crate) fn end_task(&self, attempt: &AttemptKey, status: TaskStatus) {
         let removed = self.tasks.running.lock().remove(attempt);
         self.tasks.savers.lock().remove(attempt);
         if let Some(running) = removed {
@@ -158,13 +158,13 @@ impl World {
     }
 
     /// Finishes all running tasks of a job.
-    pub fn finish_tasks(&self, job: JobId) {
+    pub(crate) fn finish_tasks(&self, job: JobId) {
         for (attempt, _) in self.tasks.of(job) {
             self.finish_task(&attempt);
         }
     }
 
-    pub fn finish_task(&self, attempt: &AttemptKey) {
+    pub(crate) fn finish_task(&self, attempt: &AttemptKey) {
         self.tasks.finished.lock().insert(attempt.clone());
         let committables = vec![committable(attempt)];
         self.end_task(attempt, TaskStatus::finished(committables));
@@ -172,7 +172,7 @@ impl World {
 }
 
 /// The output that a task's sink would have written.
-pub fn committable(attempt: &AttemptKey) -> pb::Committable {
+pub(crate) fn committable(attempt: &AttemptKey) -> pb::Committable {
     let AttemptKey {
         job,
         vertex,
@@ -187,7 +187,7 @@ pub fn committable(attempt: &AttemptKey) -> pb::Committable {
 
 /// Runs the tasks of one life of a TaskManager.
 #[derive(Debug)]
-pub struct ScriptedTasks {
+pub(crate) struct ScriptedTasks {
     pub world: World,
     pub life: String,
 }

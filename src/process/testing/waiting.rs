@@ -11,12 +11,12 @@ use super::history::{AttemptKey, Stored};
 
 impl TestCluster {
     /// Waits until a condition about the stored state holds.
-    pub async fn until_stored(&self, what: &str, claim: impl Fn(&Stored) -> bool) {
+    pub(crate) async fn until_stored(&self, what: &str, claim: impl Fn(&Stored) -> bool) {
         self.until(what, || claim(&self.world.stored())).await;
     }
 
     /// Waits until a condition holds.
-    pub async fn until(&self, what: &str, claim: impl Fn() -> bool) {
+    pub(crate) async fn until(&self, what: &str, claim: impl Fn() -> bool) {
         let start = tokio::time::Instant::now();
         while !claim() {
             assert!(
@@ -32,7 +32,7 @@ impl TestCluster {
 
     /// Waits until this many tasks of a job run as the record says, and no others, and the leader reports the
     /// same; returns the highest generation.
-    pub async fn until_running(&self, job: JobId, tasks: usize) -> u64 {
+    pub(crate) async fn until_running(&self, job: JobId, tasks: usize) -> u64 {
         let highest = || {
             let stored = self.world.stored();
             let regions = &stored.states.get(&job)?.regions;
@@ -87,7 +87,7 @@ impl TestCluster {
     }
 
     /// Waits until a job has ended, its result is clean and nothing else of it is stored.
-    pub async fn until_clean(&self, job: JobId) -> pb::JobStatus {
+    pub(crate) async fn until_clean(&self, job: JobId) -> pb::JobStatus {
         let status = self.client.ended(job).await;
         self.until_stored("a clean result and nothing else", |stored| {
             let result = stored.results.get(&job);

@@ -24,7 +24,7 @@ use super::tasks::Tasks;
 
 /// A step of a JobManager.
 #[derive(Debug)]
-pub enum Step<'a> {
+pub(crate) enum Step<'a> {
     /// It sends a transaction.
     Committing(&'a [Record]),
     /// The store has applied a transaction, and has not answered yet.
@@ -43,17 +43,17 @@ pub enum Step<'a> {
 
 impl Step<'_> {
     /// Whether this is a transaction with such a record that is about to be sent.
-    pub fn commits(&self, is: impl Fn(&Record) -> bool) -> bool {
+    pub(crate) fn commits(&self, is: impl Fn(&Record) -> bool) -> bool {
         matches!(self, Step::Committing(records) if records.iter().any(is))
     }
 
     /// Whether this is a transaction with such a record that was applied.
-    pub fn committed(&self, is: impl Fn(&Record) -> bool) -> bool {
+    pub(crate) fn committed(&self, is: impl Fn(&Record) -> bool) -> bool {
         matches!(self, Step::Committed(records) if records.iter().any(is))
     }
 
     /// Whether this is a message to one of its methods, before or after it is handled.
-    pub fn receives(&self, method: &str, is_handled: bool) -> bool {
+    pub(crate) fn receives(&self, method: &str, is_handled: bool) -> bool {
         match self {
             Step::Called(call) => !is_handled && call.method == method,
             Step::Answering(call) => is_handled && call.method == method,
@@ -66,7 +66,7 @@ impl Step<'_> {
     }
 
     /// Whether this is a call of such a method.
-    pub fn calls(&self, method: &str) -> bool {
+    pub(crate) fn calls(&self, method: &str) -> bool {
         matches!(self, Step::Calling(call) if call.method == method)
     }
 }
@@ -106,7 +106,7 @@ impl Inner {
 
 /// See the module.
 #[derive(Clone)]
-pub struct World {
+pub(crate) struct World {
     inner: Arc<Mutex<Inner>>,
     pub memory: MemoryCluster,
     pub tasks: Tasks,
@@ -127,7 +127,7 @@ impl fmt::Debug for World {
 }
 
 /// The process of a life (`a#2`: the second life of `a`) or of an address (`a:1`).
-pub fn process_of(text: &str) -> &str {
+pub(crate) fn process_of(text: &str) -> &str {
     text.split(['#', ':']).next().unwrap_or(text)
 }
 
@@ -136,7 +136,7 @@ fn is_job_manager(life: &str) -> bool {
 }
 
 impl World {
-    pub fn new(memory: MemoryCluster) -> World {
+    pub(crate) fn new(memory: MemoryCluster) -> World {
         World {
             inner: Arc::default(),
             memory,
@@ -149,36 +149,36 @@ impl World {
     }
 
     /// Records an event.
-    pub fn note(&self, event: Event) {
+    pub(crate) fn note(&self, event: Event) {
         let mut inner = self.inner.lock();
         inner.stored.apply(&event);
         inner.events.push(event);
     }
 
-    pub fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<Event> {
         self.inner.lock().events.clone()
     }
 
     /// The jobs in the store.
-    pub fn stored(&self) -> Stored {
+    pub(crate) fn stored(&self) -> Stored {
         self.inner.lock().stored.clone()
     }
 
     /// Makes the next JobManager that takes such a step die before it.
-    pub fn strike_at(&self, strike: impl FnMut(&Step<'_>) -> bool + Send + 'static) {
+    pub(crate) fn strike_at(&self, strike: impl FnMut(&Step<'_>) -> bool + Send + 'static) {
         self.struck.send_replace(None);
         self.inner.lock().strike = Some(Box::new(strike));
     }
 
     /// Waits until a JobManager was struck; returns its life.
-    pub async fn struck(&self) -> String {
+    pub(crate) async fn struck(&self) -> String {
         let mut struck = self.struck.subscribe();
         let life = struck.wait_for(Option::is_some).await;
         life.expect("the world lives").clone().unwrap_or_default()
     }
 
     /// Whether a life may take a step: false if it is dead, or is struck at this moment.
-    pub fn takes(&self, life: &str, step: &Step<'_>) -> bool {
+    pub(crate) fn takes(&self, life: &str, step: &Step<'_>) -> bool {
         let mut inner = self.inner.lock();
         if inner.dead.contains(life) {
             return false;
@@ -195,7 +195,7 @@ impl World {
     }
 
     /// Records that a JobManager's life begins.
-    pub fn begins(&self, life: &str) {
+    pub(crate) fn begins(&self, life: &str) {
         let process = process_of(life).to_owned();
         self.inner.lock().lives.insert(process, life.to_owned());
     }
@@ -207,7 +207,7 @@ impl World {
     }
 
     /// The number of calls of a method until now, with any result.
-    pub fn calls(&self, method: &str) -> u32 {
+    pub(crate) fn calls(&self, method: &str) -> u32 {
         self.inner
             .lock()
             .calls
@@ -217,7 +217,7 @@ impl World {
     }
 
     /// From now on, nothing that this life sends arrives.
-    pub fn kill(&self, life: &str) {
+    pub(crate) fn kill(&self, life: &str) {
         self.inner.lock().dead.insert(life.to_owned());
         self.ends(process_of(life));
         if is_job_manager(life) {
@@ -225,18 +225,18 @@ impl World {
         }
     }
 
-    pub fn is_dead(&self, life: &str) -> bool {
+    pub(crate) fn is_dead(&self, life: &str) -> bool {
         self.inner.lock().dead.contains(life)
     }
 
     /// Cuts the network between a process and all others. The store is on another network.
-    pub fn cut(&self, process: &str) {
+    pub(crate) fn cut(&self, process: &str) {
         self.inner.lock().cut.insert(process.to_owned());
         self.note(Event::Disturbed(process.to_owned()));
     }
 
     /// Cuts the network between these processes and all others.
-    pub fn set_apart(&self, processes: &[&str]) {
+    pub(crate) fn set_apart(&self, processes: &[&str]) {
         for process in processes {
             self.inner.lock().apart.insert((*process).to_owned());
             self.note(Event::Disturbed((*process).to_owned()));
@@ -244,20 +244,20 @@ impl World {
     }
 
     /// Undoes [`set_apart`](Self::set_apart).
-    pub fn together(&self) {
+    pub(crate) fn together(&self) {
         self.inner.lock().apart.clear();
     }
 
-    pub fn heal(&self, process: &str) {
+    pub(crate) fn heal(&self, process: &str) {
         self.inner.lock().cut.remove(process);
     }
 
-    pub fn set_random_faults(&self, random_faults: Option<RandomFaults>) {
+    pub(crate) fn set_random_faults(&self, random_faults: Option<RandomFaults>) {
         self.inner.lock().random_faults = random_faults;
     }
 
     /// The fate of the next transaction.
-    pub fn fate(&self) -> Fate {
+    pub(crate) fn fate(&self) -> Fate {
         let mut inner = self.inner.lock();
         inner
             .random_faults
@@ -267,7 +267,7 @@ impl World {
     }
 
     /// Duration of a request's way to the store.
-    pub fn store_delay(&self) -> Duration {
+    pub(crate) fn store_delay(&self) -> Duration {
         let mut inner = self.inner.lock();
         let slowness = inner.slowness;
         let random_faults = inner.random_faults.as_mut();
@@ -275,19 +275,19 @@ impl World {
     }
 
     /// From now on, each request to the store takes longer by this time.
-    pub fn slow_store(&self, time: Duration) {
+    pub(crate) fn slow_store(&self, time: Duration) {
         self.inner.lock().slowness = time;
     }
 
     /// Delays the next transaction by this time; the receiver reports that it was sent.
-    pub fn hold_write(&self, time: Duration) -> oneshot::Receiver<()> {
+    pub(crate) fn hold_write(&self, time: Duration) -> oneshot::Receiver<()> {
         let (sender, sent) = oneshot::channel();
         self.inner.lock().held = Some((time, sender));
         sent
     }
 
     /// The delay of the transaction that is sent, if it is delayed.
-    pub fn held_write(&self) -> Option<Duration> {
+    pub(crate) fn held_write(&self) -> Option<Duration> {
         let (time, sent) = self.inner.lock().held.take()?;
         // The receiver may not wait any more.
         let _ = sent.send(());
@@ -295,12 +295,12 @@ impl World {
     }
 
     /// Freezes a process until then: messages from and to it wait.
-    pub fn stop(&self, process: &str, until: Instant) {
+    pub(crate) fn stop(&self, process: &str, until: Instant) {
         self.inner.lock().stopped.insert(process.to_owned(), until);
     }
 
     /// Whether a process that lives is, or was, frozen until that moment.
-    pub fn stood_until(&self, process: &str, until: Instant) -> bool {
+    pub(crate) fn stood_until(&self, process: &str, until: Instant) -> bool {
         self.inner.lock().stopped.get(process) == Some(&until)
     }
 
@@ -312,7 +312,7 @@ impl World {
     }
 
     /// Unfreezes all processes, and starts all clocks.
-    pub fn all_go_on(&self) {
+    pub(crate) fn all_go_on(&self) {
         self.inner.lock().stopped.clear();
         self.stubborn.send_modify(BTreeSet::clear);
     }
@@ -325,7 +325,7 @@ impl World {
     }
 
     /// Waits until a process is not frozen.
-    pub async fn goes_on(&self, process: &str) {
+    pub(crate) async fn goes_on(&self, process: &str) {
         loop {
             let time = self.stopped_for(process);
             if time.is_zero() {
@@ -337,7 +337,7 @@ impl World {
 
     /// Raises the highest epoch whose messages this life of a TaskManager has accepted to `epoch`; returns the
     /// previous one.
-    pub fn accepts(&self, life: &str, epoch: u64) -> u64 {
+    pub(crate) fn accepts(&self, life: &str, epoch: u64) -> u64 {
         let mut inner = self.inner.lock();
         let highest = inner.accepted.entry(life.to_owned()).or_default();
         std::mem::replace(highest, epoch.max(*highest))

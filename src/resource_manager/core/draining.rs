@@ -99,7 +99,7 @@ fn host_of(address: &str) -> &str {
 impl ResourceManagerCore {
     /// The same core with the drains that the store had when the term began.
     #[must_use]
-    pub fn with_drains(
+    pub(crate) fn with_drains(
         mut self,
         now: Uptime,
         wall_ms: u64,
@@ -112,7 +112,7 @@ impl ResourceManagerCore {
     }
 
     /// The change to write for a drain request. `None`: the request is already in effect.
-    pub fn decide_drain(
+    pub(crate) fn decide_drain(
         &self,
         wall_ms: u64,
         request: &pb::DrainTaskManagerRequest,
@@ -247,7 +247,7 @@ impl ResourceManagerCore {
     }
 
     /// The TaskManagers that a job must leave, as last sent to it.
-    pub fn leaving(&self, job: JobId) -> Arc<Leaving> {
+    pub(crate) fn leaving(&self, job: JobId) -> Arc<Leaving> {
         self.drains.told.get(&job).cloned().unwrap_or_default()
     }
 
@@ -282,7 +282,7 @@ impl ResourceManagerCore {
     }
 
     /// Drains that apply to no registered TaskExecutor, oldest first, for display.
-    pub fn unmatched_drains(&self, now: Uptime) -> Vec<pb::DrainInfo> {
+    pub(crate) fn unmatched_drains(&self, now: Uptime) -> Vec<pb::DrainInfo> {
         let all = self.drains.all.iter();
         let unmatched = all.filter(|(target, _)| !self.is_there(target));
         let mut unmatched: Vec<pb::DrainInfo> = unmatched

@@ -13,7 +13,7 @@ use super::workers;
 
 /// A connection to a TaskExecutor. It ends when the TaskExecutor registers again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Connection {
+pub(crate) struct Connection {
     /// The TaskExecutor.
     pub worker: ResourceId,
     /// Its registration number.
@@ -35,7 +35,7 @@ pub struct Contact {
 
 /// Something to do. The results of heartbeats and slot requests go back to the core.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Send a heartbeat, which also asks for a slot report.
     Heartbeat {
         /// Its recipient.

@@ -12,7 +12,7 @@ use crate::drains::DrainChange;
 
 /// What has happened.
 #[derive(Debug)]
-pub enum Event {
+pub(crate) enum Event {
     /// Time has passed: something may be due.
     TimePassed,
     /// A heartbeat was answered, or has failed.

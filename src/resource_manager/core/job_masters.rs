@@ -18,14 +18,14 @@ use super::LogLine;
 
 /// A younger JobMaster is registered for the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Superseded {
+pub(super) struct Superseded {
     /// The registered one.
     pub present: JobMasterId,
 }
 
 /// The sender of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub(super) enum Heard {
     /// The registered JobMaster.
     Registered,
     /// A JobMaster that must register first.
@@ -49,7 +49,7 @@ enum ContactState {
 
 /// See the module.
 #[derive(Debug)]
-pub struct JobMasters {
+pub(super) struct JobMasters {
     contacts: BTreeMap<JobId, Contact>,
     /// Jobs that hold slots and have no known JobMaster, and since when.
     unheard: BTreeMap<JobId, Uptime>,
@@ -63,7 +63,7 @@ pub struct JobMasters {
 
 impl JobMasters {
     /// Without jobs.
-    pub fn new(heartbeat_timeout: Duration, job_timeout: Duration) -> JobMasters {
+    pub(super) fn new(heartbeat_timeout: Duration, job_timeout: Duration) -> JobMasters {
         JobMasters {
             contacts: BTreeMap::new(),
             unheard: BTreeMap::new(),
@@ -75,12 +75,12 @@ impl JobMasters {
     }
 
     /// Takes the collected lines for the log.
-    pub fn take_log(&mut self) -> Vec<LogLine> {
+    pub(super) fn take_log(&mut self) -> Vec<LogLine> {
         std::mem::take(&mut self.log)
     }
 
     /// Registers a JobMaster. Returns the registered one that it replaces.
-    pub fn register(
+    pub(super) fn register(
         &mut self,
         now: Uptime,
         job: JobId,
@@ -97,7 +97,7 @@ impl JobMasters {
     }
 
     /// Handles a message of a JobMaster.
-    pub fn hear(&mut self, now: Uptime, job: JobId, from: JobMasterId) -> Heard {
+    pub(super) fn hear(&mut self, now: Uptime, job: JobId, from: JobMasterId) -> Heard {
         let Some(contact) = self.contacts.get_mut(&job) else {
             return Heard::Unknown;
         };
@@ -116,7 +116,7 @@ impl JobMasters {
     }
 
     /// Ends the registration of a job's JobMaster. Returns whether there was one.
-    pub fn disconnect(&mut self, now: Uptime, job: JobId, departure: Departure) -> bool {
+    pub(super) fn disconnect(&mut self, now: Uptime, job: JobId, departure: Departure) -> bool {
         let registered = self.contacts.get(&job).filter(|it| it.is_registered());
         let Some(&Contact { id, .. }) = registered else {
             return false;
@@ -133,7 +133,7 @@ impl JobMasters {
 
     /// Tracks jobs that hold slots and have no JobMaster. To be called for every job whose JobMaster has left,
     /// or that now holds slots or no longer does; the flag says whether it holds slots.
-    pub fn follow(&mut self, now: Uptime, jobs: impl Iterator<Item = (JobId, bool)>) {
+    pub(super) fn follow(&mut self, now: Uptime, jobs: impl Iterator<Item = (JobId, bool)>) {
         for (job, holds_slots) in jobs {
             if holds_slots && !self.contacts.contains_key(&job) {
                 self.unheard.entry(job).or_insert(now);
@@ -145,13 +145,13 @@ impl JobMasters {
     }
 
     /// Forgets a job.
-    pub fn forget(&mut self, job: JobId) {
+    pub(super) fn forget(&mut self, job: JobId) {
         self.contacts.remove(&job);
         self.unheard.remove(&job);
     }
 
     /// This process stood still and could receive nothing: that ends no registration and no job's timeout.
-    pub fn put_off(&mut self, now: Uptime, by: Duration) {
+    pub(super) fn put_off(&mut self, now: Uptime, by: Duration) {
         let contacts = self.contacts.values_mut();
         let contacts = contacts.map(|contact| match &mut contact.state {
             ContactState::Registered { last_heard } => last_heard,
@@ -163,13 +163,13 @@ impl JobMasters {
     }
 
     /// When [`JobMasters::take_overdue`] must be called next.
-    pub fn next_deadline(&self) -> Option<Uptime> {
+    pub(super) fn next_deadline(&self) -> Option<Uptime> {
         self.check_at
     }
 
     /// Ends the registrations of silent JobMasters. Returns the jobs without JobMaster whose timeout has
     /// passed; each is returned again after another timeout, until it is forgotten.
-    pub fn take_overdue(&mut self, now: Uptime) -> Vec<JobId> {
+    pub(super) fn take_overdue(&mut self, now: Uptime) -> Vec<JobId> {
         if self.check_at.is_none_or(|at| at > now) {
             return Vec::new();
         }

@@ -21,7 +21,7 @@ mod report;
 mod requirements;
 mod shortages;
 mod slot;
-pub mod slot_manager;
+pub(crate) mod slot_manager;
 mod slots;
 mod standstill;
 mod task_executors;
@@ -29,7 +29,7 @@ mod task_executors;
 mod tests;
 mod unfulfillable;
 mod worker_control;
-pub mod workers;
+pub(crate) mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,10 +42,11 @@ use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
 use self::draining::Drains;
-pub use self::effect::{Connection, Contact, Effect};
-pub use self::event::Event;
+pub use self::effect::Contact;
+pub(crate) use self::effect::{Connection, Effect};
+pub(crate) use self::event::Event;
 use self::job_masters::JobMasters;
-pub use self::log_line::LogLine;
+pub(crate) use self::log_line::LogLine;
 pub use self::placement::Balance;
 use self::report::{parse_report, slot_outcome, task_counts};
 use self::shortages::KnownShortages;
@@ -75,7 +76,7 @@ pub struct Term {
 
 /// See the module.
 #[derive(Debug)]
-pub struct ResourceManagerCore {
+pub(crate) struct ResourceManagerCore {
     options: Options,
     term: Term,
     resource_id: String,
@@ -97,7 +98,7 @@ pub struct ResourceManagerCore {
 
 impl ResourceManagerCore {
     /// Without registrations. `seed` distinguishes this ResourceManager from all others.
-    pub fn new(now: Uptime, options: Options, term: Term, seed: u64) -> ResourceManagerCore {
+    pub(crate) fn new(now: Uptime, options: Options, term: Term, seed: u64) -> ResourceManagerCore {
         let job_masters = JobMasters::new(options.heartbeat_timeout, options.job_timeout);
         let slots = SlotManager::new(seed)
             .balanced_by(options.balance)
@@ -122,34 +123,34 @@ impl ResourceManagerCore {
     }
 
     /// The term.
-    pub fn term(&self) -> &Term {
+    pub(crate) fn term(&self) -> &Term {
         &self.term
     }
 
     /// The current turn of its view of the slots.
     #[cfg(test)]
-    pub fn turn(&self) -> Turn {
+    pub(crate) fn turn(&self) -> Turn {
         self.slots.turn()
     }
 
     /// Takes the collected effects.
-    pub fn take_effects(&mut self) -> Vec<Effect> {
+    pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
     /// Takes the collected lines for the log, which precede the effects.
-    pub fn take_log(&mut self) -> Vec<LogLine> {
+    pub(crate) fn take_log(&mut self) -> Vec<LogLine> {
         std::mem::take(&mut self.log)
     }
 
     /// Takes the shortages that changed since the last call, as of the last match. `None`: the job no longer
     /// lacks slots.
-    pub fn take_changed_shortages(&mut self) -> Vec<(JobId, Option<Shortage>)> {
+    pub(crate) fn take_changed_shortages(&mut self) -> Vec<(JobId, Option<Shortage>)> {
         self.shortages.take_changed()
     }
 
     /// Handles an event. Its effects are collected.
-    pub fn handle(&mut self, now: Uptime, event: Event) {
+    pub(crate) fn handle(&mut self, now: Uptime, event: Event) {
         // First, so that no deadline passes because this process stood still.
         self.credit_standstill(now);
         match event {
@@ -296,7 +297,7 @@ impl ResourceManagerCore {
     }
 
     /// When [`Event::TimePassed`] is due next.
-    pub fn next_deadline(&self) -> Option<Uptime> {
+    pub(crate) fn next_deadline(&self) -> Option<Uptime> {
         let heartbeats = self
             .task_executors
             .next_deadline(self.options.heartbeat_timeout);

@@ -11,7 +11,7 @@ use super::{Contact, ResourceManagerCore};
 
 impl ResourceManagerCore {
     /// The registered TaskExecutors. `last_heartbeat_ms` is computed back from `wall_ms`.
-    pub fn overview(&self, now: Uptime, wall_ms: u64) -> Vec<pb::TaskManagerInfo> {
+    pub(crate) fn overview(&self, now: Uptime, wall_ms: u64) -> Vec<pb::TaskManagerInfo> {
         let info = |(id, known): (&ResourceId, &TaskExecutor)| {
             let (slots_number, free_slots) = self.slots.slot_counts(id);
             let ago = millis(known.contact(now).silent_for);
@@ -34,7 +34,7 @@ impl ResourceManagerCore {
     }
 
     /// How reachable each registered TaskExecutor is.
-    pub fn contacts(&self, now: Uptime) -> Vec<Contact> {
+    pub(crate) fn contacts(&self, now: Uptime) -> Vec<Contact> {
         let all = self.task_executors.iter();
         all.map(|(_, known)| known.contact(now)).collect()
     }

@@ -11,7 +11,7 @@ use super::slots::{Slots, Worker};
 
 /// A slot to request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub(super) struct Choice {
     /// Its TaskExecutor.
     pub worker: ResourceId,
     /// Its number at the TaskExecutor.
@@ -32,7 +32,7 @@ pub enum Balance {
 
 /// Chooses slots for all of the profiles, which are sorted with the most demanding first. `None`: there are not
 /// enough. Chooses as [`choose`] does; if that leaves no room for the last profiles, packs.
-pub fn choose_all(
+pub(super) fn choose_all(
     slots: &Slots,
     job: JobId,
     profiles: &[ResourceProfile],
@@ -111,7 +111,7 @@ pub(super) fn pack_in_order(
 }
 
 /// Chooses slots for as many of the profiles as possible, but none of TaskExecutors that are closed to the job.
-pub fn choose(
+pub(super) fn choose(
     slots: &Slots,
     job: JobId,
     profiles: &[ResourceProfile],

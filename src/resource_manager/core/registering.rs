@@ -28,7 +28,7 @@ const FIRST_HEARTBEAT: Duration = Duration::from_secs(1);
 
 impl ResourceManagerCore {
     /// Registers a TaskExecutor.
-    pub fn register(
+    pub(crate) fn register(
         &mut self,
         now: Uptime,
         request: pb::RegisterTaskExecutorRequest,
@@ -157,7 +157,7 @@ impl ResourceManagerCore {
     }
 
     /// Handles a notification about changed slots of a TaskExecutor.
-    pub fn slots_available(
+    pub(crate) fn slots_available(
         &mut self,
         now: Uptime,
         request: pb::NotifySlotsAvailableRequest,
@@ -171,7 +171,7 @@ impl ResourceManagerCore {
     }
 
     /// Handles the goodbye of a TaskExecutor.
-    pub fn goodbye(
+    pub(crate) fn goodbye(
         &mut self,
         now: Uptime,
         request: &pb::DisconnectTaskExecutorRequest,
@@ -188,7 +188,7 @@ impl ResourceManagerCore {
     }
 
     /// Registers a JobMaster. Returns the one that it replaces.
-    pub fn register_job_master(
+    pub(crate) fn register_job_master(
         &mut self,
         now: Uptime,
         job: JobId,
@@ -211,7 +211,7 @@ impl ResourceManagerCore {
     }
 
     /// Replaces the requirements of a job.
-    pub fn declare(
+    pub(crate) fn declare(
         &mut self,
         now: Uptime,
         requirements: ResourceRequirements,
@@ -241,7 +241,12 @@ impl ResourceManagerCore {
 
     /// Handles the departure of a job's JobMaster and withdraws its requirements. Returns whether it was
     /// registered.
-    pub fn disconnect_job_master(&mut self, now: Uptime, job: JobId, departure: Departure) -> bool {
+    pub(crate) fn disconnect_job_master(
+        &mut self,
+        now: Uptime,
+        job: JobId,
+        departure: Departure,
+    ) -> bool {
         let is_gone = self.job_masters.disconnect(now, job, departure);
         if is_gone {
             self.log.push(LogLine::JobMasterLeft { job, departure });

@@ -44,7 +44,7 @@ impl SlotsVersion {
 
 /// State of a slot in the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotState {
+pub(crate) enum SlotState {
     /// Held by no job.
     Free,
     /// Held by no job, but the TaskExecutor refused it or was not reached: not requested until the retry delay
@@ -63,7 +63,7 @@ pub enum SlotState {
 
 impl SlotState {
     /// The job and allocation that have it or may have it.
-    pub fn holder(&self) -> Option<SlotHolder> {
+    pub(crate) fn holder(&self) -> Option<SlotHolder> {
         match self {
             SlotState::Free | SlotState::Resting => None,
             SlotState::Pending { holder, .. } | SlotState::Allocated(holder) => Some(*holder),
@@ -73,7 +73,7 @@ impl SlotState {
 
 /// A slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slot {
+pub(super) struct Slot {
     /// Its state in the view.
     pub state: SlotState,
     /// When the state last changed.

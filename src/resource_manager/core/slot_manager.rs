@@ -33,10 +33,8 @@ use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
 pub use super::shortages::Shortage;
-pub use super::slot::{
-    ReportedSlot, RequestOutcome, SlotHolder, SlotRequest, SlotState, SlotsReport, SlotsVersion,
-    Turn,
-};
+pub(crate) use super::slot::{ReportedSlot, SlotHolder, SlotState, Turn};
+pub use super::slot::{RequestOutcome, SlotRequest, SlotsReport, SlotsVersion};
 
 use super::LogLine;
 use super::capacity::Capacity;
@@ -471,7 +469,7 @@ impl SlotManager {
 
     /// Every slot with its state.
     #[cfg(test)]
-    pub fn slots(&self) -> impl Iterator<Item = (&ResourceId, u32, SlotState)> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (&ResourceId, u32, SlotState)> {
         self.slots.workers().flat_map(|(id, worker)| {
             let slots = worker.slots();
             slots.map(move |(number, slot)| (id, number, slot.state))

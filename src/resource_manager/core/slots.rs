@@ -19,7 +19,7 @@ use super::slot::{ReportedSlot, Slot, SlotHolder, SlotState, SlotsReport, SlotsV
 
 /// A TaskExecutor.
 #[derive(Debug)]
-pub struct Worker {
+pub(super) struct Worker {
     spec: WorkerResourceSpec,
     /// No more slots are requested from it.
     is_draining: bool,
@@ -52,44 +52,44 @@ impl Worker {
     }
 
     /// Its resources.
-    pub fn spec(&self) -> &WorkerResourceSpec {
+    pub(super) fn spec(&self) -> &WorkerResourceSpec {
         &self.spec
     }
 
     /// Whether it is draining: no more slots are requested from it.
-    pub fn is_draining(&self) -> bool {
+    pub(super) fn is_draining(&self) -> bool {
         self.is_draining
     }
 
     /// Its slots.
-    pub fn slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
+    pub(super) fn slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
         self.slots.iter().map(|(&number, slot)| (number, slot))
     }
 
     /// Numbers of the free default slots, lowest first. The free resources may not suffice for them.
-    pub fn free(&self) -> impl ExactSizeIterator<Item = u32> {
+    pub(super) fn free(&self) -> impl ExactSizeIterator<Item = u32> {
         self.free.iter().copied()
     }
 
     /// Number of slots that are held or pending.
-    pub fn held(&self) -> u64 {
+    pub(super) fn held(&self) -> u64 {
         let held = self.slots.values();
         held.filter(|slot| slot.state.holder().is_some()).count() as u64
     }
 
     /// Resources that no slot holds.
-    pub fn left(&self) -> Resources {
+    pub(super) fn left(&self) -> Resources {
         self.spec.total().saturating_minus(&self.taken)
     }
 
     /// Whether all slots in use are default slots with default resources: then the free resources suffice for
     /// every free one.
-    pub fn is_shared_equally(&self) -> bool {
+    pub(super) fn is_shared_equally(&self) -> bool {
         self.taken_otherwise == 0
     }
 
     /// Number of its slots, and number of its free slots, as far as its free resources suffice for them.
-    pub fn counts(&self) -> (u32, u32) {
+    pub(super) fn counts(&self) -> (u32, u32) {
         let free = count(self.slots.len()) - u32::try_from(self.held()).unwrap_or(u32::MAX);
         let room = match self.is_shared_equally() {
             true => None,
@@ -100,18 +100,18 @@ impl Worker {
     }
 
     /// Highest version of a message about any of its slots.
-    pub fn version(&self) -> SlotsVersion {
+    pub(super) fn version(&self) -> SlotsVersion {
         let of_slots = self.slots.values().map(|slot| slot.version);
         of_slots.fold(self.forgotten.1, SlotsVersion::max)
     }
 
     /// The number of the next dynamic slot.
-    pub fn next_number(&self) -> u32 {
+    pub(super) fn next_number(&self) -> u32 {
         self.next_number
     }
 
     /// The resources that a slot of it has or must have.
-    pub fn profile_of<'a>(&'a self, slot: &'a Slot) -> &'a ResourceProfile {
+    pub(super) fn profile_of<'a>(&'a self, slot: &'a Slot) -> &'a ResourceProfile {
         match &slot.profile {
             ResourceProfile::Of(_) => &slot.profile,
             ResourceProfile::Unknown | ResourceProfile::Any => &self.default_slot,
@@ -142,7 +142,7 @@ impl Worker {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Slots {
+pub(super) struct Slots {
     workers: BTreeMap<ResourceId, Worker>,
     /// Number of slots of each job at each TaskExecutor. No count is zero, and no map is empty.
     held: BTreeMap<JobId, SmallMap<ResourceId, u32>>,
@@ -153,7 +153,7 @@ pub struct Slots {
 
 impl Slots {
     /// Adds a TaskExecutor, or replaces everything known about it.
-    pub fn put_worker(
+    pub(super) fn put_worker(
         &mut self,
         id: &ResourceId,
         spec: WorkerResourceSpec,
@@ -180,7 +180,7 @@ impl Slots {
     }
 
     /// Forgets a TaskExecutor.
-    pub fn remove_worker(&mut self, id: &ResourceId) {
+    pub(super) fn remove_worker(&mut self, id: &ResourceId) {
         let Some(worker) = self.workers.remove(id) else {
             return;
         };
@@ -191,7 +191,7 @@ impl Slots {
     }
 
     /// Stops or resumes slot requests to a TaskExecutor.
-    pub fn set_draining(&mut self, id: &ResourceId, is_draining: bool) {
+    pub(super) fn set_draining(&mut self, id: &ResourceId, is_draining: bool) {
         if let Some(worker) = self.workers.get_mut(id) {
             worker.is_draining = is_draining;
             self.capacity_version += 1;
@@ -199,34 +199,34 @@ impl Slots {
     }
 
     /// Number of changes to the set of TaskExecutors, their resources and whether they are draining.
-    pub fn capacity_version(&self) -> u64 {
+    pub(super) fn capacity_version(&self) -> u64 {
         self.capacity_version
     }
 
     /// The TaskExecutors.
-    pub fn workers(&self) -> impl Iterator<Item = (&ResourceId, &Worker)> {
+    pub(super) fn workers(&self) -> impl Iterator<Item = (&ResourceId, &Worker)> {
         self.workers.iter()
     }
 
     /// The TaskExecutors that are not draining.
-    pub fn open_workers(&self) -> impl Iterator<Item = (&ResourceId, &Worker)> {
+    pub(super) fn open_workers(&self) -> impl Iterator<Item = (&ResourceId, &Worker)> {
         self.workers().filter(|(_, worker)| !worker.is_draining)
     }
 
     /// One TaskExecutor.
-    pub fn worker(&self, id: &ResourceId) -> Option<&Worker> {
+    pub(super) fn worker(&self, id: &ResourceId) -> Option<&Worker> {
         self.workers.get(id)
     }
 
     /// One slot.
-    pub fn get(&self, id: &ResourceId, number: u32) -> Option<&Slot> {
+    pub(super) fn get(&self, id: &ResourceId, number: u32) -> Option<&Slot> {
         self.workers.get(id)?.slots.get(&number)
     }
 
     /// Applies a slot report of a TaskExecutor. Does not touch slots that changed after `asked_at`, slots known
     /// as of a higher version, or a pending slot that is reported free, since its request may still be on the
     /// way. `turn` is the present turn.
-    pub fn report(
+    pub(super) fn report(
         &mut self,
         worker: &ResourceId,
         report: &SlotsReport,
@@ -268,7 +268,7 @@ impl Slots {
     }
 
     /// Changes the state of an existing slot. A dynamic slot that becomes free is removed.
-    pub fn set(&mut self, id: &ResourceId, number: u32, state: SlotState, changed: Turn) {
+    pub(super) fn set(&mut self, id: &ResourceId, number: u32, state: SlotState, changed: Turn) {
         let Some(slot) = self.get(id, number).cloned() else {
             return;
         };
@@ -288,7 +288,7 @@ impl Slots {
     }
 
     /// Marks a slot as requested: a free default slot, or a new dynamic one.
-    pub fn ask(
+    pub(super) fn ask(
         &mut self,
         id: &ResourceId,
         number: u32,
@@ -307,7 +307,7 @@ impl Slots {
     }
 
     /// Records the version of a message about a slot.
-    pub fn see(&mut self, id: &ResourceId, number: u32, version: SlotsVersion) {
+    pub(super) fn see(&mut self, id: &ResourceId, number: u32, version: SlotsVersion) {
         let Some(worker) = self.workers.get_mut(id) else {
             return;
         };
@@ -373,33 +373,33 @@ impl Slots {
     }
 
     /// Number of slots that a job holds at each TaskExecutor.
-    pub fn held_by(&self, job: JobId) -> impl Iterator<Item = (&ResourceId, &Worker, u32)> {
+    pub(super) fn held_by(&self, job: JobId) -> impl Iterator<Item = (&ResourceId, &Worker, u32)> {
         let of_job = self.held.get(&job).into_iter().flatten();
         of_job.filter_map(|(id, count)| Some((id, self.workers.get(id)?, *count)))
     }
 
     /// Whether a job holds a slot of a TaskExecutor.
-    pub fn is_held_at(&self, job: JobId, id: &ResourceId) -> bool {
+    pub(super) fn is_held_at(&self, job: JobId, id: &ResourceId) -> bool {
         self.held.get(&job).is_some_and(|at| at.contains_key(id))
     }
 
     /// Whether a job holds any slot.
-    pub fn is_holder(&self, job: JobId) -> bool {
+    pub(super) fn is_holder(&self, job: JobId) -> bool {
         self.held.contains_key(&job)
     }
 
     /// Takes the jobs whose slots changed since the last call, each once.
-    pub fn take_changed(&mut self) -> BTreeSet<JobId> {
+    pub(super) fn take_changed(&mut self) -> BTreeSet<JobId> {
         self.changed.drain(..).collect()
     }
 
     #[cfg(test)]
-    pub fn held(&self) -> &BTreeMap<JobId, SmallMap<ResourceId, u32>> {
+    pub(super) fn held(&self) -> &BTreeMap<JobId, SmallMap<ResourceId, u32>> {
         &self.held
     }
 
     /// Whether any default slot is free.
-    pub fn is_any_free(&self) -> bool {
+    pub(super) fn is_any_free(&self) -> bool {
         self.workers.values().any(|worker| !worker.free.is_empty())
     }
 

@@ -12,7 +12,7 @@ use super::{LogLine, ResourceManagerCore};
 impl ResourceManagerCore {
     /// Extends all deadlines by the time for which this process stood still. To be called before any input is
     /// handled.
-    pub fn credit_standstill(&mut self, now: Uptime) {
+    pub(crate) fn credit_standstill(&mut self, now: Uptime) {
         let late = now.saturating_duration_since(self.next_beat);
         if late < self.options.heartbeat_interval {
             return;

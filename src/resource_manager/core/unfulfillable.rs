@@ -103,7 +103,7 @@ impl ResourceManagerCore {
     }
 
     /// The requirement that no TaskExecutor could ever fulfil, as the job was notified.
-    pub fn unfulfillable(&self, job: JobId) -> Option<&Unfulfillable> {
+    pub(crate) fn unfulfillable(&self, job: JobId) -> Option<&Unfulfillable> {
         self.unfulfillable_jobs.told.get(&job)
     }
 
@@ -127,7 +127,7 @@ impl ResourceManagerCore {
     }
 
     /// Whether the job was last notified that the cluster has room for it.
-    pub fn has_room(&self, job: JobId) -> bool {
+    pub(crate) fn has_room(&self, job: JobId) -> bool {
         self.unfulfillable_jobs.have_room.contains(&job)
     }
 

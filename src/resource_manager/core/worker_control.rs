@@ -18,7 +18,7 @@ use super::{Effect, ResourceManagerCore};
 impl ResourceManagerCore {
     /// The same core, with workers that it starts itself.
     #[must_use]
-    pub fn with_workers(mut self, workers: Option<Workers>) -> ResourceManagerCore {
+    pub(crate) fn with_workers(mut self, workers: Option<Workers>) -> ResourceManagerCore {
         if workers.is_some() {
             self.unfulfillable_jobs
                 .wait_only(self.options.heartbeat_timeout);
@@ -29,7 +29,7 @@ impl ResourceManagerCore {
     }
 
     /// The record of a worker to store.
-    pub fn worker_record(&self, id: &ResourceId) -> Option<crate::workers::WorkerRecord> {
+    pub(crate) fn worker_record(&self, id: &ResourceId) -> Option<crate::workers::WorkerRecord> {
         self.workers_of_driver.as_ref()?.record_of(id).cloned()
     }
 
@@ -106,7 +106,7 @@ impl ResourceManagerCore {
     }
 
     /// The workers, for display. `None`: no driver is configured.
-    pub fn workers_overview(&self, now: Uptime, wall_ms: u64) -> Option<pb::WorkersInfo> {
+    pub(crate) fn workers_overview(&self, now: Uptime, wall_ms: u64) -> Option<pb::WorkersInfo> {
         let workers = self.workers_of_driver.as_ref();
         workers.map(|workers| workers.overview(now, wall_ms))
     }

@@ -1,5 +1,5 @@
 //! Drivers that start and stop workers. Each implements [`super::workers::ResourceManagerDriver`] and decides
 //! nothing.
 
-pub mod local_process;
+pub(crate) mod local_process;
 mod processes;

@@ -24,7 +24,7 @@ const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 
 /// Carries out acts for one term. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Acts {
+pub(crate) struct Acts {
     /// Starts and stops workers.
     pub driver: Arc<dyn ResourceManagerDriver>,
     /// Writes decisions.
@@ -37,13 +37,13 @@ pub struct Acts {
 
 impl Acts {
     /// Asks the driver which workers exist.
-    pub async fn recover(self, recorded: Vec<RecordedWorker>) -> WorkerEvent {
+    pub(crate) async fn recover(self, recorded: Vec<RecordedWorker>) -> WorkerEvent {
         let found = self.driver.recover_workers(&self.cluster, &recorded).await;
         WorkerEvent::Recovered(found)
     }
 
     /// Records a worker, then starts it.
-    pub async fn start(self, worker: ResourceId, mut record: WorkerRecord) -> WorkerEvent {
+    pub(crate) async fn start(self, worker: ResourceId, mut record: WorkerRecord) -> WorkerEvent {
         record.requested_at_ms = wall_clock_ms();
         if let Err(refused) = self.commit(record.write(&worker)).await {
             return WorkerEvent::Started(worker, Err(refused));
@@ -60,20 +60,20 @@ impl Acts {
     }
 
     /// Waits for the end of a worker.
-    pub async fn watch(self, worker: ResourceId) -> WorkerEvent {
+    pub(crate) async fn watch(self, worker: ResourceId) -> WorkerEvent {
         let how = self.driver.worker_ended(&worker).await;
         WorkerEvent::Ended(worker, how)
     }
 
     /// Records that a worker is being released.
-    pub async fn release(self, worker: ResourceId, record: WorkerRecord) -> WorkerEvent {
+    pub(crate) async fn release(self, worker: ResourceId, record: WorkerRecord) -> WorkerEvent {
         let is_durable = self.commit(record.write(&worker)).await.is_ok();
         failpoint("worker.release-recorded").await;
         WorkerEvent::ReleaseRecorded(worker, is_durable)
     }
 
     /// Removes the record of a worker. Retries until the term ends.
-    pub async fn remove(self, worker: ResourceId) -> WorkerEvent {
+    pub(crate) async fn remove(self, worker: ResourceId) -> WorkerEvent {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         while let Err(error) = self.commit(WorkerRecord::removal(&worker)).await {
             tracing::warn!(%worker, %error, "the record of a worker can't be removed yet");
@@ -84,7 +84,7 @@ impl Acts {
     }
 
     /// Ends a worker that has no record. Retries until the term ends.
-    pub async fn end(self, worker: ResourceId) -> WorkerEvent {
+    pub(crate) async fn end(self, worker: ResourceId) -> WorkerEvent {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         while let Err(error) = self.driver.stop_worker(&worker).await {
             tracing::warn!(%worker, %error, "a worker can't be stopped yet");

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 /// The content type of the answer.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The kind of a family of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// It goes up and down.
     Gauge,
     /// It only grows during the life of the process; the name ends in `_total`.
@@ -15,29 +15,29 @@ pub enum Kind {
 }
 
 /// Names and values.
-pub type Labels<'a> = &'a [(&'a str, &'a str)];
+pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// An answer that is being written.
 #[derive(Debug, Default)]
-pub struct Exposition {
+pub(super) struct Exposition {
     text: String,
 }
 
 impl Exposition {
     /// Writes a family with one sample.
-    pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: f64) {
+    pub(super) fn single(&mut self, name: &str, kind: Kind, help: &str, value: f64) {
         self.family(name, kind, help, [(&[] as Labels<'_>, value)]);
     }
 
     /// Writes a gauge with one sample, or nothing if its value is not known.
-    pub fn gauge(&mut self, name: &str, help: &str, value: Option<f64>) {
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: Option<f64>) {
         if let Some(value) = value {
             self.single(name, Kind::Gauge, help, value);
         }
     }
 
     /// Writes a family, or nothing if it has no samples.
-    pub fn family<'a>(
+    pub(super) fn family<'a>(
         &mut self,
         name: &str,
         kind: Kind,
@@ -70,7 +70,7 @@ impl Exposition {
     }
 
     /// The whole text.
-    pub fn into_text(self) -> String {
+    pub(super) fn into_text(self) -> String {
         self.text
     }
 }

@@ -11,7 +11,7 @@ use tanist_ha::election::{Epoch, HostIdentity, ProcessId};
 use tanist_proto::v1 as pb;
 
 /// Converts the heartbeat of a process of this cluster to a message.
-pub fn heartbeat_message(cluster_id: &str, heartbeat: PeerHeartbeat) -> pb::PeerHeartbeat {
+pub(super) fn heartbeat_message(cluster_id: &str, heartbeat: PeerHeartbeat) -> pb::PeerHeartbeat {
     let role = match heartbeat.role {
         Role::Standby => pb::Role::Standby,
         Role::Leading(_) => pb::Role::Leading,
@@ -46,7 +46,7 @@ pub fn heartbeat_message(cluster_id: &str, heartbeat: PeerHeartbeat) -> pb::Peer
 }
 
 /// Converts a heartbeat message for a process of the cluster `cluster_id`.
-pub fn heartbeat_of(cluster_id: &str, message: pb::PeerHeartbeat) -> PeerHeartbeat {
+pub(super) fn heartbeat_of(cluster_id: &str, message: pb::PeerHeartbeat) -> PeerHeartbeat {
     let epoch = Epoch::new(message.epoch);
     let role = match message.role() {
         pb::Role::Standby => Role::Standby,
@@ -92,7 +92,10 @@ pub fn heartbeat_of(cluster_id: &str, message: pb::PeerHeartbeat) -> PeerHeartbe
 }
 
 /// Converts a query to a message.
-pub fn question_message(cluster_id: &str, question: &LivenessQuery) -> pb::AskAboutLeaderRequest {
+pub(super) fn question_message(
+    cluster_id: &str,
+    question: &LivenessQuery,
+) -> pb::AskAboutLeaderRequest {
     pb::AskAboutLeaderRequest {
         cluster_id: cluster_id.to_owned(),
         leader: question.leader.to_string(),
@@ -103,7 +106,7 @@ pub fn question_message(cluster_id: &str, question: &LivenessQuery) -> pb::AskAb
 }
 
 /// Converts a message to a query.
-pub fn question_of(message: pb::AskAboutLeaderRequest) -> LivenessQuery {
+pub(super) fn question_of(message: pb::AskAboutLeaderRequest) -> LivenessQuery {
     LivenessQuery {
         leader: ProcessId::new(message.leader),
         epoch: Epoch::new(message.epoch),
@@ -113,7 +116,7 @@ pub fn question_of(message: pb::AskAboutLeaderRequest) -> LivenessQuery {
 }
 
 /// Converts an answer to a message.
-pub fn reply_message(reply: Reply) -> pb::AskAboutLeaderResponse {
+pub(super) fn reply_message(reply: Reply) -> pb::AskAboutLeaderResponse {
     let (hearing, lost_for_ms) = match reply {
         Reply::Reachable => (pb::Hearing::Hears, 0),
         Reply::Lost { since } => (pb::Hearing::Lost, millis(since)),
@@ -126,7 +129,7 @@ pub fn reply_message(reply: Reply) -> pb::AskAboutLeaderResponse {
 }
 
 /// Converts a message to an answer.
-pub fn reply_of(message: pb::AskAboutLeaderResponse) -> Reply {
+pub(super) fn reply_of(message: pb::AskAboutLeaderResponse) -> Reply {
     match message.hearing() {
         pb::Hearing::Hears => Reply::Reachable,
         pb::Hearing::Lost => Reply::Lost {

@@ -15,7 +15,7 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Witness that probes the leader; see the module.
 #[derive(Debug, Default)]
-pub struct ProbingWitness;
+pub(crate) struct ProbingWitness;
 
 #[async_trait]
 impl pb::witness_server::Witness for ProbingWitness {

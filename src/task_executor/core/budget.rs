@@ -9,12 +9,12 @@ use tanist_proto::id::AllocationId;
 use tanist_proto::resources::{Resources, WorkerResourceSpec};
 
 /// The indices of extended resources, by name.
-pub type Indices = BTreeMap<String, Vec<u64>>;
+pub(super) type Indices = BTreeMap<String, Vec<u64>>;
 
 /// More was requested than is left.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("wanted: {wanted}; left: {left}; in total: {total}")]
-pub struct Exceeded {
+pub(super) struct Exceeded {
     /// The request.
     pub wanted: Box<Resources>,
     /// Resources that are not reserved.
@@ -32,7 +32,7 @@ struct Reservation {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Budget {
+pub(super) struct Budget {
     total: Resources,
     /// Reserved if a request states no resources.
     share: Resources,
@@ -42,7 +42,7 @@ pub struct Budget {
 
 impl Budget {
     /// Without reservations.
-    pub fn new(worker: &WorkerResourceSpec) -> Budget {
+    pub(super) fn new(worker: &WorkerResourceSpec) -> Budget {
         Budget {
             total: worker.total().clone(),
             share: worker.default_slot(),
@@ -52,7 +52,7 @@ impl Budget {
     }
 
     /// Reserves the requested resources, or a share if there are none.
-    pub fn reserve(
+    pub(super) fn reserve(
         &mut self,
         allocation: AllocationId,
         wanted: Option<&Resources>,
@@ -78,20 +78,20 @@ impl Budget {
     }
 
     /// Ends a reservation.
-    pub fn give_back(&mut self, allocation: AllocationId) {
+    pub(super) fn give_back(&mut self, allocation: AllocationId) {
         if let Some(reservation) = self.reserved.remove(&allocation) {
             self.left = self.left.plus(&reservation.resources);
         }
     }
 
     /// The resources of an allocation.
-    pub fn reserved(&self, allocation: AllocationId) -> &Resources {
+    pub(super) fn reserved(&self, allocation: AllocationId) -> &Resources {
         let reservation = self.reserved.get(&allocation);
         reservation.map_or(&self.share, |it| &it.resources)
     }
 
     /// The extended resources of an allocation, by index.
-    pub fn indices(&self, allocation: AllocationId) -> Indices {
+    pub(super) fn indices(&self, allocation: AllocationId) -> Indices {
         let reservation = self.reserved.get(&allocation);
         reservation.map(|it| it.indices.clone()).unwrap_or_default()
     }

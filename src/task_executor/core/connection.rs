@@ -11,7 +11,7 @@ use tanist_proto::v1 as pb;
 
 /// A registration, as its messages name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registration {
+pub(super) struct Registration {
     incarnation: ClusterIncarnation,
     epoch: Epoch,
     number: u64,
@@ -19,7 +19,7 @@ pub struct Registration {
 
 impl Registration {
     /// The registration with this number, not 0, in the term of a leader.
-    pub fn new(incarnation: ClusterIncarnation, epoch: Epoch, number: u64) -> Registration {
+    pub(super) fn new(incarnation: ClusterIncarnation, epoch: Epoch, number: u64) -> Registration {
         Registration {
             incarnation,
             epoch,
@@ -39,7 +39,7 @@ impl Registration {
 
 /// Timeouts for messages of the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SilenceTimeouts {
+pub(super) struct SilenceTimeouts {
     /// Silence after which it is uncertain whether the other side still exists and still leads.
     doubted_after: Duration,
     /// Silence after which the other side is lost.
@@ -48,7 +48,7 @@ pub struct SilenceTimeouts {
 
 impl SilenceTimeouts {
     /// Timeouts after a registration. `default`: heartbeat timeout if the leader names none.
-    pub fn new(success: &pb::RegistrationSuccess, default: Duration) -> SilenceTimeouts {
+    pub(super) fn new(success: &pb::RegistrationSuccess, default: Duration) -> SilenceTimeouts {
         let lost_after = match success.heartbeat_timeout_ms {
             0 => default,
             millis => Duration::from_millis(millis),
@@ -81,7 +81,7 @@ enum State {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Connection {
+pub(super) struct Connection {
     state: State,
     /// Address of the other side.
     address: String,
@@ -93,7 +93,7 @@ pub struct Connection {
 
 impl Connection {
     /// Without address. Its runs of attempts are above `run`.
-    pub fn idle(run: u64) -> Connection {
+    pub(super) fn idle(run: u64) -> Connection {
         Connection {
             state: State::Idle,
             address: String::new(),
@@ -104,7 +104,7 @@ impl Connection {
 
     /// Begins a run of attempts, and returns it. The previous registration is over, even before the next one is
     /// sent: delayed messages under it are refused.
-    pub fn begin(&mut self, address: &str) -> u64 {
+    pub(super) fn begin(&mut self, address: &str) -> u64 {
         self.end();
         self.address = address.to_owned();
         self.state = State::Registering;
@@ -112,20 +112,20 @@ impl Connection {
     }
 
     /// Ends the connection and its registration.
-    pub fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.run += 1;
         self.registration = None;
         self.state = State::Idle;
     }
 
     /// Records that a registration is being sent. Returns its sender.
-    pub fn send(&mut self, registration: Registration) -> pb::Sender {
+    pub(super) fn send(&mut self, registration: Registration) -> pb::Sender {
         self.registration = Some(registration);
         self.sender()
     }
 
     /// Records that the last registration succeeded.
-    pub fn succeed(&mut self, now: Uptime, silence: SilenceTimeouts) {
+    pub(super) fn succeed(&mut self, now: Uptime, silence: SilenceTimeouts) {
         self.state = State::Registered {
             last_contact: now,
             silence,
@@ -133,46 +133,46 @@ impl Connection {
     }
 
     /// Records that a message arrived.
-    pub fn record_contact(&mut self, now: Uptime) {
+    pub(super) fn record_contact(&mut self, now: Uptime) {
         if let State::Registered { last_contact, .. } = &mut self.state {
             *last_contact = now;
         }
     }
 
     /// The sender of messages on this connection.
-    pub fn sender(&self) -> pb::Sender {
+    pub(super) fn sender(&self) -> pb::Sender {
         let registration = self.registration.as_ref();
         registration.map(Registration::sender).unwrap_or_default()
     }
 
     /// Address of the other side.
-    pub fn address(&self) -> &str {
+    pub(super) fn address(&self) -> &str {
         &self.address
     }
 
     /// The present run of attempts, also after it has succeeded.
-    pub fn run(&self) -> u64 {
+    pub(super) fn run(&self) -> u64 {
         self.run
     }
 
     /// Whether a message that names this registration belongs to the connection.
-    pub fn has_registration(&self, number: u64) -> bool {
+    pub(super) fn has_registration(&self, number: u64) -> bool {
         let registration = self.registration.as_ref();
         registration.is_some_and(|present| present.number == number)
     }
 
     /// Whether there is no known address to connect to.
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.state == State::Idle
     }
 
     /// Whether attempts to register run.
-    pub fn is_registering(&self) -> bool {
+    pub(super) fn is_registering(&self) -> bool {
         self.state == State::Registering
     }
 
     /// Whether the last registration succeeded.
-    pub fn is_registered(&self) -> bool {
+    pub(super) fn is_registered(&self) -> bool {
         match self.state {
             State::Registered { .. } => true,
             State::Idle | State::Registering => false,
@@ -180,12 +180,12 @@ impl Connection {
     }
 
     /// When the other side is lost.
-    pub fn lost_at(&self) -> Option<Uptime> {
+    pub(super) fn lost_at(&self) -> Option<Uptime> {
         self.after_contact(|silence| silence.lost_after)
     }
 
     /// When doubt about the other side begins. `None`: it is in doubt already, since there is no connection.
-    pub fn doubted_at(&self) -> Option<Uptime> {
+    pub(super) fn doubted_at(&self) -> Option<Uptime> {
         self.after_contact(|silence| silence.doubted_after)
     }
 

@@ -23,7 +23,7 @@ use super::output::Output;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Connections<'a> {
+pub(super) struct Connections<'a> {
     leader: &'a mut LeaderTracker,
     resource_manager: &'a mut Connection,
     jobs: &'a mut Jobs,
@@ -45,7 +45,7 @@ impl TaskExecutorCore {
 
 impl Connections<'_> {
     /// Follows a leader, unless a younger one is followed: connects to it, or ends the delays between attempts.
-    pub fn follow(&mut self, now: Uptime, leader: Leader) {
+    pub(super) fn follow(&mut self, now: Uptime, leader: Leader) {
         match self.leader.follow(now, leader, self.output) {
             Followed::Older => {}
             Followed::Same => self.wake_all(),
@@ -54,7 +54,7 @@ impl Connections<'_> {
     }
 
     /// Ends all connections.
-    pub fn disconnect_all(&mut self) {
+    pub(super) fn disconnect_all(&mut self) {
         self.resource_manager.end();
         self.jobs.iter_mut().for_each(|job| job.disconnect());
         let targets = self.targets().into_iter();
@@ -63,7 +63,7 @@ impl Connections<'_> {
 
     /// Ends the attempts to register: the TaskExecutor stops. Registrations that have succeeded stay until their
     /// disconnect messages.
-    pub fn stop_registering(&mut self) {
+    pub(super) fn stop_registering(&mut self) {
         let mut targets = Vec::new();
         if self.resource_manager.is_registering() {
             self.resource_manager.end();
@@ -79,7 +79,7 @@ impl Connections<'_> {
     }
 
     /// Connects, or connects again, to the followed leader.
-    pub fn connect(&mut self, target: Target) {
+    pub(super) fn connect(&mut self, target: Target) {
         let address = self.leader.address();
         let Some(address) = address.filter(|_| !self.lifecycle.is_stopping()) else {
             return;
@@ -102,7 +102,7 @@ impl Connections<'_> {
     }
 
     /// Connects again where the other side was silent for too long.
-    pub fn reconnect_silent(&mut self, now: Uptime) {
+    pub(super) fn reconnect_silent(&mut self, now: Uptime) {
         let is_lost = |connection: &Connection| connection.lost_at().is_some_and(|at| at <= now);
         if is_lost(self.resource_manager) {
             self.output.log(LogLine::ResourceManagerSilent);
@@ -117,7 +117,7 @@ impl Connections<'_> {
     }
 
     /// Connects to the JobMaster of a job for which there was no address.
-    pub fn connect_idle(&mut self, job: JobId) {
+    pub(super) fn connect_idle(&mut self, job: JobId) {
         let known = self.jobs.get(job);
         if known.is_some_and(|known| known.connection().is_idle()) {
             self.connect(Target::JobMaster(job));
@@ -125,7 +125,7 @@ impl Connections<'_> {
     }
 
     /// Begins another registration at a JobMaster if one is in progress: it may name a slot that was freed meanwhile.
-    pub fn restart_registration(&mut self, job: JobId) {
+    pub(super) fn restart_registration(&mut self, job: JobId) {
         let known = self.jobs.get(job);
         if known.is_some_and(|known| known.connection().is_registering()) {
             self.connect(Target::JobMaster(job));
@@ -134,7 +134,7 @@ impl Connections<'_> {
 
     /// Handles the replacement of JobMasters that failed, in the same term: registers again at once where it was
     /// connected to an older one. Repeated or late, it changes nothing.
-    pub fn job_masters_changed(&mut self, scopes: &[pb::JobScope]) {
+    pub(super) fn job_masters_changed(&mut self, scopes: &[pb::JobScope]) {
         for scope in scopes {
             let Ok(job) = scope.job_id.parse::<JobId>() else {
                 continue;
@@ -149,7 +149,7 @@ impl Connections<'_> {
     }
 
     /// Handles a failed call to a JobMaster: if it does not know this registration, begins another one.
-    pub fn call_failed(&mut self, job: JobId, error: &GatewayError) {
+    pub(super) fn call_failed(&mut self, job: JobId, error: &GatewayError) {
         self.output.log(LogLine::CallFailed {
             job,
             error: error.to_string(),
@@ -171,7 +171,7 @@ impl Connections<'_> {
     }
 
     /// Ends all delays between attempts.
-    pub fn wake_all(&mut self) {
+    pub(super) fn wake_all(&mut self) {
         let targets = self.targets().into_iter();
         targets.for_each(|target| self.output.effect(Effect::Wake(target)));
     }
@@ -184,7 +184,11 @@ impl Connections<'_> {
     }
 
     /// Admits a message of a leader. Returns the connection that it belongs to, by its registration.
-    pub fn admit(&mut self, now: Uptime, sender: Option<&pb::Sender>) -> GatewayResult<Target> {
+    pub(super) fn admit(
+        &mut self,
+        now: Uptime,
+        sender: Option<&pb::Sender>,
+    ) -> GatewayResult<Target> {
         self.leader.admit(sender)?;
         let registration = sender.map(|sender| sender.registration).unwrap_or_default();
         let target = if self.resource_manager.has_registration(registration) {
@@ -204,7 +208,7 @@ impl Connections<'_> {
     }
 
     /// Admits a message of the ResourceManager.
-    pub fn admit_resource_manager(
+    pub(super) fn admit_resource_manager(
         &mut self,
         now: Uptime,
         sender: Option<&pb::Sender>,
@@ -219,7 +223,7 @@ impl Connections<'_> {
     }
 
     /// Admits a message of a JobMaster. Returns its job, which is known.
-    pub fn admit_job_master(
+    pub(super) fn admit_job_master(
         &mut self,
         now: Uptime,
         sender: Option<&pb::Sender>,
@@ -243,7 +247,7 @@ impl Connections<'_> {
 
     /// The refusal of a heartbeat. A JobMaster that calls under a registration that is being replaced must wait, and
     /// not count a refusal: all tasks that it knows here still run.
-    pub fn heartbeat_refusal(
+    pub(super) fn heartbeat_refusal(
         &self,
         scope: Option<&pb::JobScope>,
         refusal: GatewayError,

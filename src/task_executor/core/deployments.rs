@@ -30,7 +30,7 @@ use crate::launcher::TaskStart;
 
 /// A deployment to a job, which is known.
 #[derive(Debug)]
-pub struct Deployment<'a> {
+pub(super) struct Deployment<'a> {
     /// The job.
     pub job: JobId,
     /// The sender of the deployment.
@@ -43,7 +43,7 @@ pub struct Deployment<'a> {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Deployments<'a> {
+pub(super) struct Deployments<'a> {
     slots: &'a mut SlotTable,
     jobs: &'a mut Jobs,
     isolated: &'a mut IsolatedJobs,
@@ -65,7 +65,7 @@ impl TaskExecutorCore {
 
 impl Deployments<'_> {
     /// Starts the tasks of a deployment.
-    pub fn submit(
+    pub(super) fn submit(
         &mut self,
         deployment: &Deployment<'_>,
         request: pb::SubmitTasksRequest,
@@ -165,7 +165,7 @@ impl Deployments<'_> {
     }
 
     /// Refuses all tasks of a deployment.
-    pub fn refuse(
+    pub(super) fn refuse(
         &mut self,
         job: JobId,
         request: &pb::SubmitTasksRequest,

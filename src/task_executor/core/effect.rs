@@ -14,7 +14,7 @@ use crate::launcher::TaskStart;
 
 /// The component a connection leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
+pub(crate) enum Target {
     /// The ResourceManager.
     ResourceManager,
     /// The JobMaster of a job.
@@ -23,7 +23,7 @@ pub enum Target {
 
 /// The JobMaster that a message goes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobMasterAddress {
+pub(crate) struct JobMasterAddress {
     /// Its job.
     pub job: JobId,
     /// Its address.
@@ -34,7 +34,7 @@ pub struct JobMasterAddress {
 
 /// A task of this TaskExecutor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TaskKey {
+pub(crate) struct TaskKey {
     /// The job.
     pub job: JobId,
     /// The execution.
@@ -43,7 +43,7 @@ pub struct TaskKey {
 
 /// Something to do.
 #[derive(Debug, Clone)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Start attempts to register, in place of those that run.
     Register {
         target: Target,

@@ -17,7 +17,7 @@ use crate::launcher::TaskStatus;
 
 /// An input of the core.
 #[derive(Debug)]
-pub enum Event {
+pub(crate) enum Event {
     /// The store names a leader, or none.
     LeaderShown(LeaderView),
     /// A leader has seen a registration of this number.

@@ -19,7 +19,7 @@ const MOST_OF_REASON: usize = 1024;
 
 /// One execution of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ExecutionKey {
+pub(crate) struct ExecutionKey {
     /// The vertex.
     pub vertex: JobVertexId,
     /// Its subtask.
@@ -30,7 +30,7 @@ pub struct ExecutionKey {
 
 impl ExecutionKey {
     /// The key as a message.
-    pub fn message(&self) -> pb::ExecutionId {
+    pub(crate) fn message(&self) -> pb::ExecutionId {
         pb::ExecutionId {
             vertex_id: self.vertex.to_string(),
             subtask: self.subtask,
@@ -39,7 +39,7 @@ impl ExecutionKey {
     }
 
     /// The generation before this one, of the same subtask.
-    pub fn previous(&self) -> ExecutionKey {
+    pub(crate) fn previous(&self) -> ExecutionKey {
         let generation = Generation::new(self.generation.get().saturating_sub(1));
         ExecutionKey {
             generation,
@@ -48,18 +48,18 @@ impl ExecutionKey {
     }
 
     /// Whether the other one is of the same subtask and not younger.
-    pub fn covers(&self, other: &ExecutionKey) -> bool {
+    pub(crate) fn covers(&self, other: &ExecutionKey) -> bool {
         (other.vertex, other.subtask) == (self.vertex, self.subtask)
             && other.generation <= self.generation
     }
 }
 
 /// Returns the metrics of a running execution.
-pub type Metrics<'a> = &'a dyn Fn(&ExecutionKey) -> Option<pb::TaskMetrics>;
+pub(super) type Metrics<'a> = &'a dyn Fn(&ExecutionKey) -> Option<pb::TaskMetrics>;
 
 /// Timeouts for tasks that are cancelled.
 #[derive(Debug, Clone, Copy)]
-pub struct CancellationTimeouts {
+pub(super) struct CancellationTimeouts {
     /// When they were cancelled.
     pub from: Uptime,
     /// Time in which they must end.
@@ -94,7 +94,7 @@ struct Execution {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Executions {
+pub(super) struct Executions {
     executions: BTreeMap<ExecutionKey, Execution>,
     /// Number of running executions in each allocation that has any.
     running_in: BTreeMap<AllocationId, u32>,
@@ -109,17 +109,17 @@ pub struct Executions {
 
 impl Executions {
     /// Sets the vertices whose output is read after they have finished, and kept until they are cancelled.
-    pub fn keep_outputs_of(&mut self, vertices: BTreeSet<JobVertexId>) {
+    pub(super) fn keep_outputs_of(&mut self, vertices: BTreeSet<JobVertexId>) {
         self.kept_vertices = vertices;
     }
 
     /// The finished executions whose output is kept.
-    pub fn outputs(&self) -> Vec<pb::ExecutionId> {
+    pub(super) fn outputs(&self) -> Vec<pb::ExecutionId> {
         self.outputs.iter().map(ExecutionKey::message).collect()
     }
 
     /// Number of finished executions whose output is kept.
-    pub fn output_count(&self) -> usize {
+    pub(super) fn output_count(&self) -> usize {
         self.outputs.len()
     }
 
@@ -128,7 +128,7 @@ impl Executions {
     }
 
     /// Admits a generation, or returns why it may not start.
-    pub fn admit(
+    pub(super) fn admit(
         &mut self,
         key: ExecutionKey,
         allocation: AllocationId,
@@ -169,7 +169,7 @@ impl Executions {
     }
 
     /// Forbids all generations up to this one. Returns the executions to cancel.
-    pub fn cancel_up_to(
+    pub(super) fn cancel_up_to(
         &mut self,
         up_to: ExecutionKey,
         timeouts: CancellationTimeouts,
@@ -184,7 +184,7 @@ impl Executions {
     }
 
     /// Marks the executions in an allocation as cancelled. Returns those to cancel.
-    pub fn cancel_in(
+    pub(super) fn cancel_in(
         &mut self,
         of: AllocationId,
         timeouts: CancellationTimeouts,
@@ -193,7 +193,7 @@ impl Executions {
     }
 
     /// Forbids all generations below the stored ones of their regions. Returns the executions to cancel.
-    pub fn supersede(
+    pub(super) fn supersede(
         &mut self,
         stored: &dyn Fn(&ExecutionKey) -> Option<Generation>,
         timeouts: CancellationTimeouts,
@@ -213,25 +213,28 @@ impl Executions {
     }
 
     /// Whether an execution runs with a generation below the stored one of its region.
-    pub fn runs_superseded(&self, stored: &dyn Fn(&ExecutionKey) -> Option<Generation>) -> bool {
+    pub(super) fn runs_superseded(
+        &self,
+        stored: &dyn Fn(&ExecutionKey) -> Option<Generation>,
+    ) -> bool {
         let is_older = |key: &ExecutionKey| stored(key).is_some_and(|of| key.generation < of);
         self.live().any(|(key, _)| is_older(key))
     }
 
     /// Marks all executions as cancelled. Returns those to cancel.
-    pub fn cancel_all(&mut self, timeouts: CancellationTimeouts) -> Vec<ExecutionKey> {
+    pub(super) fn cancel_all(&mut self, timeouts: CancellationTimeouts) -> Vec<ExecutionKey> {
         self.cancel_where(timeouts, |_, _| true)
     }
 
     /// Sets the highest checkpoint that an execution knew. To be called before its end is recorded.
-    pub fn set_highest_checkpoint(&mut self, key: &ExecutionKey, number: u64) {
+    pub(super) fn set_highest_checkpoint(&mut self, key: &ExecutionKey, number: u64) {
         if let Some(execution) = self.executions.get_mut(key) {
             execution.highest_checkpoint = number;
         }
     }
 
     /// Sets why what an execution is restored from can't be read at present. Its start, or its end, clears it.
-    pub fn note_unread_state(&mut self, key: &ExecutionKey, mut reason: String) {
+    pub(super) fn note_unread_state(&mut self, key: &ExecutionKey, mut reason: String) {
         reason.truncate(reason.floor_char_boundary(MOST_OF_REASON));
         if let Some(execution) = self.executions.get_mut(key)
             && execution.status == TaskStatus::Deploying
@@ -246,13 +249,13 @@ impl Executions {
     }
 
     /// Whether an execution runs.
-    pub fn runs(&self, key: &ExecutionKey) -> bool {
+    pub(super) fn runs(&self, key: &ExecutionKey) -> bool {
         let execution = self.executions.get(key);
         execution.is_some_and(|execution| !execution.status.is_terminal())
     }
 
     /// Updates the status of an execution. Returns whether it changed.
-    pub fn update(
+    pub(super) fn update(
         &mut self,
         key: &ExecutionKey,
         status: TaskStatus,
@@ -293,7 +296,7 @@ impl Executions {
     }
 
     /// Forgets an execution whose terminal state is in the job's record.
-    pub fn acknowledge(&mut self, key: &ExecutionKey) {
+    pub(super) fn acknowledge(&mut self, key: &ExecutionKey) {
         if self
             .executions
             .get(key)
@@ -305,24 +308,24 @@ impl Executions {
     }
 
     /// Whether this one was cancelled, in whichever state it ended.
-    pub fn is_cancelled(&self, key: &ExecutionKey) -> bool {
+    pub(super) fn is_cancelled(&self, key: &ExecutionKey) -> bool {
         self.executions
             .get(key)
             .is_some_and(|execution| execution.canceling.is_some())
     }
 
     /// Whether a generation of the subtask up to this one runs.
-    pub fn is_running_up_to(&self, up_to: ExecutionKey) -> bool {
+    pub(super) fn is_running_up_to(&self, up_to: ExecutionKey) -> bool {
         self.live().any(|(key, _)| up_to.covers(key))
     }
 
     /// Whether an execution runs in the allocation.
-    pub fn is_in_use(&self, allocation: AllocationId) -> bool {
+    pub(super) fn is_in_use(&self, allocation: AllocationId) -> bool {
         self.running_in.contains_key(&allocation)
     }
 
     /// Whether an execution runs in the allocation that was not cancelled.
-    pub fn continues_in(&self, allocation: AllocationId) -> bool {
+    pub(super) fn continues_in(&self, allocation: AllocationId) -> bool {
         let mut live = self.live();
         live.any(|(_, execution)| {
             execution.allocation == allocation && execution.canceling.is_none()
@@ -330,29 +333,29 @@ impl Executions {
     }
 
     /// The allocations in which executions run, each with their number.
-    pub fn in_use(&self) -> impl Iterator<Item = (AllocationId, u32)> {
+    pub(super) fn in_use(&self) -> impl Iterator<Item = (AllocationId, u32)> {
         self.running_in
             .iter()
             .map(|(&allocation, &count)| (allocation, count))
     }
 
     /// Whether nothing runs, every terminal state is acknowledged, and no output is kept.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.executions.is_empty() && self.outputs.is_empty()
     }
 
     /// The running executions.
-    pub fn running(&self) -> Vec<ExecutionKey> {
+    pub(super) fn running(&self) -> Vec<ExecutionKey> {
         self.live().map(|(key, _)| *key).collect()
     }
 
     /// Whether any execution runs.
-    pub fn is_running(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         !self.running_in.is_empty()
     }
 
     /// Takes the executions that did not end within their cancellation timeout. Each is returned once.
-    pub fn take_overdue(&mut self, now: Uptime) -> Vec<ExecutionKey> {
+    pub(super) fn take_overdue(&mut self, now: Uptime) -> Vec<ExecutionKey> {
         let live = self.executions.iter_mut();
         let live = live.filter(|(_, execution)| !execution.status.is_terminal());
         let overdue = live.filter_map(|(key, execution)| {
@@ -364,7 +367,7 @@ impl Executions {
     }
 
     /// Extends the deadlines of cancelled executions: this process stood still, and they could not end.
-    pub fn extend_deadlines(&mut self, by: Duration) {
+    pub(super) fn extend_deadlines(&mut self, by: Duration) {
         let executions = self.executions.values_mut();
         for canceling in executions.filter_map(|execution| execution.canceling.as_mut()) {
             canceling.repeat_at += by;
@@ -373,7 +376,7 @@ impl Executions {
     }
 
     /// Takes the executions whose cancellation must be repeated, each with the time of its first cancellation.
-    pub fn take_due_cancellations(&mut self, now: Uptime) -> Vec<(ExecutionKey, Uptime)> {
+    pub(super) fn take_due_cancellations(&mut self, now: Uptime) -> Vec<(ExecutionKey, Uptime)> {
         let mut due = Vec::new();
         for (key, execution) in &mut self.executions {
             if let Some(canceling) = &mut execution.canceling
@@ -388,14 +391,14 @@ impl Executions {
     }
 
     /// When the next execution is overdue, or its cancellation must be repeated.
-    pub fn next_deadline(&self) -> Option<Uptime> {
+    pub(super) fn next_deadline(&self) -> Option<Uptime> {
         let canceling = self.live().filter_map(|(_, execution)| execution.canceling);
         let times = canceling.flat_map(|it| it.deadline.into_iter().chain([it.repeat_at]));
         times.min()
     }
 
     /// Reports of all executions.
-    pub fn report(&self, metrics: Metrics<'_>) -> Vec<pb::ExecutionReport> {
+    pub(super) fn report(&self, metrics: Metrics<'_>) -> Vec<pb::ExecutionReport> {
         self.executions
             .iter()
             .map(|(key, of)| message(key, of, metrics(key)))
@@ -403,7 +406,11 @@ impl Executions {
     }
 
     /// Reports of all executions, with the age of each state. Clears the set of changed executions.
-    pub fn full_report(&mut self, metrics: Metrics<'_>, now: Uptime) -> Vec<pb::ExecutionReport> {
+    pub(super) fn full_report(
+        &mut self,
+        metrics: Metrics<'_>,
+        now: Uptime,
+    ) -> Vec<pb::ExecutionReport> {
         self.changed.clear();
         let mut reports = self.report(metrics);
         for (report, execution) in reports.iter_mut().zip(self.executions.values()) {
@@ -418,12 +425,12 @@ impl Executions {
     }
 
     /// Whether there are changes to report.
-    pub fn has_changed(&self) -> bool {
+    pub(super) fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }
 
     /// Takes the executions that changed since the last call, with their reports.
-    pub fn take_changed(&mut self) -> (Vec<ExecutionKey>, Vec<pb::ExecutionReport>) {
+    pub(super) fn take_changed(&mut self) -> (Vec<ExecutionKey>, Vec<pb::ExecutionReport>) {
         let keys: Vec<ExecutionKey> = std::mem::take(&mut self.changed).into_iter().collect();
         let find = |key| self.executions.get(key).map(|of| message(key, of, None));
         let reports = keys.iter().filter_map(find).collect();
@@ -431,7 +438,7 @@ impl Executions {
     }
 
     /// Marks executions as changed again, as their report did not arrive.
-    pub fn put_back(&mut self, keys: Vec<ExecutionKey>) {
+    pub(super) fn put_back(&mut self, keys: Vec<ExecutionKey>) {
         let executions = &self.executions;
         self.changed
             .extend(keys.into_iter().filter(|key| executions.contains_key(key)));

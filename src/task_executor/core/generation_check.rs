@@ -24,7 +24,7 @@ use super::log_line::LogLine;
 use super::output::Output;
 
 /// Delay between two reads, and between the beginning of doubt and the first read. A random delay is added.
-pub const PAUSE: Duration = Duration::from_millis(750);
+pub(crate) const PAUSE: Duration = Duration::from_millis(750);
 
 /// A read of the store.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ enum State {
 
 /// What the store says about a job.
 #[derive(Debug)]
-pub struct StoredJob {
+pub(super) struct StoredJob {
     /// The job.
     pub job: JobId,
     /// The run of its connection when the read began.
@@ -62,7 +62,7 @@ pub struct StoredJob {
 
 /// Consequence of a read.
 #[derive(Debug)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// The store says this.
     Stored(Vec<StoredJob>),
     /// Neither a leader nor the store was reached within the timeout, and then the store was not reached once more.
@@ -71,7 +71,7 @@ pub enum Verdict {
 
 /// See the module.
 #[derive(Debug)]
-pub struct GenerationCheck {
+pub(super) struct GenerationCheck {
     terms: HighestEpoch,
     state: State,
     /// When the store last gave a valid answer.
@@ -82,7 +82,7 @@ pub struct GenerationCheck {
 
 impl GenerationCheck {
     /// No job is in doubt.
-    pub fn new(now: Uptime, terms: HighestEpoch) -> GenerationCheck {
+    pub(super) fn new(now: Uptime, terms: HighestEpoch) -> GenerationCheck {
         GenerationCheck {
             terms,
             state: State::Idle,
@@ -93,7 +93,7 @@ impl GenerationCheck {
 
     /// Begins or ends asking. `doubted`: jobs whose JobMaster is silent or may no longer lead, each with the run of
     /// its connection.
-    pub fn review(
+    pub(super) fn review(
         &mut self,
         now: Uptime,
         at: Moment,
@@ -120,7 +120,7 @@ impl GenerationCheck {
     }
 
     /// When the next read begins. `doubted_at`: when doubt about the first job begins.
-    pub fn next_deadline(&self, doubted_at: Option<Uptime>) -> Option<Uptime> {
+    pub(super) fn next_deadline(&self, doubted_at: Option<Uptime>) -> Option<Uptime> {
         match self.state {
             State::Idle => doubted_at,
             State::Waiting(due) => Some(due),
@@ -129,7 +129,7 @@ impl GenerationCheck {
     }
 
     /// Handles the result of a read. `last_contact` with a leader counts for the timeout.
-    pub fn finish(
+    pub(super) fn finish(
         &mut self,
         now: Uptime,
         answer: Result<StoredJobs, NoAnswer>,

@@ -11,7 +11,7 @@ use tanist_proto::v1 as pb;
 /// A graph of a job, by the SHA-256 of its encoded form and the endpoints that have it: a fetch from a leader that
 /// is gone must not delay the deployments of the next leader, which has the same graph.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct GraphKey {
+pub(crate) struct GraphKey {
     job: JobId,
     sha256: Vec<u8>,
     endpoints: Vec<String>,
@@ -19,7 +19,7 @@ pub struct GraphKey {
 
 impl GraphKey {
     /// The key of the referenced graph.
-    pub fn new(job: JobId, reference: &pb::BlobReference) -> GraphKey {
+    pub(crate) fn new(job: JobId, reference: &pb::BlobReference) -> GraphKey {
         GraphKey {
             job,
             sha256: reference.sha256.clone(),
@@ -28,27 +28,27 @@ impl GraphKey {
     }
 
     /// The job.
-    pub fn job(&self) -> JobId {
+    pub(crate) fn job(&self) -> JobId {
         self.job
     }
 }
 
 /// A graph that was fetched.
 #[derive(Debug)]
-pub struct KnownGraph {
+pub(super) struct KnownGraph {
     sha256: Vec<u8>,
     graph: Arc<pb::JobGraph>,
 }
 
 impl KnownGraph {
     /// The graph that was fetched for this key.
-    pub fn new(key: GraphKey, graph: Arc<pb::JobGraph>) -> KnownGraph {
+    pub(super) fn new(key: GraphKey, graph: Arc<pb::JobGraph>) -> KnownGraph {
         let sha256 = key.sha256;
         KnownGraph { sha256, graph }
     }
 
     /// The graph, if it is the referenced one.
-    pub fn if_is(&self, reference: &pb::BlobReference) -> Option<Arc<pb::JobGraph>> {
+    pub(super) fn if_is(&self, reference: &pb::BlobReference) -> Option<Arc<pb::JobGraph>> {
         (self.sha256 == reference.sha256).then(|| self.graph.clone())
     }
 }

@@ -52,12 +52,12 @@ impl Isolation {
 
 /// The isolated jobs of a TaskExecutor.
 #[derive(Debug, Default)]
-pub struct IsolatedJobs(BTreeMap<JobId, Isolation>);
+pub(super) struct IsolatedJobs(BTreeMap<JobId, Isolation>);
 
 impl IsolatedJobs {
     /// Sets the timeouts of a deployment, whose generation a read of the store that began at `confirmed` has
     /// confirmed.
-    pub fn deployed(&mut self, job: JobId, timeouts: pb::StopFirst, confirmed: Moment) {
+    pub(super) fn deployed(&mut self, job: JobId, timeouts: pb::StopFirst, confirmed: Moment) {
         let isolation = self.0.entry(job).or_insert(Isolation {
             timeout: Duration::ZERO,
             cancellation: Duration::ZERO,
@@ -70,7 +70,7 @@ impl IsolatedJobs {
 
     /// Extends the time of a job's tasks, if it is isolated: a read of the store that began at `asked_at` confirmed
     /// their generations.
-    pub fn confirm(&mut self, job: JobId, asked_at: Moment, output: &mut Output) {
+    pub(super) fn confirm(&mut self, job: JobId, asked_at: Moment, output: &mut Output) {
         if let Some(isolation) = self.0.get_mut(&job) {
             isolation.confirmed = isolation.confirmed.max(asked_at);
             isolation.has_lapsed = false;
@@ -79,24 +79,28 @@ impl IsolatedJobs {
     }
 
     /// Whether a job is isolated.
-    pub fn contains(&self, job: JobId) -> bool {
+    pub(super) fn contains(&self, job: JobId) -> bool {
         self.0.contains_key(&job)
     }
 
     /// Forgets jobs that are not known any more.
-    pub fn retain(&mut self, jobs: &Jobs) {
+    pub(super) fn retain(&mut self, jobs: &Jobs) {
         self.0.retain(|&job, _| jobs.get(job).is_some());
     }
 
     /// The timeouts of superseded tasks: those of an isolated job must end within its cancellation time.
-    pub fn timeouts(&self, job: JobId, of_all: CancellationTimeouts) -> CancellationTimeouts {
+    pub(super) fn timeouts(
+        &self,
+        job: JobId,
+        of_all: CancellationTimeouts,
+    ) -> CancellationTimeouts {
         let isolation = self.0.get(&job);
         let timeout = isolation.map_or(of_all.timeout, |of| of.cancellation.min(of_all.timeout));
         CancellationTimeouts { timeout, ..of_all }
     }
 
     /// Whether the store must be asked about a job although its JobMaster sends heartbeats.
-    pub fn must_be_confirmed(&self, at: Moment, job: &Job) -> bool {
+    pub(super) fn must_be_confirmed(&self, at: Moment, job: &Job) -> bool {
         self.0.get(&job.id()).is_some_and(|isolation| {
             let asked_again_at = isolation.confirmed.after(isolation.timeout / 3);
             job.executions().is_running() && at >= asked_again_at
@@ -104,14 +108,14 @@ impl IsolatedJobs {
     }
 
     /// Timeout of a read of the store, at most `of_all`. With isolated jobs it leaves time for a second read.
-    pub fn read_timeout(&self, of_all: Duration) -> Duration {
+    pub(super) fn read_timeout(&self, of_all: Duration) -> Duration {
         let of_isolated = self.0.values().map(|isolation| isolation.timeout / 3);
         of_isolated.min().map_or(of_all, |of| of.min(of_all))
     }
 
     /// Cancels isolated tasks whose generation the store has not confirmed within the timeout. Returns the time by
     /// which isolated tasks must have ended, for the [`crate::IsolationGuard`].
-    pub fn review(
+    pub(super) fn review(
         &mut self,
         at: Moment,
         timeouts: CancellationTimeouts,
@@ -143,7 +147,7 @@ impl IsolatedJobs {
     }
 
     /// When [`IsolatedJobs::review`] must be called next.
-    pub fn next_deadline(&self, now: Uptime, at: Moment, jobs: &Jobs) -> Option<Uptime> {
+    pub(super) fn next_deadline(&self, now: Uptime, at: Moment, jobs: &Jobs) -> Option<Uptime> {
         let is_running = |job| {
             jobs.get(job)
                 .is_some_and(|job| job.executions().is_running())
@@ -159,14 +163,14 @@ impl IsolatedJobs {
 
 /// The store's answer before tasks start: when the read began, and the regions' generations.
 #[derive(Debug, Clone)]
-pub struct Confirmation {
+pub(super) struct Confirmation {
     asked_at: Moment,
     regions: Vec<Generation>,
 }
 
 impl Confirmation {
     /// The confirmation of a deployment of the job, or why the store's answer is none.
-    pub fn new(
+    pub(super) fn new(
         job: Option<JobId>,
         asked_at: Moment,
         answer: Result<StoredJobs, NoAnswer>,
@@ -185,12 +189,12 @@ impl Confirmation {
     }
 
     /// When the read began.
-    pub fn asked_at(&self) -> Moment {
+    pub(super) fn asked_at(&self) -> Moment {
         self.asked_at
     }
 
     /// The regions' generations.
-    pub fn regions(&self) -> &[Generation] {
+    pub(super) fn regions(&self) -> &[Generation] {
         &self.regions
     }
 }

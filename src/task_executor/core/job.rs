@@ -29,7 +29,7 @@ use crate::launcher::TaskStatus;
 
 /// What an execution begins with.
 #[derive(Debug)]
-pub struct Beginning {
+pub(super) struct Beginning {
     /// The cluster of its deployment.
     pub cluster: ClusterIncarnation,
     /// The checkpoint that it is restored from; 0: it begins from the start.
@@ -41,7 +41,7 @@ pub struct Beginning {
 
 /// Whether the source of an execution can begin a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SourceState {
+pub(super) enum SourceState {
     /// Its task says so.
     Runs,
     /// It has finished.
@@ -50,7 +50,7 @@ pub enum SourceState {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Job {
+pub(super) struct Job {
     id: JobId,
     /// Highest known incarnation of the job's JobMaster.
     incarnation: u64,
@@ -75,7 +75,7 @@ pub struct Job {
 
 impl Job {
     /// Without slots and executions. The runs of its connection are above `run`.
-    pub fn new(id: JobId, run: u64) -> Job {
+    pub(super) fn new(id: JobId, run: u64) -> Job {
         Job {
             id,
             incarnation: 0,
@@ -93,37 +93,37 @@ impl Job {
     }
 
     /// Its id.
-    pub fn id(&self) -> JobId {
+    pub(super) fn id(&self) -> JobId {
         self.id
     }
 
     /// Highest known incarnation of its JobMaster.
-    pub fn incarnation(&self) -> u64 {
+    pub(super) fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
     /// The connection to its JobMaster.
-    pub fn connection(&self) -> &Connection {
+    pub(super) fn connection(&self) -> &Connection {
         &self.connection
     }
 
     /// Its executions.
-    pub fn executions(&self) -> &Executions {
+    pub(super) fn executions(&self) -> &Executions {
         &self.executions
     }
 
     /// Whether its sources must end.
-    pub fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 
     /// Whether it has ended and only waits for its tasks to end.
-    pub fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         self.is_ending
     }
 
     /// When something of it is due.
-    pub fn next_deadline(&self) -> Option<Uptime> {
+    pub(super) fn next_deadline(&self) -> Option<Uptime> {
         let is_sending = self.connection.is_registered();
         let retry_at = self.outbox.retry_at(&self.executions);
         let times = [
@@ -139,21 +139,21 @@ impl Job {
     }
 
     /// Begins to connect to another JobMaster, or again to the same one. Returns the run of attempts.
-    pub fn connect(&mut self, address: &str) -> u64 {
+    pub(super) fn connect(&mut self, address: &str) -> u64 {
         self.outbox.reset(&mut self.executions);
         self.checkpoints.reset();
         self.connection.begin(address)
     }
 
     /// Ends the connection.
-    pub fn disconnect(&mut self) {
+    pub(super) fn disconnect(&mut self) {
         self.outbox.reset(&mut self.executions);
         self.checkpoints.reset();
         self.connection.end();
     }
 
     /// The message of an attempt to register, with all that the job has here.
-    pub fn registration_request(
+    pub(super) fn registration_request(
         &mut self,
         now: Uptime,
         registration: Registration,
@@ -175,7 +175,7 @@ impl Job {
 
     /// Records that the registration succeeded. Active slots were part of it: the JobMaster frees those it does not
     /// need, and those missing in its heartbeats are offered again.
-    pub fn registered(
+    pub(super) fn registered(
         &mut self,
         now: Uptime,
         silence: SilenceTimeouts,
@@ -189,18 +189,18 @@ impl Job {
     }
 
     /// Records a message of the JobMaster.
-    pub fn record_contact(&mut self, now: Uptime) {
+    pub(super) fn record_contact(&mut self, now: Uptime) {
         self.connection.record_contact(now);
     }
 
     /// Records an incarnation of the JobMaster.
-    pub fn raise_incarnation(&mut self, incarnation: u64) {
+    pub(super) fn raise_incarnation(&mut self, incarnation: u64) {
         self.incarnation = self.incarnation.max(incarnation);
     }
 
     /// The answer to a heartbeat: everything of the job, including unacknowledged terminal states. A slot that the
     /// JobMaster does not know is offered again: it accepts or rejects it.
-    pub fn heartbeat(
+    pub(super) fn heartbeat(
         &mut self,
         request: &pb::HeartbeatFromJobMasterRequest,
         slots: &SlotTable,
@@ -225,7 +225,7 @@ impl Job {
     }
 
     /// The address of its JobMaster, and the message with which a stopping TaskManager disconnects.
-    pub fn disconnect_message(
+    pub(super) fn disconnect_message(
         &self,
         location: &pb::TaskManagerLocation,
         cause: &str,
@@ -242,7 +242,7 @@ impl Job {
     }
 
     /// Sends what the JobMaster does not know yet, if there is a registration.
-    pub fn send(
+    pub(super) fn send(
         &mut self,
         now: Uptime,
         location: &pb::TaskManagerLocation,
@@ -263,14 +263,14 @@ impl Job {
     }
 
     /// Offers a slot to the JobMaster.
-    pub fn offer(&mut self, allocation: AllocationId) {
+    pub(super) fn offer(&mut self, allocation: AllocationId) {
         self.outbox.offer(allocation);
     }
 
     /// Handles the answer to an offer: `accepted` and `rejected` slots. Others are offered again at `retry_at`, and
     /// rejected ones in which a task continues, until the task is cancelled or the slot accepted. Returns the slots
     /// that the job loses.
-    pub fn offer_answered(
+    pub(super) fn offer_answered(
         &mut self,
         accepted: &BTreeSet<AllocationId>,
         rejected: &BTreeSet<AllocationId>,
@@ -294,13 +294,13 @@ impl Job {
     }
 
     /// Handles the failure of an offer, which is sent again at `retry_at`.
-    pub fn offer_failed(&mut self, retry_at: Uptime) {
+    pub(super) fn offer_failed(&mut self, retry_at: Uptime) {
         let offered = self.outbox.finish_offer();
         self.outbox.retry_offer(offered, retry_at);
     }
 
     /// Whether a task of the job continues in a slot. Logs that, since the caller believes that the slot is idle.
-    pub fn continues_in(&self, allocation: AllocationId, output: &mut Output) -> bool {
+    pub(super) fn continues_in(&self, allocation: AllocationId, output: &mut Output) -> bool {
         let continues = self.executions.continues_in(allocation);
         if continues {
             let job = self.id;
@@ -310,18 +310,18 @@ impl Job {
     }
 
     /// Ends the report in flight. With `retry_at` it failed, and is sent again then.
-    pub fn finish_report(&mut self, retry_at: Option<Uptime>) {
+    pub(super) fn finish_report(&mut self, retry_at: Option<Uptime>) {
         self.outbox.finish_report(retry_at, &mut self.executions);
     }
 
     /// Adds a request of an operator to its coordinator.
-    pub fn ask_coordinator(&mut self, request_id: u64, requester: Requester, number: u64) {
+    pub(super) fn ask_coordinator(&mut self, request_id: u64, requester: Requester, number: u64) {
         self.outbox.ask_coordinator(request_id, requester, number);
     }
 
     /// Handles the answer to a request of an operator, or sends it again at `retry_at` if the call failed. Returns
     /// that error.
-    pub fn coordinator_answered(
+    pub(super) fn coordinator_answered(
         &mut self,
         request_id: u64,
         answer: GatewayResult<pb::AskCoordinatorResponse>,
@@ -333,17 +333,17 @@ impl Job {
     }
 
     /// Keeps a fetched graph.
-    pub fn keep_graph(&mut self, graph: KnownGraph) {
+    pub(super) fn keep_graph(&mut self, graph: KnownGraph) {
         self.graph = Some(graph);
     }
 
     /// The referenced graph, if it was fetched.
-    pub fn graph(&self, reference: &pb::BlobReference) -> Option<Arc<pb::JobGraph>> {
+    pub(super) fn graph(&self, reference: &pb::BlobReference) -> Option<Arc<pb::JobGraph>> {
         self.graph.as_ref()?.if_is(reference)
     }
 
     /// Records the regions of deployed tasks, and the vertices whose outputs are kept after their end.
-    pub fn record_deployment(
+    pub(super) fn record_deployment(
         &mut self,
         tasks: &[pb::TaskDeployment],
         kept_vertices: BTreeSet<JobVertexId>,
@@ -353,7 +353,7 @@ impl Job {
     }
 
     /// The generation of an execution's region, out of those of all regions.
-    pub fn stored_generation(
+    pub(super) fn stored_generation(
         &self,
         execution: &ExecutionKey,
         regions: &[Generation],
@@ -363,7 +363,7 @@ impl Job {
 
     /// Admits an execution, or returns why it may not start. The job's record has its generation: older ones have no
     /// effect any more, and are cancelled.
-    pub fn admit(
+    pub(super) fn admit(
         &mut self,
         execution: ExecutionKey,
         allocation: AllocationId,
@@ -382,7 +382,7 @@ impl Job {
     }
 
     /// Handles a change of a task's status.
-    pub fn task_changed(
+    pub(super) fn task_changed(
         &mut self,
         now: Uptime,
         execution: ExecutionKey,
@@ -404,12 +404,12 @@ impl Job {
     }
 
     /// Notes why what an execution is restored from can't be read at present.
-    pub fn note_unread_state(&mut self, execution: ExecutionKey, reason: String) {
+    pub(super) fn note_unread_state(&mut self, execution: ExecutionKey, reason: String) {
         self.executions.note_unread_state(&execution, reason);
     }
 
     /// Handles a change of what a task has done for checkpoints. `has_storage`: objects can be written.
-    pub fn checkpoint_changed(
+    pub(super) fn checkpoint_changed(
         &mut self,
         execution: ExecutionKey,
         status: CheckpointStatus,
@@ -421,12 +421,12 @@ impl Job {
     }
 
     /// Notes how long writing what a task has saved takes.
-    pub fn note_writing(&mut self, execution: ExecutionKey, number: u64, took: Duration) {
+    pub(super) fn note_writing(&mut self, execution: ExecutionKey, number: u64, took: Duration) {
         self.checkpoints.note_writing(&execution, number, took);
     }
 
     /// Handles the end of writing what a task has saved.
-    pub fn snapshot_written(
+    pub(super) fn snapshot_written(
         &mut self,
         execution: ExecutionKey,
         number: u64,
@@ -441,7 +441,12 @@ impl Job {
     }
 
     /// Tells an execution that a checkpoint is aborted.
-    pub fn abort_checkpoint(&mut self, execution: ExecutionKey, number: u64, output: &mut Output) {
+    pub(super) fn abort_checkpoint(
+        &mut self,
+        execution: ExecutionKey,
+        number: u64,
+        output: &mut Output,
+    ) {
         let step = self.checkpoints.abort(&execution, number);
         self.take_step(execution, step, output);
         if self.executions.runs(&execution) {
@@ -469,7 +474,7 @@ impl Job {
     }
 
     /// Whether an execution runs, or its source has ended, or why neither is so.
-    pub fn source(&self, execution: &ExecutionKey) -> Result<SourceState, String> {
+    pub(super) fn source(&self, execution: &ExecutionKey) -> Result<SourceState, String> {
         if self.executions.runs(execution) {
             Ok(SourceState::Runs)
         } else if self.checkpoints.has_finished(execution) {
@@ -480,12 +485,12 @@ impl Job {
     }
 
     /// Ends a call with reports of checkpoints. With `retry_at` it failed, and they are sent again then.
-    pub fn finish_checkpoint_report(&mut self, call: u64, retry_at: Option<Uptime>) {
+    pub(super) fn finish_checkpoint_report(&mut self, call: u64, retry_at: Option<Uptime>) {
         self.checkpoints.finish_report(call, retry_at);
     }
 
     /// Has tasks decline what they block inputs for, once there has been no JobMaster for a while.
-    pub fn review_absence(&mut self, now: Uptime, is_led: bool, output: &mut Output) {
+    pub(super) fn review_absence(&mut self, now: Uptime, is_led: bool, output: &mut Output) {
         let is_silent = self.connection.doubted_at().is_none_or(|at| at <= now);
         if self.absence.review(now, is_led && !is_silent) {
             for execution in self.checkpoints.take_blocked() {
@@ -496,17 +501,17 @@ impl Job {
 
     /// What its executions have done for checkpoints.
     #[cfg(test)]
-    pub fn checkpoints(&self) -> &Checkpoints {
+    pub(super) fn checkpoints(&self) -> &Checkpoints {
         &self.checkpoints
     }
 
     /// Forgets an execution whose terminal state is in the job's record.
-    pub fn acknowledge(&mut self, execution: &ExecutionKey) {
+    pub(super) fn acknowledge(&mut self, execution: &ExecutionKey) {
         self.executions.acknowledge(execution);
     }
 
     /// Cancels a subtask up to this generation, and forbids these generations.
-    pub fn cancel_up_to(
+    pub(super) fn cancel_up_to(
         &mut self,
         up_to: ExecutionKey,
         timeouts: CancellationTimeouts,
@@ -522,7 +527,7 @@ impl Job {
     }
 
     /// Cancels the tasks in a slot that the job loses, and does not offer it any more.
-    pub fn lose_slot(
+    pub(super) fn lose_slot(
         &mut self,
         allocation: AllocationId,
         timeouts: CancellationTimeouts,
@@ -534,7 +539,11 @@ impl Job {
     }
 
     /// Cancels all tasks. Returns the number of those that were not cancelled before.
-    pub fn cancel_all(&mut self, timeouts: CancellationTimeouts, output: &mut Output) -> usize {
+    pub(super) fn cancel_all(
+        &mut self,
+        timeouts: CancellationTimeouts,
+        output: &mut Output,
+    ) -> usize {
         let cancelled = self.executions.cancel_all(timeouts);
         let count = cancelled.len();
         output.cancel(self.id, cancelled);
@@ -542,7 +551,7 @@ impl Job {
     }
 
     /// Cancels tasks of which the store has a younger generation. Returns whether any such task still runs.
-    pub fn cancel_superseded(
+    pub(super) fn cancel_superseded(
         &mut self,
         regions: &[Generation],
         timeouts: CancellationTimeouts,
@@ -562,7 +571,12 @@ impl Job {
     }
 
     /// Repeats cancellations that are due. A task that did not end within `timeout` is fatal.
-    pub fn review_cancellations(&mut self, now: Uptime, timeout: Duration, output: &mut Output) {
+    pub(super) fn review_cancellations(
+        &mut self,
+        now: Uptime,
+        timeout: Duration,
+        output: &mut Output,
+    ) {
         let job = self.id;
         for (execution, since) in self.executions.take_due_cancellations(now) {
             output.log(LogLine::TaskStillRuns {
@@ -583,12 +597,12 @@ impl Job {
     }
 
     /// Extends the deadlines of cancelled tasks.
-    pub fn extend_deadlines(&mut self, by: Duration) {
+    pub(super) fn extend_deadlines(&mut self, by: Duration) {
         self.executions.extend_deadlines(by);
     }
 
     /// Ends the sources of the running tasks, and of those that start later.
-    pub fn stop_sources(&mut self, output: &mut Output) {
+    pub(super) fn stop_sources(&mut self, output: &mut Output) {
         if !std::mem::replace(&mut self.is_stopped, true) {
             output.log(LogLine::JobStopped { job: self.id });
         }
@@ -598,7 +612,7 @@ impl Job {
     }
 
     /// Begins its end here: disconnects, and cancels all tasks.
-    pub fn end(&mut self, timeouts: CancellationTimeouts, output: &mut Output) {
+    pub(super) fn end(&mut self, timeouts: CancellationTimeouts, output: &mut Output) {
         self.is_ending = true;
         self.disconnect();
         self.outbox.replace_offers(BTreeSet::new());
@@ -606,7 +620,7 @@ impl Job {
     }
 
     /// Releases the files kept for its next tasks: it has no slot any more.
-    pub fn release_files(&mut self, output: &mut Output) {
+    pub(super) fn release_files(&mut self, output: &mut Output) {
         if std::mem::take(&mut self.has_files) {
             output.effect(Effect::ReleaseFiles(self.id));
         }

@@ -11,7 +11,7 @@ use tanist_ha::clock::Uptime;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Lateness {
+pub(super) struct Lateness {
     armed: Option<Uptime>,
     measured_at: Uptime,
     late: Duration,
@@ -19,7 +19,7 @@ pub struct Lateness {
 
 impl Lateness {
     /// No deadline is armed.
-    pub fn new(now: Uptime) -> Lateness {
+    pub(super) fn new(now: Uptime) -> Lateness {
         Lateness {
             armed: None,
             measured_at: now,
@@ -28,7 +28,7 @@ impl Lateness {
     }
 
     /// Records the deadline at which the process is to wake up, at the latest.
-    pub fn arm(&mut self, now: Uptime, deadline: Option<Uptime>) {
+    pub(super) fn arm(&mut self, now: Uptime, deadline: Option<Uptime>) {
         self.measure(now);
         self.armed = deadline;
         if deadline.is_none_or(|deadline| deadline > now) {
@@ -37,7 +37,7 @@ impl Lateness {
     }
 
     /// Takes the lateness, if it is at least this long.
-    pub fn take(&mut self, now: Uptime, at_least: Duration) -> Option<Duration> {
+    pub(super) fn take(&mut self, now: Uptime, at_least: Duration) -> Option<Duration> {
         self.measure(now);
         (self.late >= at_least).then(|| std::mem::take(&mut self.late))
     }

@@ -20,21 +20,21 @@ use crate::Fatal;
 
 /// A leader that can be followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leader {
+pub(super) struct Leader {
     epoch: Epoch,
     address: String,
 }
 
 impl Leader {
     /// The leader of this term, at this RPC address.
-    pub fn new(epoch: Epoch, address: String) -> Leader {
+    pub(super) fn new(epoch: Epoch, address: String) -> Leader {
         Leader { epoch, address }
     }
 }
 
 /// What following a leader changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Followed {
+pub(super) enum Followed {
     /// It is older than the followed one, and ignored.
     Older,
     /// It was followed already.
@@ -45,7 +45,7 @@ pub enum Followed {
 
 /// See the module.
 #[derive(Debug)]
-pub struct LeaderTracker {
+pub(super) struct LeaderTracker {
     terms: HighestEpoch,
     leader: Option<Leader>,
     /// Whether the store, or a leader itself, names a leader to follow.
@@ -59,7 +59,7 @@ pub struct LeaderTracker {
 
 impl LeaderTracker {
     /// Follows no leader yet. Registrations get numbers above `first_registration`.
-    pub fn new(now: Uptime, terms: HighestEpoch, first_registration: u64) -> LeaderTracker {
+    pub(super) fn new(now: Uptime, terms: HighestEpoch, first_registration: u64) -> LeaderTracker {
         LeaderTracker {
             terms,
             leader: None,
@@ -71,7 +71,7 @@ impl LeaderTracker {
     }
 
     /// Records a view of the store, whose term counts like a message of the leader. Returns the leader that it names.
-    pub fn record_view(&mut self, view: LeaderView, output: &mut Output) -> Option<Leader> {
+    pub(super) fn record_view(&mut self, view: LeaderView, output: &mut Output) -> Option<Leader> {
         let refusal = self.terms.follow(&view).err();
         if let Some(refusal) = &refusal {
             let refusal = refusal.to_string();
@@ -109,7 +109,7 @@ impl LeaderTracker {
     }
 
     /// Records a change of the term that this process accepts. Returns whether the followed leader was dropped.
-    pub fn record_proof(&mut self, proof: &Proof, output: &mut Output) -> bool {
+    pub(super) fn record_proof(&mut self, proof: &Proof, output: &mut Output) -> bool {
         if let Some(shown) = proof.went_back() {
             let proven = proof.proven();
             output.effect(Effect::Fatal(Fatal::Refused(format!(
@@ -136,7 +136,7 @@ impl LeaderTracker {
     }
 
     /// Follows a leader, unless a younger one is followed.
-    pub fn follow(&mut self, now: Uptime, leader: Leader, output: &mut Output) -> Followed {
+    pub(super) fn follow(&mut self, now: Uptime, leader: Leader, output: &mut Output) -> Followed {
         let present = self.leader.as_ref();
         if present.is_some_and(|present| present.epoch > leader.epoch) {
             return Followed::Older;
@@ -155,48 +155,52 @@ impl LeaderTracker {
     }
 
     /// Address of the followed leader.
-    pub fn address(&self) -> Option<&str> {
+    pub(super) fn address(&self) -> Option<&str> {
         self.leader.as_ref().map(|leader| leader.address.as_str())
     }
 
     /// Whether the store, or a leader itself, names a leader to follow.
-    pub fn is_named(&self) -> bool {
+    pub(super) fn is_named(&self) -> bool {
         self.is_named
     }
 
     /// Records a message of a leader.
-    pub fn record_contact(&mut self, now: Uptime) {
+    pub(super) fn record_contact(&mut self, now: Uptime) {
         self.last_contact = now;
     }
 
     /// When a leader last sent a message or was last named.
-    pub fn last_contact(&self) -> Uptime {
+    pub(super) fn last_contact(&self) -> Uptime {
         self.last_contact
     }
 
     /// Checks the term of a leader's message.
-    pub fn admit(&self, sender: Option<&pb::Sender>) -> GatewayResult<Epoch> {
+    pub(super) fn admit(&self, sender: Option<&pb::Sender>) -> GatewayResult<Epoch> {
         self.terms.admit(sender)
     }
 
     /// Records a term that the store has shown.
-    pub fn observe(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> GatewayResult<()> {
+    pub(super) fn observe(
+        &self,
+        incarnation: &ClusterIncarnation,
+        epoch: Epoch,
+    ) -> GatewayResult<()> {
         self.terms.observe(incarnation, epoch)
     }
 
     /// The highest epoch that this process accepts.
-    pub fn epoch(&self) -> Epoch {
+    pub(super) fn epoch(&self) -> Epoch {
         self.terms.accepted().epoch
     }
 
     /// Refusal of a message that belongs to no present registration or JobMaster.
-    pub fn outdated(&self, reason: String) -> GatewayError {
+    pub(super) fn outdated(&self, reason: String) -> GatewayError {
         let epoch = self.epoch().get();
         GatewayError::Outdated { epoch, reason }
     }
 
     /// The next registration at the followed leader.
-    pub fn next_registration(&mut self) -> GatewayResult<Registration> {
+    pub(super) fn next_registration(&mut self) -> GatewayResult<Registration> {
         let unknown = || GatewayError::NotYet("the cluster's incarnation is not known".to_owned());
         let leader = self.leader.as_ref().ok_or_else(run_is_over)?;
         let accepted = self.terms.accepted();
@@ -210,12 +214,12 @@ impl LeaderTracker {
     }
 
     /// Makes later registrations use numbers above one that a leader has seen.
-    pub fn raise_registration(&mut self, seen: u64) {
+    pub(super) fn raise_registration(&mut self, seen: u64) {
         self.last_registration = self.last_registration.max(seen);
     }
 }
 
 /// Refusal of an attempt of a run that was replaced or ended.
-pub fn run_is_over() -> GatewayError {
+pub(super) fn run_is_over() -> GatewayError {
     GatewayError::NotYet("this run of registration attempts is over".to_owned())
 }

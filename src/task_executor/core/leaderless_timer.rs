@@ -6,7 +6,7 @@ use tanist_ha::clock::Uptime;
 
 /// See the module.
 #[derive(Debug)]
-pub struct LeaderlessTimer {
+pub(crate) struct LeaderlessTimer {
     /// Interval of the report.
     timeout: Duration,
     /// Since when there is none, and when that is reported next. `None`: there is one.
@@ -15,7 +15,7 @@ pub struct LeaderlessTimer {
 
 impl LeaderlessTimer {
     /// Starts without ResourceManager.
-    pub fn new(timeout: Duration, now: Uptime) -> LeaderlessTimer {
+    pub(crate) fn new(timeout: Duration, now: Uptime) -> LeaderlessTimer {
         LeaderlessTimer {
             timeout,
             lasts: Some((now, now + timeout)),
@@ -23,7 +23,7 @@ impl LeaderlessTimer {
     }
 
     /// Updates the state. Returns how long there has been no ResourceManager, if that must be reported.
-    pub fn review(&mut self, now: Uptime, is_registered: bool) -> Option<Duration> {
+    pub(crate) fn review(&mut self, now: Uptime, is_registered: bool) -> Option<Duration> {
         if is_registered {
             self.lasts = None;
             return None;
@@ -38,7 +38,7 @@ impl LeaderlessTimer {
     }
 
     /// When it must be reviewed again at the latest.
-    pub fn deadline(&self) -> Option<Uptime> {
+    pub(crate) fn deadline(&self) -> Option<Uptime> {
         self.lasts.map(|(_, due)| due)
     }
 }

@@ -34,7 +34,7 @@ enum Admission {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Lifecycle {
+pub(super) struct Lifecycle {
     phase: Phase,
     admission: Admission,
     /// Whether a ResourceManager has accepted its slots at some time.
@@ -43,7 +43,7 @@ pub struct Lifecycle {
 
 impl Lifecycle {
     /// Runs, and is open for slots.
-    pub fn new() -> Lifecycle {
+    pub(super) fn new() -> Lifecycle {
         Lifecycle {
             phase: Phase::Running,
             admission: Admission::Open,
@@ -52,17 +52,17 @@ impl Lifecycle {
     }
 
     /// Whether it ends its tasks and accepts nothing more.
-    pub fn is_stopping(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         self.phase == Phase::Stopping
     }
 
     /// Begins to stop.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.phase = Phase::Stopping;
     }
 
     /// Whether it accepts no more slots.
-    pub fn is_draining(&self) -> bool {
+    pub(super) fn is_draining(&self) -> bool {
         match self.admission {
             Admission::Open => false,
             Admission::Draining { .. } => true,
@@ -70,7 +70,7 @@ impl Lifecycle {
     }
 
     /// Why a slot is not allocated. A slot that the requesting job holds already is confirmed while draining.
-    pub fn slot_refusal(&self, is_held: bool) -> Option<&'static str> {
+    pub(super) fn slot_refusal(&self, is_held: bool) -> Option<&'static str> {
         if self.is_stopping() {
             Some("the TaskManager is shutting down")
         } else if self.is_draining() && !is_held {
@@ -81,7 +81,7 @@ impl Lifecycle {
     }
 
     /// Starts or ends draining, as a heartbeat says.
-    pub fn drain(&mut self, is_draining: bool, is_releasing: bool, output: &mut Output) {
+    pub(super) fn drain(&mut self, is_draining: bool, is_releasing: bool, output: &mut Output) {
         let was_draining = self.is_draining();
         self.was_open |= !is_draining;
         self.admission = match is_draining {
@@ -96,7 +96,7 @@ impl Lifecycle {
     }
 
     /// Records a registration at a ResourceManager. Only a heartbeat ends a drain.
-    pub fn registered(&mut self, is_draining: bool) {
+    pub(super) fn registered(&mut self, is_draining: bool) {
         self.was_open |= !is_draining;
         if is_draining && self.admission == Admission::Open {
             let is_releasing = false;
@@ -105,7 +105,7 @@ impl Lifecycle {
     }
 
     /// Leaves, once, if it is drained and unused.
-    pub fn leave_if_drained(&mut self, is_unused: bool, output: &mut Output) {
+    pub(super) fn leave_if_drained(&mut self, is_unused: bool, output: &mut Output) {
         let may_leave = match self.admission {
             Admission::Open => false,
             Admission::Draining { is_releasing } => self.was_open || is_releasing,

@@ -9,7 +9,7 @@ use tanist_proto::resources::ResourceProfile;
 
 /// One line of the log.
 #[derive(Debug)]
-pub enum LogLine {
+pub(crate) enum LogLine {
     /// A new leader is followed.
     LeaderFollowed { epoch: Epoch, address: String },
     /// A leader called before the store showed it.

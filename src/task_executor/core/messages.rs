@@ -8,7 +8,11 @@ use tanist_proto::id::Generation;
 use super::executions::ExecutionKey;
 
 /// The key of an execution.
-pub fn execution_key(vertex: &str, subtask: u32, generation: u64) -> GatewayResult<ExecutionKey> {
+pub(super) fn execution_key(
+    vertex: &str,
+    subtask: u32,
+    generation: u64,
+) -> GatewayResult<ExecutionKey> {
     Ok(ExecutionKey {
         vertex: parse(vertex)?,
         subtask,
@@ -17,12 +21,12 @@ pub fn execution_key(vertex: &str, subtask: u32, generation: u64) -> GatewayResu
 }
 
 /// The value of a field.
-pub fn parse<T: FromStr<Err: ToString>>(text: &str) -> GatewayResult<T> {
+pub(super) fn parse<T: FromStr<Err: ToString>>(text: &str) -> GatewayResult<T> {
     text.parse()
         .map_err(|error: T::Err| GatewayError::Invalid(error.to_string()))
 }
 
 /// The refusal of an invalid request.
-pub fn invalid(reason: &str) -> GatewayError {
+pub(super) fn invalid(reason: &str) -> GatewayError {
     GatewayError::Invalid(reason.to_owned())
 }

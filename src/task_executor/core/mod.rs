@@ -61,34 +61,34 @@ use tanist_ha::clock::{Moment, Uptime};
 use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 
-pub use self::checkpoints::Pieces;
+pub(crate) use self::checkpoints::Pieces;
 use self::connection::Connection;
-pub use self::effect::{Effect, JobMasterAddress, Target, TaskKey};
-pub use self::event::Event;
+pub(crate) use self::effect::{Effect, JobMasterAddress, Target, TaskKey};
+pub(crate) use self::event::Event;
 use self::executions::CancellationTimeouts;
-pub use self::executions::ExecutionKey;
-pub use self::generation_check::PAUSE;
+pub(crate) use self::executions::ExecutionKey;
+pub(crate) use self::generation_check::PAUSE;
 use self::generation_check::{GenerationCheck, Verdict};
-pub use self::graphs::GraphKey;
+pub(crate) use self::graphs::GraphKey;
 use self::graphs::KnownGraph;
 use self::isolation::IsolatedJobs;
 use self::jobs::Jobs;
 use self::lateness::Lateness;
 use self::leader_tracker::{Leader, LeaderTracker};
-pub use self::leaderless_timer::LeaderlessTimer;
+pub(crate) use self::leaderless_timer::LeaderlessTimer;
 use self::lifecycle::Lifecycle;
-pub use self::log_line::LogLine;
+pub(crate) use self::log_line::LogLine;
 use self::output::Output;
 use self::slot_table::SlotTable;
 use crate::launcher::TaskStatus;
 use crate::{Options, Presence, TaskExecutorDescription};
 
 /// Above every generation.
-pub const ALL_GENERATIONS: Generation = Generation::new(u64::MAX);
+pub(crate) const ALL_GENERATIONS: Generation = Generation::new(u64::MAX);
 
 /// See the module.
 #[derive(Debug)]
-pub struct TaskExecutorCore {
+pub(crate) struct TaskExecutorCore {
     options: Options,
     description: TaskExecutorDescription,
     leader: LeaderTracker,
@@ -104,7 +104,7 @@ pub struct TaskExecutorCore {
 
 /// State of a TaskExecutor after an event.
 #[derive(Debug)]
-pub struct Status {
+pub(crate) struct Status {
     /// Time by which isolated tasks must have ended, for the [`crate::IsolationGuard`].
     pub isolated_until: Option<Moment>,
     /// Whether it is registered, and whether it is in use.
@@ -113,7 +113,7 @@ pub struct Status {
 
 /// Messages with which a TaskExecutor disconnects, and their addresses.
 #[derive(Debug)]
-pub struct DisconnectMessages {
+pub(crate) struct DisconnectMessages {
     /// To the ResourceManager.
     pub resource_manager: Option<(String, pb::DisconnectTaskExecutorRequest)>,
     /// To JobMasters.
@@ -122,7 +122,7 @@ pub struct DisconnectMessages {
 
 impl TaskExecutorCore {
     /// Follows no leader yet. Registrations get numbers above `first_registration`.
-    pub fn new(
+    pub(crate) fn new(
         now: Uptime,
         options: Options,
         description: TaskExecutorDescription,
@@ -145,7 +145,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles an event. [`TaskExecutorCore::after_event`] follows.
-    pub fn handle(&mut self, now: Uptime, event: Event) {
+    pub(crate) fn handle(&mut self, now: Uptime, event: Event) {
         match event {
             Event::LeaderShown(view) => {
                 if let Some(leader) = self.leader.record_view(view, &mut self.output) {
@@ -261,7 +261,7 @@ impl TaskExecutorCore {
 
     /// Handles a change of the term that this process accepts. Returns whether the followed leader was dropped: then
     /// the leader that the store shows is to be followed.
-    pub fn term_changed(&mut self, proof: &Proof) -> bool {
+    pub(crate) fn term_changed(&mut self, proof: &Proof) -> bool {
         let is_dropped = self.leader.record_proof(proof, &mut self.output);
         if is_dropped {
             self.connections().disconnect_all();
@@ -271,7 +271,7 @@ impl TaskExecutorCore {
 
     /// Does what follows from the state after an event or a request. To be called after each, before the effects are
     /// taken. `unread`: number of outputs that consumers have not read to their end.
-    pub fn after_event(&mut self, now: Uptime, at: Moment, unread: usize) -> Status {
+    pub(crate) fn after_event(&mut self, now: Uptime, at: Moment, unread: usize) -> Status {
         // First: a job is forgotten, and a drained TaskExecutor leaves, only when its slots are free.
         self.free_released_slots(now);
         // Here, not in each handler: it depends on the leader and the connection whether a slot can be accepted.
@@ -354,7 +354,7 @@ impl TaskExecutorCore {
 
     /// Begins the wait for the next input. Returns when [`Event::DeadlineReached`] is due.
     /// [`TaskExecutorCore::woke_up`] ends the wait.
-    pub fn arm_deadline(&mut self, now: Uptime, at: Moment) -> Option<Uptime> {
+    pub(crate) fn arm_deadline(&mut self, now: Uptime, at: Moment) -> Option<Uptime> {
         self.woke_up(now);
         let deadline = self.next_deadline(now, at);
         self.lateness.arm(now, deadline);
@@ -364,7 +364,7 @@ impl TaskExecutorCore {
     /// Extends cancellation deadlines if this process stood still: tasks could not end meanwhile. Not those of
     /// isolated jobs: other processes rely on the time by which their tasks have ended. To be called first after the
     /// wait for an input.
-    pub fn woke_up(&mut self, now: Uptime) {
+    pub(crate) fn woke_up(&mut self, now: Uptime) {
         let interval = self.options.task_cancellation_interval;
         let Some(late) = self.lateness.take(now, interval) else {
             return;
@@ -464,32 +464,32 @@ impl TaskExecutorCore {
     }
 
     /// Takes the collected lines for the log, which precede the effects.
-    pub fn take_log(&mut self) -> Vec<LogLine> {
+    pub(crate) fn take_log(&mut self) -> Vec<LogLine> {
         self.output.take_log()
     }
 
     /// Takes the collected effects.
-    pub fn take_effects(&mut self) -> Vec<Effect> {
+    pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
         self.output.take_effects()
     }
 
     /// Whether any task runs.
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.jobs.is_running()
     }
 
     /// Whether it accepts no more slots.
-    pub fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.lifecycle.is_draining()
     }
 
     /// Timeout of a read of the stored generations.
-    pub fn read_timeout(&self) -> Duration {
+    pub(crate) fn read_timeout(&self) -> Duration {
         self.isolated.read_timeout(self.options.rpc_timeout)
     }
 
     /// The messages with which it disconnects, after it has stopped.
-    pub fn disconnect_messages(&self, cause: &str) -> DisconnectMessages {
+    pub(crate) fn disconnect_messages(&self, cause: &str) -> DisconnectMessages {
         let location = &self.description.location;
         let resource_manager = self.resource_manager.is_registered().then(|| {
             let request = pb::DisconnectTaskExecutorRequest {

@@ -65,7 +65,7 @@ struct CoordinatorRequest {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Outbox {
+pub(super) struct Outbox {
     /// Slots to offer.
     slots: BTreeSet<AllocationId>,
     /// The offer in flight.
@@ -78,7 +78,7 @@ pub struct Outbox {
 
 /// Sender and receiver of the messages.
 #[derive(Debug, Clone, Copy)]
-pub struct Route<'a> {
+pub(super) struct Route<'a> {
     /// The job and the incarnation of its JobMaster.
     pub job: (JobId, u64),
     /// The registered connection to it.
@@ -89,7 +89,7 @@ pub struct Route<'a> {
 
 impl Outbox {
     /// Empty.
-    pub fn new() -> Outbox {
+    pub(super) fn new() -> Outbox {
         Outbox {
             slots: BTreeSet::new(),
             offer: Delivery::Ready(None),
@@ -99,7 +99,7 @@ impl Outbox {
     }
 
     /// Forgets what is in flight: the connection has ended. Changes in the lost report count as not reported.
-    pub fn reset(&mut self, executions: &mut Executions) {
+    pub(super) fn reset(&mut self, executions: &mut Executions) {
         self.offer = Delivery::Ready(None);
         if let Some(keys) = self.report.finish(None) {
             executions.put_back(keys);
@@ -110,7 +110,7 @@ impl Outbox {
     }
 
     /// When a failed message is sent again.
-    pub fn retry_at(&self, executions: &Executions) -> Option<Uptime> {
+    pub(super) fn retry_at(&self, executions: &Executions) -> Option<Uptime> {
         let is_offering = !self.slots.is_empty();
         let is_reporting = executions.has_changed();
         let requests = self.coordinator_requests.values();
@@ -123,7 +123,7 @@ impl Outbox {
     }
 
     /// Sends what the JobMaster does not know yet.
-    pub fn send(
+    pub(super) fn send(
         &mut self,
         now: Uptime,
         route: Route<'_>,
@@ -190,33 +190,33 @@ impl Outbox {
     }
 
     /// Offers a slot.
-    pub fn offer(&mut self, allocation: AllocationId) {
+    pub(super) fn offer(&mut self, allocation: AllocationId) {
         self.slots.insert(allocation);
     }
 
     /// Does not offer a slot any more.
-    pub fn withdraw_offer(&mut self, allocation: AllocationId) {
+    pub(super) fn withdraw_offer(&mut self, allocation: AllocationId) {
         self.slots.remove(&allocation);
     }
 
     /// Offers these slots and no others.
-    pub fn replace_offers(&mut self, allocations: BTreeSet<AllocationId>) {
+    pub(super) fn replace_offers(&mut self, allocations: BTreeSet<AllocationId>) {
         self.slots = allocations;
     }
 
     /// Ends the offer in flight, and returns its slots.
-    pub fn finish_offer(&mut self) -> BTreeSet<AllocationId> {
+    pub(super) fn finish_offer(&mut self) -> BTreeSet<AllocationId> {
         self.offer.finish(None).unwrap_or_default()
     }
 
     /// Offers these again, and nothing before `at`.
-    pub fn retry_offer(&mut self, allocations: BTreeSet<AllocationId>, at: Uptime) {
+    pub(super) fn retry_offer(&mut self, allocations: BTreeSet<AllocationId>, at: Uptime) {
         self.offer = Delivery::Ready(Some(at));
         self.slots.extend(allocations);
     }
 
     /// Ends the report in flight. With `retry_at` it failed, and is sent again then.
-    pub fn finish_report(&mut self, retry_at: Option<Uptime>, executions: &mut Executions) {
+    pub(super) fn finish_report(&mut self, retry_at: Option<Uptime>, executions: &mut Executions) {
         let keys = self.report.finish(retry_at).unwrap_or_default();
         if retry_at.is_some() {
             executions.put_back(keys);
@@ -224,7 +224,7 @@ impl Outbox {
     }
 
     /// Adds a request of an operator to its coordinator.
-    pub fn ask_coordinator(&mut self, request_id: u64, requester: Requester, number: u64) {
+    pub(super) fn ask_coordinator(&mut self, request_id: u64, requester: Requester, number: u64) {
         let request = CoordinatorRequest {
             execution: ExecutionKey {
                 vertex: requester.vertex,
@@ -240,7 +240,7 @@ impl Outbox {
 
     /// Handles the answer to a request of an operator, or sends it again at `retry_at` if the call failed. Returns
     /// that error.
-    pub fn coordinator_answered(
+    pub(super) fn coordinator_answered(
         &mut self,
         request_id: u64,
         answer: GatewayResult<pb::AskCoordinatorResponse>,
@@ -264,7 +264,7 @@ impl Outbox {
     }
 
     /// Drops the requests of an execution that has ended.
-    pub fn drop_requests_of(&mut self, execution: &ExecutionKey, output: &mut Output) {
+    pub(super) fn drop_requests_of(&mut self, execution: &ExecutionKey, output: &mut Output) {
         self.coordinator_requests.retain(|&request_id, request| {
             let is_its_own = request.execution == *execution;
             if is_its_own {
@@ -277,7 +277,7 @@ impl Outbox {
 }
 
 /// The job and the incarnation of its JobMaster, as messages name them.
-pub fn scope(job: JobId, incarnation: u64) -> pb::JobScope {
+pub(super) fn scope(job: JobId, incarnation: u64) -> pb::JobScope {
     pb::JobScope {
         job_id: job.to_string(),
         job_incarnation: incarnation,

@@ -8,35 +8,35 @@ use super::log_line::LogLine;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Output {
+pub(super) struct Output {
     effects: Vec<Effect>,
     log: Vec<LogLine>,
 }
 
 impl Output {
     /// Adds an effect.
-    pub fn effect(&mut self, effect: Effect) {
+    pub(super) fn effect(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
 
     /// Adds the cancellation of these executions.
-    pub fn cancel(&mut self, job: JobId, executions: Vec<ExecutionKey>) {
+    pub(super) fn cancel(&mut self, job: JobId, executions: Vec<ExecutionKey>) {
         let cancel = |execution| Effect::Cancel(TaskKey { job, execution });
         self.effects.extend(executions.into_iter().map(cancel));
     }
 
     /// Adds a line for the log.
-    pub fn log(&mut self, line: LogLine) {
+    pub(super) fn log(&mut self, line: LogLine) {
         self.log.push(line);
     }
 
     /// Takes the effects.
-    pub fn take_effects(&mut self) -> Vec<Effect> {
+    pub(super) fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
     /// Takes the lines for the log.
-    pub fn take_log(&mut self) -> Vec<LogLine> {
+    pub(super) fn take_log(&mut self) -> Vec<LogLine> {
         std::mem::take(&mut self.log)
     }
 }

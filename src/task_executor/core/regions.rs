@@ -12,11 +12,11 @@ use super::executions::ExecutionKey;
 
 /// Region numbers of the subtasks that were deployed here.
 #[derive(Debug, Clone, Default)]
-pub struct Regions(BTreeMap<(JobVertexId, u32), usize>);
+pub(super) struct Regions(BTreeMap<(JobVertexId, u32), usize>);
 
 impl Regions {
     /// Records the regions of deployed tasks.
-    pub fn record(&mut self, tasks: &[pb::TaskDeployment]) {
+    pub(super) fn record(&mut self, tasks: &[pb::TaskDeployment]) {
         for task in tasks {
             if let Ok(vertex) = task.vertex_id.parse() {
                 let region = usize::try_from(task.region).unwrap_or(usize::MAX);
@@ -27,7 +27,7 @@ impl Regions {
 
     /// The generation of an execution's region, out of those of all regions. `None`: it was not deployed here, or the
     /// region never was.
-    pub fn generation(
+    pub(super) fn generation(
         &self,
         execution: &ExecutionKey,
         regions: &[Generation],

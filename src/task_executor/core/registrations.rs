@@ -21,7 +21,7 @@ use crate::Fatal;
 
 impl TaskExecutorCore {
     /// The message of the next attempt to register at the ResourceManager.
-    pub fn prepare_resource_manager(
+    pub(crate) fn prepare_resource_manager(
         &mut self,
         run: u64,
     ) -> GatewayResult<pb::RegisterTaskExecutorRequest> {
@@ -50,7 +50,7 @@ impl TaskExecutorCore {
     }
 
     /// The message of the next attempt to register at a JobMaster.
-    pub fn prepare_job_master(
+    pub(crate) fn prepare_job_master(
         &mut self,
         now: Uptime,
         job: JobId,
@@ -64,7 +64,7 @@ impl TaskExecutorCore {
     }
 
     /// Whether this run of attempts at a JobMaster is active.
-    pub fn is_registering(&self, job: JobId, run: u64) -> bool {
+    pub(crate) fn is_registering(&self, job: JobId, run: u64) -> bool {
         let connection = self.jobs.get(job).map(|known| known.connection());
         connection.is_some_and(|it| it.run() == run && it.is_registering())
     }

@@ -20,7 +20,7 @@ use super::messages::{execution_key, invalid, parse};
 
 impl TaskExecutorCore {
     /// Handles the announcement of a new leader, which arrives before the store shows it.
-    pub fn announce_leader(
+    pub(crate) fn announce_leader(
         &mut self,
         now: Uptime,
         request: &pb::AnnounceLeaderRequest,
@@ -41,7 +41,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles a slot request of the ResourceManager for a job.
-    pub fn request_slot(
+    pub(crate) fn request_slot(
         &mut self,
         now: Uptime,
         request: &pb::RequestSlotRequest,
@@ -59,7 +59,7 @@ impl TaskExecutorCore {
     }
 
     /// Frees unused slots, for the ResourceManager or for a JobMaster that returns slots of its job.
-    pub fn free_slots(
+    pub(crate) fn free_slots(
         &mut self,
         now: Uptime,
         request: &pb::FreeSlotsRequest,
@@ -79,7 +79,7 @@ impl TaskExecutorCore {
 
     /// The graph to fetch before [`TaskExecutorCore::submit`] can be called. On an error the deployment is refused
     /// with any graph.
-    pub fn missing_graph(
+    pub(crate) fn missing_graph(
         &mut self,
         now: Uptime,
         request: &pb::SubmitTasksRequest,
@@ -95,7 +95,7 @@ impl TaskExecutorCore {
 
     /// The job of a deployment, if it is an isolated job: the store is asked before
     /// [`TaskExecutorCore::submit_confirmed`] is called.
-    pub fn isolated_job(
+    pub(crate) fn isolated_job(
         &mut self,
         now: Uptime,
         request: &pb::SubmitTasksRequest,
@@ -107,7 +107,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles a deployment.
-    pub fn submit(
+    pub(crate) fn submit(
         &mut self,
         now: Uptime,
         request: pb::SubmitTasksRequest,
@@ -116,7 +116,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles a deployment to an isolated job, with the store's answer to a read that began at `asked_at`.
-    pub fn submit_confirmed(
+    pub(crate) fn submit_confirmed(
         &mut self,
         now: Uptime,
         request: pb::SubmitTasksRequest,
@@ -135,7 +135,7 @@ impl TaskExecutorCore {
     }
 
     /// Refuses all tasks of a deployment.
-    pub fn refuse_tasks(
+    pub(crate) fn refuse_tasks(
         &mut self,
         now: Uptime,
         request: &pb::SubmitTasksRequest,
@@ -170,7 +170,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles the cancellation of tasks.
-    pub fn cancel_tasks(
+    pub(crate) fn cancel_tasks(
         &mut self,
         now: Uptime,
         request: &pb::CancelTasksRequest,
@@ -187,7 +187,7 @@ impl TaskExecutorCore {
     }
 
     /// Begins a checkpoint at sources. `trigger` has a running task begin it; `None`: it is not started yet.
-    pub fn trigger_checkpoint(
+    pub(crate) fn trigger_checkpoint(
         &mut self,
         now: Uptime,
         request: &pb::TriggerCheckpointRequest,
@@ -216,7 +216,7 @@ impl TaskExecutorCore {
     }
 
     /// Tells tasks that a checkpoint is aborted.
-    pub fn abort_checkpoint(
+    pub(crate) fn abort_checkpoint(
         &mut self,
         now: Uptime,
         request: &pb::AbortCheckpointRequest,
@@ -232,7 +232,7 @@ impl TaskExecutorCore {
     }
 
     /// Forgets executions whose terminal states are in the job's record.
-    pub fn acknowledge_executions(
+    pub(crate) fn acknowledge_executions(
         &mut self,
         now: Uptime,
         request: &pb::AcknowledgeExecutionsRequest,
@@ -248,7 +248,7 @@ impl TaskExecutorCore {
 
     /// Handles a heartbeat of the ResourceManager. `unread`: number of outputs that consumers have not read to
     /// their end.
-    pub fn heartbeat_from_resource_manager(
+    pub(crate) fn heartbeat_from_resource_manager(
         &mut self,
         now: Uptime,
         request: &pb::HeartbeatFromResourceManagerRequest,
@@ -266,7 +266,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles a heartbeat of a JobMaster.
-    pub fn heartbeat_from_job_master(
+    pub(crate) fn heartbeat_from_job_master(
         &mut self,
         now: Uptime,
         request: &pb::HeartbeatFromJobMasterRequest,
@@ -282,7 +282,7 @@ impl TaskExecutorCore {
 
     /// Handles the message with which a JobMaster disconnects: the job has ended, or the JobMaster gave this
     /// TaskExecutor up, which then registers again.
-    pub fn disconnect_job_master(
+    pub(crate) fn disconnect_job_master(
         &mut self,
         now: Uptime,
         request: &pb::DisconnectJobMasterRequest,
@@ -313,7 +313,7 @@ impl TaskExecutorCore {
     }
 
     /// Handles the message with which the ResourceManager disconnects: registers again.
-    pub fn disconnect_resource_manager(
+    pub(crate) fn disconnect_resource_manager(
         &mut self,
         now: Uptime,
         request: &pb::DisconnectResourceManagerRequest,

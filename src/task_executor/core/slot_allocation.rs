@@ -28,7 +28,7 @@ use super::slot_table::{RequestAnswer, SlotHolder, SlotTable, allocation_message
 
 /// See the module.
 #[derive(Debug)]
-pub struct SlotAllocation<'a> {
+pub(super) struct SlotAllocation<'a> {
     slots: &'a mut SlotTable,
     jobs: &'a mut Jobs,
     isolated: &'a mut IsolatedJobs,
@@ -53,7 +53,7 @@ impl TaskExecutorCore {
 
 impl SlotAllocation<'_> {
     /// Allocates a slot to a job. Returns the answer, and whether the slot is to be offered to the JobMaster.
-    pub fn request(
+    pub(super) fn request(
         &mut self,
         request: &pb::RequestSlotRequest,
     ) -> GatewayResult<(Answer, Option<JobId>)> {
@@ -90,7 +90,12 @@ impl SlotAllocation<'_> {
     /// Frees a slot in which no task continues, for the ResourceManager or for a JobMaster that returns slots of its
     /// job. No decision in the store is behind it: the sender may be a leader that stood still, or have forgotten its
     /// deployments. Returns the job that held the slot, if it is freed.
-    pub fn free(&mut self, from: Target, allocation: AllocationId, cause: &str) -> Option<JobId> {
+    pub(super) fn free(
+        &mut self,
+        from: Target,
+        allocation: AllocationId,
+        cause: &str,
+    ) -> Option<JobId> {
         let job = self.slots.job_of(allocation)?;
         let known = self.jobs.get(job);
         let may_free = match from {
@@ -115,7 +120,7 @@ impl SlotAllocation<'_> {
 
     /// Handles the answer to an offer. What was not answered is offered again at `retry_at`. Returns the error of a
     /// failed call.
-    pub fn offer_answered(
+    pub(super) fn offer_answered(
         &mut self,
         job: JobId,
         run: u64,
@@ -143,7 +148,7 @@ impl SlotAllocation<'_> {
     }
 
     /// Frees slots that no JobMaster has accepted in time.
-    pub fn free_expired(&mut self, now: Uptime) {
+    pub(super) fn free_expired(&mut self, now: Uptime) {
         for SlotHolder { job, allocation } in self.slots.expired(now) {
             let not_accepted = LogLine::SlotNotAccepted { job, allocation };
             self.output.log(not_accepted);
@@ -161,7 +166,7 @@ impl SlotAllocation<'_> {
     }
 
     /// Cancels the tasks of a job and releases its slots. The job is forgotten after their end.
-    pub fn end_job(&mut self, job: JobId, cause: &str) {
+    pub(super) fn end_job(&mut self, job: JobId, cause: &str) {
         let known = self.jobs.get_mut(job);
         let Some(known) = known.filter(|known| !known.is_ending()) else {
             return;
@@ -178,14 +183,14 @@ impl SlotAllocation<'_> {
     }
 
     /// Ends all jobs.
-    pub fn end_all_jobs(&mut self, cause: &str) {
+    pub(super) fn end_all_jobs(&mut self, cause: &str) {
         for job in self.jobs.ids() {
             self.end_job(job, cause);
         }
     }
 
     /// Handles the store's answer about a job.
-    pub fn apply_stored(&mut self, stored: StoredJob) {
+    pub(super) fn apply_stored(&mut self, stored: StoredJob) {
         let StoredJob {
             job,
             run,
@@ -220,7 +225,7 @@ impl SlotAllocation<'_> {
 
     /// Frees slots that are being released and in which nothing runs any more, with the files of jobs that have no
     /// other slot. Returns their states.
-    pub fn free_released(&mut self) -> Vec<pb::SlotStatus> {
+    pub(super) fn free_released(&mut self) -> Vec<pb::SlotStatus> {
         let freed = self
             .slots
             .free_released(|holder| self.jobs.is_in_use(holder));
@@ -235,7 +240,7 @@ impl SlotAllocation<'_> {
     }
 
     /// Forgets jobs that have ended, whose tasks have ended, and that have no slot.
-    pub fn forget_ended_jobs(&mut self) {
+    pub(super) fn forget_ended_jobs(&mut self) {
         let has_slot = |job| self.slots.is_used_by(job);
         self.jobs.forget_ended(has_slot, self.output);
         self.isolated.retain(self.jobs);

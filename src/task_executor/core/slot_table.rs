@@ -27,7 +27,7 @@ const REMEMBERED: usize = 4096;
 
 /// The holder of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SlotHolder {
+pub(super) struct SlotHolder {
     /// The job.
     pub job: JobId,
     /// The allocation.
@@ -36,7 +36,7 @@ pub struct SlotHolder {
 
 /// One slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SlotState {
+pub(super) enum SlotState {
     /// Not held.
     Free,
     /// Held by a job whose JobMaster has not accepted it yet.
@@ -54,7 +54,7 @@ pub enum SlotState {
 
 impl SlotState {
     /// Its holder.
-    pub fn holder(&self) -> Option<SlotHolder> {
+    pub(super) fn holder(&self) -> Option<SlotHolder> {
         match self {
             SlotState::Free => None,
             SlotState::Allocated { holder, .. }
@@ -66,7 +66,7 @@ impl SlotState {
 
 /// The answer to a slot request.
 #[derive(Debug, Clone, PartialEq)]
-pub enum RequestAnswer {
+pub(super) enum RequestAnswer {
     /// The job holds it.
     Allocated {
         /// Whether this request allocated it.
@@ -80,7 +80,7 @@ pub enum RequestAnswer {
 
 /// See the module.
 #[derive(Debug)]
-pub struct SlotTable {
+pub(super) struct SlotTable {
     slots: BTreeMap<u32, SlotState>,
     /// The slots that are being released.
     releasing: BTreeMap<u32, SlotHolder>,
@@ -97,7 +97,7 @@ pub struct SlotTable {
 
 impl SlotTable {
     /// The slots of this TaskManager, all free.
-    pub fn new(worker: &WorkerResourceSpec) -> SlotTable {
+    pub(super) fn new(worker: &WorkerResourceSpec) -> SlotTable {
         let default_slots = worker.slots();
         SlotTable {
             slots: (0..default_slots)
@@ -114,22 +114,22 @@ impl SlotTable {
     }
 
     /// Grows with every change of the report; never 0.
-    pub fn version(&self) -> u64 {
+    pub(super) fn version(&self) -> u64 {
         self.version
     }
 
     /// Records that a registration reports all slots.
-    pub fn record_report(&mut self) {
+    pub(super) fn record_report(&mut self) {
         self.reported_version = self.version;
     }
 
     /// Whether slots have changed since a registration last reported them.
-    pub fn has_changed_since_report(&self) -> bool {
+    pub(super) fn has_changed_since_report(&self) -> bool {
         self.version != self.reported_version
     }
 
     /// Allocates a slot.
-    pub fn request(
+    pub(super) fn request(
         &mut self,
         number: u32,
         holder: SlotHolder,
@@ -175,7 +175,7 @@ impl SlotTable {
     }
 
     /// Records that a JobMaster accepted a slot.
-    pub fn activate(&mut self, allocation: AllocationId) {
+    pub(super) fn activate(&mut self, allocation: AllocationId) {
         for slot in self.slots.values_mut() {
             if let SlotState::Allocated { holder, .. } = slot
                 && holder.allocation == allocation
@@ -186,7 +186,7 @@ impl SlotTable {
     }
 
     /// Begins to free a slot. Returns whether there was one to free.
-    pub fn release(&mut self, allocation: AllocationId) -> bool {
+    pub(super) fn release(&mut self, allocation: AllocationId) -> bool {
         for (&number, slot) in &mut self.slots {
             match slot {
                 SlotState::Allocated { holder, .. } | SlotState::Active(holder)
@@ -207,7 +207,7 @@ impl SlotTable {
 
     /// Frees slots that are being released and in which nothing runs. Returns them with their last holders. Dynamic
     /// slots are removed.
-    pub fn free_released(
+    pub(super) fn free_released(
         &mut self,
         is_in_use: impl Fn(SlotHolder) -> bool,
     ) -> Vec<(u32, SlotHolder)> {
@@ -232,7 +232,7 @@ impl SlotTable {
 
     /// Starts the timeout of allocated slots that a JobMaster can accept from now on, and suspends that of slots
     /// that no JobMaster can accept.
-    pub fn review_timeouts(
+    pub(super) fn review_timeouts(
         &mut self,
         now: Uptime,
         timeout: Duration,
@@ -247,7 +247,7 @@ impl SlotTable {
     }
 
     /// Allocations whose timeout has passed.
-    pub fn expired(&self, now: Uptime) -> Vec<SlotHolder> {
+    pub(super) fn expired(&self, now: Uptime) -> Vec<SlotHolder> {
         let is_due = |slot: &SlotState| match slot {
             SlotState::Allocated {
                 holder,
@@ -262,7 +262,7 @@ impl SlotTable {
     }
 
     /// When the next allocation expires.
-    pub fn next_deadline(&self) -> Option<Uptime> {
+    pub(super) fn next_deadline(&self) -> Option<Uptime> {
         let deadline = |slot: &SlotState| match slot {
             SlotState::Allocated { deadline, .. } => *deadline,
             SlotState::Free | SlotState::Active(_) | SlotState::Releasing(_) => None,
@@ -271,7 +271,7 @@ impl SlotTable {
     }
 
     /// Whether the job holds this allocation, and it is not being released.
-    pub fn is_held(&self, holder: SlotHolder) -> bool {
+    pub(super) fn is_held(&self, holder: SlotHolder) -> bool {
         self.held_by(holder.job).any(|it| it == holder.allocation)
     }
 
@@ -285,13 +285,13 @@ impl SlotTable {
     }
 
     /// The allocations of the job that are not being released.
-    pub fn held_by(&self, job: JobId) -> impl Iterator<Item = AllocationId> {
+    pub(super) fn held_by(&self, job: JobId) -> impl Iterator<Item = AllocationId> {
         let holders = self.slots_of(job).filter_map(|(_, slot)| slot.holder());
         holders.map(|holder| holder.allocation)
     }
 
     /// The allocations of the job that its JobMaster has accepted.
-    pub fn active(&self, job: JobId) -> impl Iterator<Item = AllocationId> {
+    pub(super) fn active(&self, job: JobId) -> impl Iterator<Item = AllocationId> {
         self.slots_of(job).filter_map(|(_, slot)| match slot {
             SlotState::Active(holder) => Some(holder.allocation),
             SlotState::Free | SlotState::Allocated { .. } | SlotState::Releasing(_) => None,
@@ -299,7 +299,7 @@ impl SlotTable {
     }
 
     /// The allocations of the job that its JobMaster has not accepted yet.
-    pub fn not_accepted(&self, job: JobId) -> impl Iterator<Item = AllocationId> {
+    pub(super) fn not_accepted(&self, job: JobId) -> impl Iterator<Item = AllocationId> {
         self.slots_of(job).filter_map(|(_, slot)| match slot {
             SlotState::Allocated { holder, .. } => Some(holder.allocation),
             SlotState::Free | SlotState::Active(_) | SlotState::Releasing(_) => None,
@@ -307,19 +307,19 @@ impl SlotTable {
     }
 
     /// Whether the job holds a slot, including those being released.
-    pub fn is_used_by(&self, job: JobId) -> bool {
+    pub(super) fn is_used_by(&self, job: JobId) -> bool {
         self.slots
             .values()
             .any(|slot| slot.holder().is_some_and(|holder| holder.job == job))
     }
 
     /// Whether no slot is held.
-    pub fn is_free(&self) -> bool {
+    pub(super) fn is_free(&self) -> bool {
         self.slots.values().all(|slot| slot.holder().is_none())
     }
 
     /// A report of every slot. `tasks`: number of tasks that run in an allocation.
-    pub fn report(&self, tasks: impl Fn(AllocationId) -> u32) -> pb::SlotReport {
+    pub(super) fn report(&self, tasks: impl Fn(AllocationId) -> u32) -> pb::SlotReport {
         let statuses = self.slots.iter().map(|(&number, slot)| {
             let holder = slot.holder();
             let tasks = holder.map(|holder| tasks(holder.allocation));
@@ -335,7 +335,7 @@ impl SlotTable {
     }
 
     /// Reports of the named slots, without the number of tasks.
-    pub fn statuses(&self, numbers: impl IntoIterator<Item = u32>) -> Vec<pb::SlotStatus> {
+    pub(super) fn statuses(&self, numbers: impl IntoIterator<Item = u32>) -> Vec<pb::SlotStatus> {
         let holder = |number: u32| self.slots.get(&number).and_then(SlotState::holder);
         let numbers = numbers.into_iter();
         numbers
@@ -353,14 +353,14 @@ impl SlotTable {
     }
 
     /// The offer of a slot, if the job holds it.
-    pub fn offer(&self, holder: SlotHolder) -> Option<pb::SlotOffer> {
+    pub(super) fn offer(&self, holder: SlotHolder) -> Option<pb::SlotOffer> {
         let mut held = self.slots_of(holder.job);
         let (number, _) = held.find(|(_, slot)| slot.holder() == Some(holder))?;
         Some(self.offer_of(number, holder.allocation))
     }
 
     /// The offers of all slots of a job that are not being released.
-    pub fn offers(&self, job: JobId) -> Vec<pb::SlotOffer> {
+    pub(super) fn offers(&self, job: JobId) -> Vec<pb::SlotOffer> {
         let held = self.slots_of(job);
         held.filter_map(|(number, slot)| Some(self.offer_of(number, slot.holder()?.allocation)))
             .collect()
@@ -375,7 +375,7 @@ impl SlotTable {
     }
 
     /// The job that an allocation belongs to, also while it is being released.
-    pub fn job_of(&self, allocation: AllocationId) -> Option<JobId> {
+    pub(super) fn job_of(&self, allocation: AllocationId) -> Option<JobId> {
         self.find(allocation).map(|(_, holder)| holder.job)
     }
 
@@ -386,7 +386,7 @@ impl SlotTable {
     }
 
     /// The extended resources of an allocation, by index.
-    pub fn indices(&self, allocation: AllocationId) -> Indices {
+    pub(super) fn indices(&self, allocation: AllocationId) -> Indices {
         self.budget.indices(allocation)
     }
 
@@ -402,7 +402,7 @@ impl SlotTable {
 }
 
 /// The holder as a message.
-pub fn allocation_message(holder: SlotHolder) -> pb::SlotAllocation {
+pub(super) fn allocation_message(holder: SlotHolder) -> pb::SlotAllocation {
     pb::SlotAllocation {
         allocation_id: holder.allocation.to_string(),
         job_id: holder.job.to_string(),

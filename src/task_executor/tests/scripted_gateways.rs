@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 /// A message that a leader receives.
 #[derive(Debug)]
-pub enum Heard {
+pub(crate) enum Heard {
     AtResourceManager(Box<pb::RegisterTaskExecutorRequest>),
     AtJobMaster(pb::RegisterTaskManagerRequest),
     Slots(pb::NotifySlotsAvailableRequest),
@@ -23,7 +23,7 @@ pub enum Heard {
 
 /// Scripted answers of the ResourceManager and the JobMaster of one leader.
 #[derive(Debug)]
-pub struct Script {
+pub(crate) struct Script {
     epoch: u64,
     heard: mpsc::Sender<Heard>,
     pub is_rejecting_offers: Mutex<bool>,
@@ -38,7 +38,7 @@ pub struct Script {
 
 impl Script {
     /// Accepts everything, and reports it to `heard`.
-    pub fn new(epoch: u64, heard: mpsc::Sender<Heard>) -> Script {
+    pub(crate) fn new(epoch: u64, heard: mpsc::Sender<Heard>) -> Script {
         Script {
             epoch,
             heard,

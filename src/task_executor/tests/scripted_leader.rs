@@ -16,7 +16,7 @@ use super::testing::{BOUND, JOB, TE, VERTEX, graph, scope};
 
 /// A ResourceManager and a JobMaster of [`JOB`] at one address, in one term.
 #[derive(Debug)]
-pub struct Leader {
+pub(crate) struct Leader {
     pub epoch: u64,
     address: String,
     connector: LocalConnector,
@@ -27,7 +27,11 @@ pub struct Leader {
 
 impl Leader {
     /// Starts to listen at `address`.
-    pub fn start(connector: &LocalConnector, address: &str, epoch: u64) -> (Arc<Script>, Leader) {
+    pub(crate) fn start(
+        connector: &LocalConnector,
+        address: &str,
+        epoch: u64,
+    ) -> (Arc<Script>, Leader) {
         let (sender, heard) = mpsc::channel(1024);
         let script = Arc::new(Script::new(epoch, sender));
         connector.put_resource_manager(address, script.clone());
@@ -43,7 +47,11 @@ impl Leader {
     }
 
     /// Waits for the next message that `take` accepts; drops all others.
-    pub async fn wait_for<T>(&self, what: &str, mut take: impl FnMut(Heard) -> Option<T>) -> T {
+    pub(crate) async fn wait_for<T>(
+        &self,
+        what: &str,
+        mut take: impl FnMut(Heard) -> Option<T>,
+    ) -> T {
         let search = async {
             loop {
                 let heard = self
@@ -74,7 +82,7 @@ impl Leader {
             .unwrap_or_else(|_| panic!("no {what} came"))
     }
 
-    pub async fn registered(&self) -> pb::RegisterTaskExecutorRequest {
+    pub(crate) async fn registered(&self) -> pb::RegisterTaskExecutorRequest {
         let take = |heard| match heard {
             Heard::AtResourceManager(request) => Some(*request),
             _ => None,
@@ -83,7 +91,7 @@ impl Leader {
             .await
     }
 
-    pub async fn registered_job(&self) -> pb::RegisterTaskManagerRequest {
+    pub(crate) async fn registered_job(&self) -> pb::RegisterTaskManagerRequest {
         let take = |heard| match heard {
             Heard::AtJobMaster(request) => Some(request),
             _ => None,
@@ -91,7 +99,7 @@ impl Leader {
         self.wait_for("registration at the JobMaster", take).await
     }
 
-    pub async fn offered(&self) -> pb::OfferSlotsRequest {
+    pub(crate) async fn offered(&self) -> pb::OfferSlotsRequest {
         let take = |heard| match heard {
             Heard::Offer(request) => Some(request),
             _ => None,
@@ -100,7 +108,7 @@ impl Leader {
     }
 
     /// Waits for the report of an execution in this state.
-    pub async fn updated(&self, state: pb::ExecutionState) -> pb::ExecutionReport {
+    pub(crate) async fn updated(&self, state: pb::ExecutionState) -> pb::ExecutionReport {
         let take = |heard| match heard {
             Heard::Update(request) => request
                 .executions
@@ -112,7 +120,7 @@ impl Leader {
     }
 
     /// Waits for the report of an execution that has ended.
-    pub async fn ended(&self) -> pb::ExecutionReport {
+    pub(crate) async fn ended(&self) -> pb::ExecutionReport {
         let final_states = [
             pb::ExecutionState::Finished,
             pb::ExecutionState::Canceled,
@@ -128,7 +136,7 @@ impl Leader {
         self.wait_for("end of an execution", take).await
     }
 
-    pub async fn freed(&self, slot: u32) {
+    pub(crate) async fn freed(&self, slot: u32) {
         let take = |heard| match heard {
             Heard::Slots(request) => request
                 .slots
@@ -140,28 +148,28 @@ impl Leader {
         self.wait_for("freed slot", take).await;
     }
 
-    pub fn resource_manager_sender(&self) -> Option<pb::Sender> {
+    pub(crate) fn resource_manager_sender(&self) -> Option<pb::Sender> {
         Some(self.sender(self.registrations.lock().0))
     }
 
-    pub fn job_master_sender(&self) -> Option<pb::Sender> {
+    pub(crate) fn job_master_sender(&self) -> Option<pb::Sender> {
         Some(self.sender(self.registrations.lock().1))
     }
 
-    pub fn task_executor(&self) -> Arc<dyn TaskExecutorGateway> {
+    pub(crate) fn task_executor(&self) -> Arc<dyn TaskExecutorGateway> {
         use tanist_gateway::Connector as _;
         self.connector.task_executor(TE)
     }
 
     /// The holder of its term.
-    pub fn holder(&self) -> TermHolder {
+    pub(crate) fn holder(&self) -> TermHolder {
         TermHolder {
             process: ProcessId::new(self.address.as_str()),
             start: "1".to_owned(),
         }
     }
 
-    pub fn information(&self) -> LeaderInformation {
+    pub(crate) fn information(&self) -> LeaderInformation {
         LeaderInformation {
             epoch: Epoch::new(self.epoch),
             process: ProcessId::new(self.address.as_str()),
@@ -171,7 +179,7 @@ impl Leader {
     }
 
     /// Announces itself to the TaskExecutor.
-    pub async fn announce(&self) -> GatewayResult<pb::AnnounceLeaderResponse> {
+    pub(crate) async fn announce(&self) -> GatewayResult<pb::AnnounceLeaderResponse> {
         let request = pb::AnnounceLeaderRequest {
             sender: Some(self.sender(0)),
             leader_rpc_address: self.address.clone(),
@@ -181,7 +189,11 @@ impl Leader {
         self.task_executor().announce_leader(request).await
     }
 
-    pub async fn request_slot(&self, slot: u32, allocation: &str) -> pb::RequestSlotResponse {
+    pub(crate) async fn request_slot(
+        &self,
+        slot: u32,
+        allocation: &str,
+    ) -> pb::RequestSlotResponse {
         let request = pb::RequestSlotRequest {
             sender: self.resource_manager_sender(),
             slot,
@@ -196,7 +208,7 @@ impl Leader {
             .expect("is registered")
     }
 
-    pub async fn submit(
+    pub(crate) async fn submit(
         &self,
         generation: u64,
         allocation: &str,
@@ -206,7 +218,7 @@ impl Leader {
     }
 
     /// Deploys subtask 0 of another graph.
-    pub async fn submit_graph(
+    pub(crate) async fn submit_graph(
         &self,
         graph: &pb::JobGraph,
         generation: u64,
@@ -220,7 +232,7 @@ impl Leader {
     }
 
     /// A deployment of a subtask, with its graph.
-    pub fn deployment(
+    pub(crate) fn deployment(
         &self,
         subtask: u32,
         generation: u64,
@@ -247,7 +259,7 @@ impl Leader {
         }
     }
 
-    pub async fn cancel(&self, up_to_generation: u64) {
+    pub(crate) async fn cancel(&self, up_to_generation: u64) {
         let vertex_id = VERTEX.to_owned();
         let tasks = vec![pb::TaskCancellation {
             vertex_id,
@@ -266,7 +278,7 @@ impl Leader {
             .expect("is registered");
     }
 
-    pub async fn acknowledge(&self, generation: u64) {
+    pub(crate) async fn acknowledge(&self, generation: u64) {
         let vertex_id = VERTEX.to_owned();
         let executions = vec![pb::ExecutionId {
             vertex_id,
@@ -285,7 +297,7 @@ impl Leader {
             .expect("is registered");
     }
 
-    pub async fn job_heartbeat(
+    pub(crate) async fn job_heartbeat(
         &self,
         allocations: &[&str],
     ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
@@ -293,7 +305,7 @@ impl Leader {
     }
 
     /// The same, for a job that is or is not being stopped.
-    pub async fn job_heartbeat_of(
+    pub(crate) async fn job_heartbeat_of(
         &self,
         allocations: &[&str],
         stopping: bool,
@@ -311,7 +323,7 @@ impl Leader {
     }
 
     /// Starts draining it.
-    pub async fn drain(&self) {
+    pub(crate) async fn drain(&self) {
         let request = pb::HeartbeatFromResourceManagerRequest {
             sender: self.resource_manager_sender(),
             draining: true,
@@ -325,7 +337,7 @@ impl Leader {
     }
 
     /// Frees a slot of the job, as JobMaster.
-    pub async fn free(&self, allocation: &str) {
+    pub(crate) async fn free(&self, allocation: &str) {
         let request = pb::FreeSlotsRequest {
             sender: self.job_master_sender(),
             allocation_ids: vec![allocation.to_owned()],
@@ -336,7 +348,9 @@ impl Leader {
     }
 
     /// Sends a heartbeat as ResourceManager.
-    pub async fn heartbeat(&self) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
+    pub(crate) async fn heartbeat(
+        &self,
+    ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         let sender = self.resource_manager_sender();
         let request = pb::HeartbeatFromResourceManagerRequest {
             sender,
@@ -348,20 +362,20 @@ impl Leader {
             .await
     }
 
-    pub async fn slot_report(&self) -> GatewayResult<Vec<pb::SlotStatus>> {
+    pub(crate) async fn slot_report(&self) -> GatewayResult<Vec<pb::SlotStatus>> {
         let answer = self.heartbeat().await?;
         Ok(answer.slot_report.unwrap_or_default().slots)
     }
 
     /// Number of held slots.
-    pub async fn held_slots(&self) -> usize {
+    pub(crate) async fn held_slots(&self) -> usize {
         let slots = self.slot_report().await.expect("is registered");
         let held = slots.iter().filter(|slot| slot.allocation.is_some());
         held.count()
     }
 
     /// The JobMaster gives it up.
-    pub async fn let_go(&self) {
+    pub(crate) async fn let_go(&self) {
         let request = pb::DisconnectJobMasterRequest {
             sender: self.job_master_sender(),
             job: scope(),

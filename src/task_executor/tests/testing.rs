@@ -24,20 +24,20 @@ use super::scripted_leader::Leader;
 use crate::*;
 
 /// How long a test waits for anything.
-pub const BOUND: Duration = Duration::from_secs(3600);
-pub const JOB: JobId = JobId::from_bits(0xA);
-pub const VERTEX: &str = "00000000000000000000000000000001";
-pub const TE: &str = "tm:1";
-pub const A1: &str = "000000000000000000000000000000a1";
-pub const A2: &str = "000000000000000000000000000000a2";
+pub(crate) const BOUND: Duration = Duration::from_secs(3600);
+pub(crate) const JOB: JobId = JobId::from_bits(0xA);
+pub(crate) const VERTEX: &str = "00000000000000000000000000000001";
+pub(crate) const TE: &str = "tm:1";
+pub(crate) const A1: &str = "000000000000000000000000000000a1";
+pub(crate) const A2: &str = "000000000000000000000000000000a2";
 
 /// Lets (paused) time pass, and everything that is due happen.
-pub async fn pass(time: Duration) {
+pub(crate) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
 /// Ten records, counted and dropped.
-pub fn graph() -> pb::JobGraph {
+pub(crate) fn graph() -> pb::JobGraph {
     let columns = ["seq", "key", "value"].map(|name| pb::Column {
         name: name.to_owned(),
         r#type: pb::ColumnType::Int64.into(),
@@ -71,7 +71,7 @@ pub fn graph() -> pb::JobGraph {
     }
 }
 
-pub fn scope() -> Option<pb::JobScope> {
+pub(crate) fn scope() -> Option<pb::JobScope> {
     Some(pb::JobScope {
         job_id: JOB.to_string(),
         job_incarnation: 1,
@@ -80,7 +80,7 @@ pub fn scope() -> Option<pb::JobScope> {
 
 /// A task controlled by the test.
 #[derive(Debug)]
-pub struct Started {
+pub(crate) struct Started {
     pub start: TaskStart,
     pub status: watch::Sender<TaskStatus>,
     pub checkpoints: watch::Sender<CheckpointStatus>,
@@ -90,7 +90,7 @@ pub struct Started {
 
 /// Hands started tasks to the test. A cancelled task is canceled at once, unless the test does that itself.
 #[derive(Debug)]
-pub struct ScriptedLauncher {
+pub(crate) struct ScriptedLauncher {
     started: mpsc::Sender<Started>,
     pub released: Mutex<Vec<JobId>>,
     pub released_files: Mutex<Vec<JobId>>,
@@ -214,7 +214,7 @@ impl RunningTask for ScriptedTask {
 
 /// A store with scripted answers about [`JOB`]; at first it can't be reached.
 #[derive(Debug, Default)]
-pub struct ScriptedRecords {
+pub(crate) struct ScriptedRecords {
     answer: Mutex<Option<(u64, StoredGenerations)>>,
     /// Reads begin and are never answered.
     is_silent: Mutex<bool>,
@@ -227,34 +227,34 @@ pub struct ScriptedRecords {
 
 impl ScriptedRecords {
     /// Sets the answer and its epoch. `None`: no answer.
-    pub fn say(&self, answer: Option<(u64, StoredGenerations)>) {
+    pub(crate) fn say(&self, answer: Option<(u64, StoredGenerations)>) {
         *self.answer.lock() = answer;
         *self.is_silent.lock() = false;
     }
 
     /// Makes it answer nothing.
-    pub fn be_silent(&self) {
+    pub(crate) fn be_silent(&self) {
         *self.is_silent.lock() = true;
     }
 
     /// Sets the latency of answers.
-    pub fn answer_after(&self, latency: Duration) {
+    pub(crate) fn answer_after(&self, latency: Duration) {
         *self.latency.lock() = latency;
     }
 
     /// When the last answered read began.
-    pub fn last_answered(&self) -> Instant {
+    pub(crate) fn last_answered(&self) -> Instant {
         let answered = *self.answered.lock();
         answered.expect("one was answered")
     }
 
     /// Sets the generation of the job's only region as the answer.
-    pub fn say_generation(&self, epoch: u64, generation: u64) {
+    pub(crate) fn say_generation(&self, epoch: u64, generation: u64) {
         let regions = vec![Generation::new(generation)];
         self.say(Some((epoch, StoredGenerations::Present(regions))));
     }
 
-    pub fn reads(&self) -> usize {
+    pub(crate) fn reads(&self) -> usize {
         self.reads.lock().len()
     }
 }
@@ -290,7 +290,7 @@ impl JobRecords for ScriptedRecords {
 
 /// What linearizable reads of the store show.
 #[derive(Debug)]
-pub enum Reads {
+pub(crate) enum Reads {
     /// The same as the watch.
     AsWatched,
     /// More, or less, than the watch.
@@ -298,7 +298,7 @@ pub enum Reads {
 }
 
 /// A TaskExecutor with two slots, and its environment.
-pub struct World {
+pub(crate) struct World {
     pub connector: LocalConnector,
     pub executor: TaskExecutor,
     leaders: watch::Sender<LeaderView>,
@@ -311,17 +311,20 @@ pub struct World {
 }
 
 impl World {
-    pub fn start(is_slow_to_cancel: bool) -> World {
+    pub(crate) fn start(is_slow_to_cancel: bool) -> World {
         World::start_with(is_slow_to_cancel, None)
     }
 
     /// With another launcher than the scripted one.
-    pub fn start_with(is_slow_to_cancel: bool, runs: Option<Arc<dyn TaskLauncher>>) -> World {
+    pub(crate) fn start_with(
+        is_slow_to_cancel: bool,
+        runs: Option<Arc<dyn TaskLauncher>>,
+    ) -> World {
         World::start_as(is_slow_to_cancel, runs, Options::default())
     }
 
     /// With other options, too.
-    pub fn start_as(
+    pub(crate) fn start_as(
         is_slow_to_cancel: bool,
         runs: Option<Arc<dyn TaskLauncher>>,
         options: Options,
@@ -379,7 +382,7 @@ impl World {
     }
 
     /// The store names this leader, in this incarnation of the cluster.
-    pub fn lead_in(&self, incarnation: &str, leader: &Leader) {
+    pub(crate) fn lead_in(&self, incarnation: &str, leader: &Leader) {
         let view = LeaderView {
             incarnation: Some(ClusterIncarnation::new(incarnation)),
             epoch: Epoch::new(leader.epoch),
@@ -391,7 +394,7 @@ impl World {
     }
 
     /// This leader has taken its epoch; a read of the store shows it, but the watch does not yet.
-    pub fn takes(&self, leader: &Leader) {
+    pub(crate) fn takes(&self, leader: &Leader) {
         self.reads.send_replace(Reads::Show(LeaderView {
             incarnation: Some(ClusterIncarnation::new("c1")),
             epoch: Epoch::new(leader.epoch),
@@ -401,24 +404,24 @@ impl World {
     }
 
     /// The store names this leader.
-    pub fn lead(&self, leader: &Leader) {
+    pub(crate) fn lead(&self, leader: &Leader) {
         self.lead_in("c1", leader);
     }
 
     /// The store names no leader.
-    pub fn nobody_leads(&self) {
+    pub(crate) fn nobody_leads(&self) {
         self.leaders.send_modify(|view| view.leader = None);
     }
 
     /// Starts a leader and waits until the TaskExecutor is registered there.
-    pub async fn with_leader(&self, address: &str, epoch: u64) -> (Arc<Script>, Leader) {
+    pub(crate) async fn with_leader(&self, address: &str, epoch: u64) -> (Arc<Script>, Leader) {
         let (script, leader) = Leader::start(&self.connector, address, epoch);
         self.lead(&leader);
         leader.registered().await;
         (script, leader)
     }
 
-    pub async fn next_started(&mut self) -> Started {
+    pub(crate) async fn next_started(&mut self) -> Started {
         let next = tokio::time::timeout(BOUND, self.started.recv()).await;
         next.expect("a task starts within the bound")
             .expect("the launcher lives")
@@ -426,7 +429,7 @@ impl World {
 }
 
 /// A TaskExecutor whose slot 0 is active for the job, with generation 1 running in it.
-pub async fn running(is_slow_to_cancel: bool) -> (World, Leader, Started) {
+pub(crate) async fn running(is_slow_to_cancel: bool) -> (World, Leader, Started) {
     let mut world = World::start(is_slow_to_cancel);
     let (_, leader) = world.with_leader("jm1:1", 1).await;
     leader.request_slot(0, A1).await;
@@ -448,7 +451,7 @@ pub async fn running(is_slow_to_cancel: bool) -> (World, Leader, Started) {
     (world, leader, task)
 }
 
-pub fn description() -> TaskExecutorDescription {
+pub(crate) fn description() -> TaskExecutorDescription {
     TaskExecutorDescription {
         location: pb::TaskManagerLocation {
             resource_id: "tm".to_owned(),

@@ -27,7 +27,7 @@ const LONG: Duration = Duration::from_secs(600);
 
 /// The way in which a connection between two processes is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
+pub(super) enum Cut {
     Silent,
     Refused,
 }
@@ -52,7 +52,7 @@ struct Node {
 
 /// A scripted network; see the module documentation. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Network {
+pub(super) struct Network {
     pub store: MemoryCluster,
     state: Arc<Mutex<State>>,
     changed: Arc<watch::Sender<u64>>,
@@ -60,7 +60,7 @@ pub struct Network {
 }
 
 /// One process.
-pub struct Process {
+pub(super) struct Process {
     pub election: LeaderElection,
     pub detector: Detector,
 }
@@ -72,7 +72,7 @@ impl Network {
     }
 
     /// Starts the JobManager `name` on a host.
-    pub async fn start(&self, name: &str, host: &str) -> Process {
+    pub(super) async fn start(&self, name: &str, host: &str) -> Process {
         let clock = Clock::tokio();
         let process = ProcessId::new(name);
         let driver = self.store.election(process.clone(), clock);
@@ -127,7 +127,7 @@ impl Network {
     }
 
     /// Adds a process that only answers questions.
-    pub fn add_witness(&self, name: &str) {
+    pub(super) fn add_witness(&self, name: &str) {
         let identity = Identity {
             process: ProcessId::new(name),
             incarnation: String::new(),
@@ -145,60 +145,60 @@ impl Network {
     }
 
     /// Sets the change number of its copy of the records, as it reports it.
-    pub fn caches(&self, name: &str, change: u64) {
+    pub(super) fn caches(&self, name: &str, change: u64) {
         self.change(|state| {
             state.cached.insert(name.to_owned(), change);
         });
     }
 
     /// Makes it report that it gives its term up because it makes no progress.
-    pub fn gives_up(&self, name: &str, epoch: Epoch) {
+    pub(super) fn gives_up(&self, name: &str, epoch: Epoch) {
         self.change(|state| {
             state.stalled_term.insert(name.to_owned(), epoch);
         });
     }
 
     /// Ends its connections; its port refuses.
-    pub fn kill(&self, name: &str) {
+    pub(super) fn kill(&self, name: &str) {
         self.change(|state| {
             state.dead.insert(name.to_owned());
         });
     }
 
     /// Freezes it: connections to it exist and are silent.
-    pub fn freeze(&self, name: &str) {
+    pub(super) fn freeze(&self, name: &str) {
         self.change(|state| {
             state.frozen.insert(name.to_owned());
         });
     }
 
-    pub fn thaw(&self, name: &str) {
+    pub(super) fn thaw(&self, name: &str) {
         self.change(|state| {
             state.frozen.remove(name);
         });
     }
 
     /// Restores all connections.
-    pub fn mend(&self) {
+    pub(super) fn mend(&self) {
         self.change(|state| state.cuts.clear());
     }
 
     /// Cuts the connection from `from` to `to`.
-    pub fn cut(&self, from: &str, to: &str, cut: Cut) {
+    pub(super) fn cut(&self, from: &str, to: &str, cut: Cut) {
         self.change(|state| {
             state.cuts.insert((from.to_owned(), to.to_owned()), cut);
         });
     }
 
     /// Makes the next task of `from` that opens a heartbeat stream panic.
-    pub fn panic_once(&self, from: &str) {
+    pub(super) fn panic_once(&self, from: &str) {
         self.change(|state| {
             state.panics.insert(from.to_owned());
         });
     }
 
     /// Whether that panic is still to come.
-    pub fn will_panic(&self, from: &str) -> bool {
+    pub(super) fn will_panic(&self, from: &str) -> bool {
         self.state.lock().panics.contains(from)
     }
 
@@ -356,7 +356,11 @@ impl Peers for From {
 
 impl Process {
     /// Waits until its leadership is as wanted.
-    pub async fn until(&self, what: &str, wanted: impl Fn(&Leadership) -> bool) -> Leadership {
+    pub(super) async fn until(
+        &self,
+        what: &str,
+        wanted: impl Fn(&Leadership) -> bool,
+    ) -> Leadership {
         let mut leadership = self.election.leadership();
         let reached = tokio::time::timeout(LONG, leadership.wait_for(|now| wanted(now))).await;
         match reached {
@@ -367,7 +371,7 @@ impl Process {
     }
 
     /// Waits until it leads in that epoch.
-    pub async fn leads(&self, epoch: u64) -> LeaderSession {
+    pub(super) async fn leads(&self, epoch: u64) -> LeaderSession {
         let wanted = |now: &Leadership| matches!(now, Leadership::Granted(session) if session.epoch() == Epoch::new(epoch));
         let now = self
             .until(&format!("leading in epoch {epoch}"), wanted)
@@ -376,7 +380,7 @@ impl Process {
     }
 
     /// Whether it leads or may still lead in that epoch.
-    pub fn holds(&self, epoch: u64) -> bool {
+    pub(super) fn holds(&self, epoch: u64) -> bool {
         let leadership = self.election.leadership();
         let now = leadership.borrow();
         now.session()

@@ -15,7 +15,7 @@ use super::Taken;
 
 /// Maximum total length, in bytes, of the names of all files that a job reads by splits. They are part of its
 /// record.
-pub const MOST_PATH_BYTES: usize = 512 * 1024;
+pub(crate) const MOST_PATH_BYTES: usize = 512 * 1024;
 /// Number of splits for each subtask if all are equally fast.
 const SPLITS_PER_SUBTASK: u64 = 8;
 /// Minimum size of a split in bytes, if there is still one for each subtask.
@@ -26,7 +26,7 @@ const LARGEST: u64 = 64 * 1024 * 1024;
 const MOST_SPLITS: u64 = 1024;
 
 /// Cuts files into splits.
-pub fn cut(files: Vec<(PathBuf, u64)>, parallelism: u32) -> pb::FileSplits {
+pub(crate) fn cut(files: Vec<(PathBuf, u64)>, parallelism: u32) -> pb::FileSplits {
     let parallelism = u64::from(parallelism.max(1));
     let total: u64 = files.iter().map(|(_, size)| size).sum();
     let wanted = total.div_ceil(parallelism * SPLITS_PER_SUBTASK);

@@ -26,7 +26,7 @@ use tanist_proto::v1::coordinator_state::State;
 
 use super::execution_graph::ExecutionGraph;
 
-pub use self::file_splits::{MOST_PATH_BYTES, cut};
+pub(crate) use self::file_splits::{MOST_PATH_BYTES, cut};
 
 /// An operator that has a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]

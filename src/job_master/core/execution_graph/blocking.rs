@@ -10,12 +10,12 @@ use super::{Edge, ExecutionGraph, as_index};
 /// Cached conditions on whole vertices, by their indices. Valid as long as the state that they depend on does
 /// not change.
 #[derive(Debug, Default)]
-pub struct OfVertices {
+pub(crate) struct OfVertices {
     known: Vec<Option<bool>>,
 }
 
 impl OfVertices {
-    pub fn get(&mut self, vertex: usize, find_out: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn get(&mut self, vertex: usize, find_out: impl FnOnce() -> bool) -> bool {
         if self.known.len() <= vertex {
             self.known.resize(vertex + 1, None);
         }
@@ -25,7 +25,7 @@ impl OfVertices {
 
 impl ExecutionGraph {
     /// Whether the graph has blocking edges.
-    pub fn has_blocking_edges(&self) -> bool {
+    pub(crate) fn has_blocking_edges(&self) -> bool {
         !self.blocking_into.is_empty()
     }
 
@@ -40,13 +40,13 @@ impl ExecutionGraph {
     }
 
     /// Whether a task reads no other one.
-    pub fn is_source(&self, task: usize) -> bool {
+    pub(crate) fn is_source(&self, task: usize) -> bool {
         let vertex = self.tasks[task].vertex;
         !self.edges.iter().any(|edge| edge.target == vertex)
     }
 
     /// Whether a vertex reads another one over a blocking edge, or is read so.
-    pub fn is_at_blocking_edge(&self, vertex: usize) -> bool {
+    pub(crate) fn is_at_blocking_edge(&self, vertex: usize) -> bool {
         let mut edges = self.edges_into(vertex).chain(self.edges_out_of(vertex));
         edges.next().is_some()
     }
@@ -57,13 +57,13 @@ impl ExecutionGraph {
     }
 
     /// The tasks of a vertex.
-    pub fn tasks_of(&self, vertex: usize) -> std::ops::Range<usize> {
+    pub(crate) fn tasks_of(&self, vertex: usize) -> std::ops::Range<usize> {
         let at = &self.vertices[vertex];
         at.first..at.first + as_index(at.parallelism)
     }
 
     /// The regions of a vertex's subtasks, without repetitions between neighbours.
-    pub fn regions_of(&self, vertex: usize) -> impl Iterator<Item = usize> {
+    pub(crate) fn regions_of(&self, vertex: usize) -> impl Iterator<Item = usize> {
         let tasks = &self.tasks[self.tasks_of(vertex)];
         let runs = tasks.chunk_by(|one, other| one.region == other.region);
         runs.map(|run| run[0].region)
@@ -71,7 +71,7 @@ impl ExecutionGraph {
 
     /// Whether `is_such` is true for all tasks whose output a region reads. `known` caches by vertex that is
     /// read.
-    pub fn reads_only(
+    pub(crate) fn reads_only(
         &self,
         region: usize,
         known: &mut OfVertices,
@@ -91,7 +91,7 @@ impl ExecutionGraph {
     }
 
     /// Whether all tasks whose output a region reads have finished.
-    pub fn inputs_have_finished(&self, region: usize) -> bool {
+    pub(crate) fn inputs_have_finished(&self, region: usize) -> bool {
         if !self.has_blocking_edges() {
             return true;
         }
@@ -111,7 +111,7 @@ impl ExecutionGraph {
 
     /// The regions that read the output of a single task over a forward edge; and, if `is_turn`, those that
     /// read its whole vertex.
-    pub fn readers_of(&self, task: usize, is_turn: bool) -> Vec<usize> {
+    pub(crate) fn readers_of(&self, task: usize, is_turn: bool) -> Vec<usize> {
         let mut readers = Vec::new();
         for edge in self.edges_out_of(self.tasks[task].vertex) {
             if edge.is_forward {
@@ -125,7 +125,7 @@ impl ExecutionGraph {
 
     /// Whether `is_such` is true for any region that reads the output of a task. `known` caches by vertex
     /// that reads.
-    pub fn is_read_by(
+    pub(crate) fn is_read_by(
         &self,
         task: usize,
         known: &mut OfVertices,
@@ -139,7 +139,7 @@ impl ExecutionGraph {
     }
 
     /// Adds the regions that read from a region. Those of a vertex that reads a whole vertex are added once.
-    pub fn add_readers(&self, region: usize, added: &mut OfVertices, to: &mut Vec<usize>) {
+    pub(crate) fn add_readers(&self, region: usize, added: &mut OfVertices, to: &mut Vec<usize>) {
         if !self.has_blocking_edges() {
             return;
         }
@@ -159,7 +159,7 @@ impl ExecutionGraph {
 
     /// (subtask, its input) of the subtasks of a region that read one other subtask over a blocking forward
     /// edge.
-    pub fn read_one_to_one(&self, region: usize) -> Vec<(usize, usize)> {
+    pub(crate) fn read_one_to_one(&self, region: usize) -> Vec<(usize, usize)> {
         let mut pairs = Vec::new();
         if self.has_blocking_edges() {
             for task in &self.regions[region].tasks {
@@ -173,7 +173,7 @@ impl ExecutionGraph {
 
     /// The tasks whose complete output a region reads, as a plain list.
     #[cfg(test)]
-    pub fn inputs_of(&self, region: usize) -> Vec<usize> {
+    pub(crate) fn inputs_of(&self, region: usize) -> Vec<usize> {
         let read_by = |task: &usize| {
             let edges = self.edges_into(self.tasks[*task].vertex);
             let read = edges.flat_map(|edge| match edge.is_forward {

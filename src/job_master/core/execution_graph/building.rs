@@ -55,7 +55,7 @@ pub enum BuildError {
 
 impl ExecutionGraph {
     /// The graph of a job, whose record gets its regions if it has none.
-    pub fn of_record(
+    pub(crate) fn of_record(
         graph: &pb::JobGraph,
         state: &mut Arc<pb::JobState>,
         max_regions: usize,
@@ -73,7 +73,10 @@ impl ExecutionGraph {
     }
 
     /// Builds the graph with all executions CREATED, at generation 0.
-    pub fn build(graph: &pb::JobGraph, max_regions: usize) -> Result<ExecutionGraph, BuildError> {
+    pub(crate) fn build(
+        graph: &pb::JobGraph,
+        max_regions: usize,
+    ) -> Result<ExecutionGraph, BuildError> {
         let (mut vertices, by_id) = build_vertices(graph)?;
         let profiles = profiles(graph, &vertices);
         let edges = build_edges(graph, &vertices, &by_id)?;

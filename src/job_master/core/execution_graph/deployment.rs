@@ -10,7 +10,7 @@ use super::{ExecutionGraph, as_index};
 /// The descriptor of a task that is placed, as are its producers. `restored_from` is the number of its region's
 /// snapshot; 0: it begins from the start. What the snapshot has of the task is filled in by the caller.
 /// `takes_checkpoints`: those of its region are taken.
-pub fn task_deployment(
+pub(crate) fn task_deployment(
     graph: &ExecutionGraph,
     task: usize,
     restored_from: u64,
@@ -68,7 +68,11 @@ pub fn task_deployment(
 }
 
 /// The id of an execution on the wire.
-pub fn execution_id(graph: &ExecutionGraph, task: usize, generation: u64) -> pb::ExecutionId {
+pub(crate) fn execution_id(
+    graph: &ExecutionGraph,
+    task: usize,
+    generation: u64,
+) -> pb::ExecutionId {
     pb::ExecutionId {
         vertex_id: graph.vertex_of(task).id.to_string(),
         subtask: graph.task(task).subtask,
@@ -77,7 +81,7 @@ pub fn execution_id(graph: &ExecutionGraph, task: usize, generation: u64) -> pb:
 }
 
 /// The cancellation of a task up to the generation of an execution.
-pub fn cancellation(id: pb::ExecutionId) -> pb::TaskCancellation {
+pub(crate) fn cancellation(id: pb::ExecutionId) -> pb::TaskCancellation {
     pb::TaskCancellation {
         vertex_id: id.vertex_id,
         subtask: id.subtask,

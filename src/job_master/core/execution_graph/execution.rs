@@ -13,7 +13,7 @@ use crate::core::result_partitions::ResultPartition;
 
 /// The place of an execution.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Place {
+pub(crate) struct Place {
     /// The TaskManager.
     pub task_manager: ResourceId,
     /// The slot.
@@ -24,7 +24,7 @@ pub struct Place {
 
 /// Progress of the cancellation of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cancellation {
+pub(crate) enum Cancellation {
     /// Not wanted, or not sent yet.
     NotSent,
     /// Sent.
@@ -37,7 +37,7 @@ pub enum Cancellation {
 
 /// One attempt to run a subtask.
 #[derive(Debug, Clone)]
-pub struct Execution {
+pub(crate) struct Execution {
     /// Its generation.
     pub generation: Generation,
     /// Its state.
@@ -76,11 +76,11 @@ pub struct Execution {
 }
 
 /// The number of states.
-pub const STATES: usize = 10;
+pub(crate) const STATES: usize = 10;
 
 impl Execution {
     /// A new attempt.
-    pub fn created(generation: Generation) -> Execution {
+    pub(crate) fn created(generation: Generation) -> Execution {
         Execution {
             generation,
             state: ExecutionState::Created,
@@ -103,7 +103,7 @@ impl Execution {
     }
 
     /// Moves it to a state. Returns false if there is no such edge.
-    pub fn enter(&mut self, to: ExecutionState, at_ms: u64) -> bool {
+    pub(crate) fn enter(&mut self, to: ExecutionState, at_ms: u64) -> bool {
         let Some(state) = next_state(self.state, to) else {
             return false;
         };
@@ -119,7 +119,7 @@ impl Execution {
     }
 
     /// Notes when it entered a state, unless the time is known already.
-    pub fn note_entered(&mut self, state: ExecutionState, at_ms: u64) {
+    pub(crate) fn note_entered(&mut self, state: ExecutionState, at_ms: u64) {
         if let Some(entered) = usize::try_from(i32::from(state))
             .ok()
             .and_then(|state| self.entered_ms.get_mut(state))
@@ -130,7 +130,7 @@ impl Execution {
     }
 
     /// When it entered a state; 0: it did not, or the time is unknown.
-    pub fn entered_at_ms(&self, state: ExecutionState) -> u64 {
+    pub(crate) fn entered_at_ms(&self, state: ExecutionState) -> u64 {
         let number = usize::try_from(i32::from(state)).ok();
         let entered = number.and_then(|state| self.entered_ms.get(state));
         entered.copied().unwrap_or_default()
@@ -138,7 +138,7 @@ impl Execution {
 
     /// Fills in unknown times of states from its TaskManager's report, which says how long ago each was
     /// entered. No time is set before its deployment.
-    pub fn note_ages(&mut self, ages: &[pb::ExecutionAge], now_ms: u64) {
+    pub(crate) fn note_ages(&mut self, ages: &[pb::ExecutionAge], now_ms: u64) {
         for age in ages {
             let at_ms = now_ms.saturating_sub(age.ms_ago).max(self.started_at_ms);
             self.note_entered(age.state(), at_ms);
@@ -146,7 +146,7 @@ impl Execution {
     }
 
     /// The known times of its states, in the order of the states' numbers.
-    pub fn timestamps(&self) -> Vec<pb::ExecutionTimestamp> {
+    pub(crate) fn timestamps(&self) -> Vec<pb::ExecutionTimestamp> {
         let entered = (0_i32..).zip(self.entered_ms);
         let known = entered.filter(|(_, at_ms)| *at_ms > 0);
         known
@@ -155,18 +155,18 @@ impl Execution {
     }
 
     /// Why what it is restored from can't be read at present. None: it can, or it does not begin at present.
-    pub fn unread_state(&self) -> Option<&str> {
+    pub(crate) fn unread_state(&self) -> Option<&str> {
         let begins = self.state == ExecutionState::Deploying;
         (begins && !self.unread_state.is_empty()).then_some(self.unread_state.as_str())
     }
 
     /// Whether it ended.
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         is_terminal(self.state)
     }
 
     /// Whether a TaskManager may run it.
-    pub fn is_deployed(&self) -> bool {
+    pub(crate) fn is_deployed(&self) -> bool {
         match self.state {
             ExecutionState::Deploying
             | ExecutionState::Initializing
@@ -182,7 +182,7 @@ impl Execution {
     }
 
     /// Whether it is placed on this TaskManager.
-    pub fn is_on(&self, task_manager: &ResourceId) -> bool {
+    pub(crate) fn is_on(&self, task_manager: &ResourceId) -> bool {
         self.place
             .as_ref()
             .is_some_and(|place| place.task_manager == *task_manager)
@@ -190,7 +190,7 @@ impl Execution {
 }
 
 /// Whether a state is terminal.
-pub fn is_terminal(state: ExecutionState) -> bool {
+pub(crate) fn is_terminal(state: ExecutionState) -> bool {
     match state {
         ExecutionState::Finished | ExecutionState::Canceled | ExecutionState::Failed => true,
         ExecutionState::Created
@@ -210,7 +210,7 @@ pub fn is_terminal(state: ExecutionState) -> bool {
 /// the cancellation, and an execution that a new leader awaits may be reported in any state. An execution
 /// that fails while it is cancelled becomes CANCELED: mostly it lost its connection to a task that was
 /// cancelled earlier.
-pub fn next_state(from: ExecutionState, to: ExecutionState) -> Option<ExecutionState> {
+pub(crate) fn next_state(from: ExecutionState, to: ExecutionState) -> Option<ExecutionState> {
     use ExecutionState as S;
     let allowed = match from {
         S::Created => matches!(to, S::Scheduled | S::Reconciling | S::Canceled | S::Failed),

@@ -17,7 +17,7 @@ use crate::core::result_partitions::ResultPartition;
 
 /// Counts of one region.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RegionTally {
+pub(crate) struct RegionTally {
     /// Number of its executions that have not ended.
     pub live: usize,
     /// Number of its executions that are RECONCILING.
@@ -32,7 +32,7 @@ pub struct RegionTally {
 
 /// Indexes over an ExecutionGraph; see the module.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Indexes {
+pub(crate) struct Indexes {
     /// Number of executions in each state.
     pub states: [usize; STATES],
     /// The regions in each phase.
@@ -60,7 +60,7 @@ pub struct Indexes {
 
 /// The part of one execution's state that the indexes depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
+pub(crate) struct Share {
     pub state: ExecutionState,
     pub is_live: bool,
     /// Whether it is in a slot or will be.
@@ -70,7 +70,7 @@ pub struct Share {
 }
 
 impl Share {
-    pub fn of(execution: &Execution) -> Share {
+    pub(crate) fn of(execution: &Execution) -> Share {
         let is_live = !execution.is_ended();
         let is_canceling = execution.state == ExecutionState::Canceling;
         Share {
@@ -82,22 +82,22 @@ impl Share {
         }
     }
 
-    pub fn has_finished(self) -> bool {
+    pub(crate) fn has_finished(self) -> bool {
         self.state == ExecutionState::Finished
     }
 
-    pub fn is_running(self) -> bool {
+    pub(crate) fn is_running(self) -> bool {
         self.state == ExecutionState::Running
     }
 
-    pub fn is_awaited(self) -> bool {
+    pub(crate) fn is_awaited(self) -> bool {
         self.state == ExecutionState::Reconciling
     }
 }
 
 impl Indexes {
     /// Computes all indexes from scratch.
-    pub fn of(graph: &ExecutionGraph) -> Indexes {
+    pub(crate) fn of(graph: &ExecutionGraph) -> Indexes {
         let mut indexes = Indexes {
             regions: vec![RegionTally::default(); graph.regions.len()],
             finished: vec![0; graph.vertices.len()],
@@ -173,7 +173,7 @@ impl Indexes {
     }
 
     /// Adds a region to the indexes of the phase that it enters.
-    pub fn enter(&mut self, region: usize, phase: RegionPhase) {
+    pub(crate) fn enter(&mut self, region: usize, phase: RegionPhase) {
         self.phases[phase.number()].insert(region);
         match phase {
             RegionPhase::Waiting { since_ms } => {
@@ -191,7 +191,7 @@ impl Indexes {
     }
 
     /// Removes a region from the indexes of the phase that it leaves.
-    pub fn leave(&mut self, region: usize, phase: RegionPhase) {
+    pub(crate) fn leave(&mut self, region: usize, phase: RegionPhase) {
         self.phases[phase.number()].remove(&region);
         match phase {
             RegionPhase::Waiting { since_ms } => {
@@ -210,7 +210,7 @@ impl Indexes {
     }
 
     /// Adds a region to the waiting list that belongs to this phase, if there is one.
-    pub fn list(&mut self, region: usize, phase: RegionPhase) {
+    pub(crate) fn list(&mut self, region: usize, phase: RegionPhase) {
         let RegionTally {
             need, could_run, ..
         } = &self.regions[region];
@@ -231,7 +231,7 @@ impl Indexes {
     }
 
     /// Removes a region from its waiting list. The list is keyed by the region's present need.
-    pub fn unlist(&mut self, region: usize, phase: RegionPhase) {
+    pub(crate) fn unlist(&mut self, region: usize, phase: RegionPhase) {
         let need = &self.regions[region].need;
         match phase {
             RegionPhase::Waiting { .. } => self.waiting.remove(region, need),
@@ -245,7 +245,7 @@ impl Indexes {
 
 /// Changes since their consumer last looked. An entry may be outdated: the consumer checks the present state.
 #[derive(Debug, Clone, Default)]
-pub struct News {
+pub(crate) struct News {
     /// Tasks whose execution has ended.
     pub ended: Vec<usize>,
     /// Regions that have no awaited execution any more.
@@ -265,7 +265,7 @@ pub struct News {
 
 impl News {
     /// News that names everything.
-    pub fn of(graph: &ExecutionGraph) -> News {
+    pub(crate) fn of(graph: &ExecutionGraph) -> News {
         let stopping = graph.stopping().collect::<SmallSet<usize>>();
         let reconciling = graph.in_phase(RegionPhase::Reconciling).iter().copied();
         let is_there = |region: &usize| graph.indexes.regions[*region].awaited == 0;

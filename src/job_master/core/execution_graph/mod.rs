@@ -5,15 +5,15 @@
 //!
 //! Invariant: a region's executions have one generation.
 
-pub mod blocking;
+pub(super) mod blocking;
 mod building;
-pub mod deployment;
-pub mod execution;
-pub mod indexes;
+pub(super) mod deployment;
+pub(super) mod execution;
+pub(super) mod indexes;
 mod profiles;
 mod slot_uses;
 mod transitions;
-pub mod waiting_list;
+pub(super) mod waiting_list;
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-pub use self::building::BuildError;
+pub(crate) use self::building::BuildError;
 use self::execution::Execution;
 use self::indexes::{Indexes, News};
 use self::slot_uses::Kinds;
@@ -31,7 +31,7 @@ use crate::core::slot_pool::SlotKey;
 
 /// One vertex and the position of its subtasks in [`ExecutionGraph::tasks`].
 #[derive(Debug, Clone)]
-pub struct Vertex {
+pub(super) struct Vertex {
     /// Its id.
     pub id: JobVertexId,
     /// Its name.
@@ -48,7 +48,7 @@ pub struct Vertex {
 
 /// One edge between vertices, by their indices.
 #[derive(Debug, Clone)]
-pub struct Edge {
+pub(super) struct Edge {
     /// Index of the source vertex.
     pub source: usize,
     /// Index of the target vertex.
@@ -61,7 +61,7 @@ pub struct Edge {
 
 /// One subtask of a vertex.
 #[derive(Debug, Clone)]
-pub struct Task {
+pub(super) struct Task {
     /// Index of its vertex.
     pub vertex: usize,
     /// Its number among the vertex's subtasks.
@@ -74,7 +74,7 @@ pub struct Task {
 
 /// The phase of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RegionPhase {
+pub(super) enum RegionPhase {
     /// Its input over blocking edges is not complete.
     AwaitingInput,
     /// Its executions are CREATED or SCHEDULED and wait for slots.
@@ -96,23 +96,23 @@ pub enum RegionPhase {
 }
 
 /// The number of phases without their data; Stopping counts twice, with and without a restart.
-pub const PHASES: usize = 7;
+pub(super) const PHASES: usize = 7;
 
 impl RegionPhase {
     /// The phase of a region that was given up for good.
-    pub const STOPPING: RegionPhase = RegionPhase::Stopping {
+    pub(super) const STOPPING: RegionPhase = RegionPhase::Stopping {
         restart_at_ms: None,
     };
 
     /// The phase of waiting for slots, as an argument that names the kind.
-    pub const WAITING: RegionPhase = RegionPhase::Waiting { since_ms: 0 };
+    pub(super) const WAITING: RegionPhase = RegionPhase::Waiting { since_ms: 0 };
 
     /// Whether the region has slots and is not given up.
-    pub fn is_placed(self) -> bool {
+    pub(super) fn is_placed(self) -> bool {
         matches!(self, RegionPhase::Placed | RegionPhase::Deployed)
     }
 
-    pub fn number(self) -> usize {
+    pub(super) fn number(self) -> usize {
         match self {
             RegionPhase::AwaitingInput => 0,
             RegionPhase::Waiting { .. } => 1,
@@ -131,7 +131,7 @@ impl RegionPhase {
 
 /// Tasks that run and fail together.
 #[derive(Debug, Clone)]
-pub struct Region {
+pub(super) struct Region {
     /// Indices of its tasks.
     pub tasks: Vec<usize>,
     /// The slots that it needs, sorted, each once.
@@ -168,7 +168,7 @@ type ById = Vec<(JobVertexId, usize)>;
 
 /// The JobGraph as it is executed.
 #[derive(Debug, Clone)]
-pub struct ExecutionGraph {
+pub(super) struct ExecutionGraph {
     /// In the graph's order.
     vertices: Vec<Vertex>,
     /// In the graph's order.
@@ -192,73 +192,73 @@ pub struct ExecutionGraph {
 
 impl ExecutionGraph {
     /// The vertices, in the graph's order.
-    pub fn vertices(&self) -> &[Vertex] {
+    pub(super) fn vertices(&self) -> &[Vertex] {
         &self.vertices
     }
 
     /// The edges, in the graph's order.
-    pub fn edges(&self) -> &[Edge] {
+    pub(super) fn edges(&self) -> &[Edge] {
         &self.edges
     }
 
     /// The tasks, sorted by vertex, then by subtask.
-    pub fn tasks(&self) -> &[Task] {
+    pub(super) fn tasks(&self) -> &[Task] {
         &self.tasks
     }
 
     /// The task with this index.
-    pub fn task(&self, task: usize) -> &Task {
+    pub(super) fn task(&self, task: usize) -> &Task {
         &self.tasks[task]
     }
 
     /// A task's present execution.
-    pub fn execution(&self, task: usize) -> &Execution {
+    pub(super) fn execution(&self, task: usize) -> &Execution {
         &self.tasks[task].execution
     }
 
     /// The regions, sorted topologically: each after those that it reads over blocking edges.
-    pub fn regions(&self) -> &[Region] {
+    pub(super) fn regions(&self) -> &[Region] {
         &self.regions
     }
 
     /// The region with this index.
-    pub fn region(&self, region: usize) -> &Region {
+    pub(super) fn region(&self, region: usize) -> &Region {
         &self.regions[region]
     }
 
     /// The slot profile of each slot sharing group, by its index.
-    pub fn profiles(&self) -> &[ResourceProfile] {
+    pub(super) fn profiles(&self) -> &[ResourceProfile] {
         &self.profiles
     }
 
     /// The kinds of slots.
-    pub fn kinds(&self) -> &Kinds {
+    pub(super) fn kinds(&self) -> &Kinds {
         &self.kinds
     }
 
     /// The indexes over all tasks and regions.
-    pub fn indexes(&self) -> &Indexes {
+    pub(super) fn indexes(&self) -> &Indexes {
         &self.indexes
     }
 
     /// Number of changes that readers of outputs depend on. See [`News::reads`].
-    pub fn reads(&self) -> u64 {
+    pub(super) fn reads(&self) -> u64 {
         self.news.reads
     }
 
     /// The task with this name on the wire.
-    pub fn find(&self, vertex_id: &str, subtask: u32) -> Option<usize> {
+    pub(super) fn find(&self, vertex_id: &str, subtask: u32) -> Option<usize> {
         let vertex = &self.vertices[index_of(&self.by_id, vertex_id.parse().ok()?)?];
         (subtask < vertex.parallelism).then(|| vertex.first + as_index(subtask))
     }
 
     /// The vertex of a task.
-    pub fn vertex_of(&self, task: usize) -> &Vertex {
+    pub(super) fn vertex_of(&self, task: usize) -> &Vertex {
         &self.vertices[self.tasks[task].vertex]
     }
 
     /// A task's name for people: `count (2/4)`.
-    pub fn task_name(&self, task: usize) -> String {
+    pub(super) fn task_name(&self, task: usize) -> String {
         let vertex = self.vertex_of(task);
         format!(
             "{} ({}/{})",
@@ -269,7 +269,7 @@ impl ExecutionGraph {
     }
 
     /// The slot that a task shares with the same subtask of its group's other vertices.
-    pub fn slot_key(&self, task: usize) -> SlotKey {
+    pub(super) fn slot_key(&self, task: usize) -> SlotKey {
         SlotKey {
             group: self.vertex_of(task).group,
             index: self.tasks[task].subtask,
@@ -277,7 +277,7 @@ impl ExecutionGraph {
     }
 
     /// Shares a TaskManager's location with the executions placed there, so that it is in memory only once.
-    pub fn keep_once(
+    pub(super) fn keep_once(
         &self,
         task_manager: &ResourceId,
         location: pb::TaskManagerLocation,
@@ -289,74 +289,74 @@ impl ExecutionGraph {
     }
 
     /// Whether all regions end by themselves.
-    pub fn is_bounded(&self) -> bool {
+    pub(super) fn is_bounded(&self) -> bool {
         self.is_bounded
     }
 
     /// Number of executions in a state.
-    pub fn count(&self, state: ExecutionState) -> usize {
+    pub(super) fn count(&self, state: ExecutionState) -> usize {
         self.indexes.states[number_of(state)]
     }
 
     /// The regions in this kind of phase. Its data does not matter, except whether a stopping region
     /// restarts.
-    pub fn in_phase(&self, phase: RegionPhase) -> &SmallSet<usize> {
+    pub(super) fn in_phase(&self, phase: RegionPhase) -> &SmallSet<usize> {
         &self.indexes.phases[phase.number()]
     }
 
     /// The regions that wait for slots.
-    pub fn waiting(&self) -> &SmallSet<usize> {
+    pub(super) fn waiting(&self) -> &SmallSet<usize> {
         self.in_phase(RegionPhase::WAITING)
     }
 
     /// The regions whose executions have to end and which then restart.
-    pub fn restarting(&self) -> &SmallSet<usize> {
+    pub(super) fn restarting(&self) -> &SmallSet<usize> {
         let restart_at_ms = Some(0);
         self.in_phase(RegionPhase::Stopping { restart_at_ms })
     }
 
     /// The regions whose executions have to end.
-    pub fn stopping(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn stopping(&self) -> impl Iterator<Item = usize> {
         let for_good = self.in_phase(RegionPhase::STOPPING);
         self.restarting().iter().chain(for_good).copied()
     }
 
     /// Number of placed regions.
-    pub fn count_placed(&self) -> usize {
+    pub(super) fn count_placed(&self) -> usize {
         self.in_phase(RegionPhase::Placed).len() + self.in_phase(RegionPhase::Deployed).len()
     }
 
     /// Number of ended executions.
-    pub fn count_ended(&self) -> usize {
+    pub(super) fn count_ended(&self) -> usize {
         use ExecutionState as S;
         let ends = [S::Finished, S::Canceled, S::Failed];
         ends.into_iter().map(|state| self.count(state)).sum()
     }
 
     /// Whether a task's present execution has finished.
-    pub fn has_finished(&self, task: usize) -> bool {
+    pub(super) fn has_finished(&self, task: usize) -> bool {
         self.tasks[task].execution.state == ExecutionState::Finished
     }
 
     /// Whether all executions of a region have ended.
-    pub fn region_is_ended(&self, region: usize) -> bool {
+    pub(super) fn region_is_ended(&self, region: usize) -> bool {
         self.indexes.regions[region].live == 0
     }
 }
 
 /// The number of a state, as an index.
-pub fn number_of(state: ExecutionState) -> usize {
+pub(super) fn number_of(state: ExecutionState) -> usize {
     usize::try_from(i32::from(state)).unwrap_or_default()
 }
 
 /// The index of the vertex with this id.
-pub fn index_of(by_id: &[(JobVertexId, usize)], id: JobVertexId) -> Option<usize> {
+pub(super) fn index_of(by_id: &[(JobVertexId, usize)], id: JobVertexId) -> Option<usize> {
     let found = by_id.binary_search_by_key(&id, |(id, _)| *id);
     found.ok().map(|at| by_id[at].1)
 }
 
 /// A subtask's number as an index.
-pub fn as_index(subtask: u32) -> usize {
+pub(super) fn as_index(subtask: u32) -> usize {
     usize::try_from(subtask).unwrap_or(usize::MAX)
 }
 

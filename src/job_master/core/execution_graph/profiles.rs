@@ -9,7 +9,7 @@ use crate::core::slot_assignment::Assigned;
 use crate::core::slot_pool::SlotKey;
 
 /// The slot profile of each slot sharing group.
-pub fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<ResourceProfile> {
+pub(super) fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<ResourceProfile> {
     let mut profiles = Vec::new();
     // Groups are numbered in the order of their first vertex.
     for (vertex, built) in graph.vertices.iter().zip(vertices) {
@@ -25,29 +25,29 @@ pub fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<ResourceProfil
 
 impl ExecutionGraph {
     /// The profile of a key's slot.
-    pub fn profile_of(&self, key: SlotKey) -> &ResourceProfile {
+    pub(crate) fn profile_of(&self, key: SlotKey) -> &ResourceProfile {
         &self.profiles[key.group]
     }
 
     /// Number of slots needed for unfinished tasks of regions that run or could run.
-    pub fn slots_needed(&self) -> usize {
+    pub(crate) fn slots_needed(&self) -> usize {
         self.indexes.slots.needed().map(as_index).sum()
     }
 
     /// The needed slots by profile. Called after each event.
-    pub fn profiles_needed(&self) -> Vec<(ResourceProfile, u32)> {
+    pub(crate) fn profiles_needed(&self) -> Vec<(ResourceProfile, u32)> {
         self.kinds.by_profile(self.indexes.slots.needed())
     }
 
     /// The slots that tasks are in or will be, by profile.
-    pub fn profiles_taken(&self) -> Vec<(ResourceProfile, u32)> {
+    pub(crate) fn profiles_taken(&self) -> Vec<(ResourceProfile, u32)> {
         let kinds = 0..self.kinds.profiles().len();
         let taken = kinds.map(|kind| self.indexes.slots.taken(kind));
         self.kinds.by_profile(taken)
     }
 
     /// The slots in which executions of the job are or will be.
-    pub fn taken_slots(&self) -> Assigned {
+    pub(crate) fn taken_slots(&self) -> Assigned {
         let mut taken = Assigned::new();
         for (task, at) in self.tasks.iter().enumerate() {
             if let Some(place) = at
@@ -63,7 +63,7 @@ impl ExecutionGraph {
     }
 
     /// The taken slots by profile, plus those that a region still needs.
-    pub fn profiles_taken_with(&self, region: usize) -> Vec<(ResourceProfile, u32)> {
+    pub(crate) fn profiles_taken_with(&self, region: usize) -> Vec<(ResourceProfile, u32)> {
         let need = &self.indexes.regions[region].need;
         let more = need.of_kinds.iter().enumerate();
         let with = more.map(|(kind, more)| self.indexes.slots.taken(kind) + more);

@@ -11,7 +11,7 @@ use crate::core::slot_pool::SlotKey;
 
 /// Counts of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KeyUse {
+pub(crate) struct KeyUse {
     /// Number of tasks that are in its slot or will be.
     pub live: u32,
     /// Number of unfinished tasks of regions that run or could run.
@@ -62,7 +62,7 @@ impl KindUse {
 
 /// The different profiles of a job's slots. A *kind* is the index of one.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Kinds {
+pub(crate) struct Kinds {
     profiles: Vec<ResourceProfile>,
     /// By slot sharing group.
     of_group: Vec<usize>,
@@ -72,7 +72,7 @@ pub struct Kinds {
 
 impl Kinds {
     /// The kinds of groups with these profiles; `offsets` as in the field.
-    pub fn new(groups: &[ResourceProfile], offsets: Vec<usize>) -> Kinds {
+    pub(crate) fn new(groups: &[ResourceProfile], offsets: Vec<usize>) -> Kinds {
         let mut profiles: Vec<ResourceProfile> = Vec::new();
         let mut number = |profile: &ResourceProfile| {
             let known = profiles.iter().position(|it| it == profile);
@@ -92,11 +92,11 @@ impl Kinds {
     }
 
     /// The profile of each kind.
-    pub fn profiles(&self) -> &[ResourceProfile] {
+    pub(crate) fn profiles(&self) -> &[ResourceProfile] {
         &self.profiles
     }
 
-    pub fn of(&self, key: SlotKey) -> usize {
+    pub(crate) fn of(&self, key: SlotKey) -> usize {
         self.of_group[key.group]
     }
 
@@ -106,7 +106,7 @@ impl Kinds {
     }
 
     /// Converts numbers by kind to numbers by profile, without zeros.
-    pub fn by_profile(
+    pub(crate) fn by_profile(
         &self,
         numbers: impl IntoIterator<Item = u32>,
     ) -> Vec<(ResourceProfile, u32)> {
@@ -120,7 +120,7 @@ impl Kinds {
 
     /// Number of remaining slots by kind: `there` returns how many slots serve a profile, `used` how many of
     /// a kind are not counted.
-    pub fn left(
+    pub(crate) fn left(
         &self,
         there: impl Fn(&ResourceProfile) -> u32,
         used: impl Fn(usize) -> u32,
@@ -137,14 +137,14 @@ impl Kinds {
 
 /// Counts of slots; see the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SlotUses {
+pub(crate) struct SlotUses {
     keys: Vec<KeyUse>,
     kinds: Vec<KindUse>,
 }
 
 impl SlotUses {
     /// Counts without any use.
-    pub fn none(kinds: &Kinds) -> SlotUses {
+    pub(crate) fn none(kinds: &Kinds) -> SlotUses {
         SlotUses {
             keys: vec![KeyUse::default(); kinds.offsets.last().copied().unwrap_or_default()],
             kinds: vec![KindUse::default(); kinds.profiles.len()],
@@ -152,7 +152,7 @@ impl SlotUses {
     }
 
     /// Changes the counts of a key. Returns whether the key became taken or free.
-    pub fn change(
+    pub(crate) fn change(
         &mut self,
         kinds: &Kinds,
         key: SlotKey,
@@ -168,27 +168,27 @@ impl SlotUses {
     }
 
     /// Whether a task is in the slot of a key or will be.
-    pub fn is_taken(&self, kinds: &Kinds, key: SlotKey) -> bool {
+    pub(crate) fn is_taken(&self, kinds: &Kinds, key: SlotKey) -> bool {
         self.keys[kinds.number(key)].is_taken()
     }
 
     /// Whether the slot of a key is taken and does not become free by itself for waiting regions.
-    pub fn is_staying(&self, kinds: &Kinds, key: SlotKey, is_stop_durable: bool) -> bool {
+    pub(crate) fn is_staying(&self, kinds: &Kinds, key: SlotKey, is_stop_durable: bool) -> bool {
         self.keys[kinds.number(key)].stays(is_stop_durable)
     }
 
     /// Number of taken slots of a kind.
-    pub fn taken(&self, kind: usize) -> u32 {
+    pub(crate) fn taken(&self, kind: usize) -> u32 {
         self.kinds[kind].taken
     }
 
     /// By kind: the number of slots needed for unfinished tasks of regions that run or could run.
-    pub fn needed(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn needed(&self) -> impl Iterator<Item = u32> {
         self.kinds.iter().map(|of_kind| of_kind.needed)
     }
 
     /// Number of slots of a kind that are taken and do not become free by themselves for waiting regions.
-    pub fn staying(&self, kind: usize, is_stop_durable: bool) -> u32 {
+    pub(crate) fn staying(&self, kind: usize, is_stop_durable: bool) -> u32 {
         let of_kind = self.kinds[kind];
         match is_stop_durable {
             true => of_kind.stay_when_stopping,

@@ -20,19 +20,19 @@ use crate::core::status::illegal;
 
 impl ExecutionGraph {
     /// Computes all indexes again, after a recovery has restored executions and phases.
-    pub fn recount(&mut self) {
+    pub(crate) fn recount(&mut self) {
         self.indexes = Indexes::of(self);
         self.news = News::of(self);
     }
 
     /// Replaces a task's execution. Returns the former one.
-    pub fn replace(&mut self, task: usize, execution: Execution) -> Execution {
+    pub(crate) fn replace(&mut self, task: usize, execution: Execution) -> Execution {
         self.note_place(task, execution.place.as_ref());
         self.change(task, |at| std::mem::replace(at, execution))
     }
 
     /// Sets place and generation of a task's execution.
-    pub fn place(&mut self, task: usize, generation: Generation, place: Place) {
+    pub(crate) fn place(&mut self, task: usize, generation: Generation, place: Place) {
         self.note_place(task, Some(&place));
         self.change(task, |execution| {
             execution.generation = generation;
@@ -50,29 +50,34 @@ impl ExecutionGraph {
 
     /// Moves a task's execution to a state. Returns false if there is no such edge (a late or repeated
     /// report).
-    pub fn advance(&mut self, task: usize, to: ExecutionState, now_ms: u64) -> bool {
+    pub(crate) fn advance(&mut self, task: usize, to: ExecutionState, now_ms: u64) -> bool {
         self.change(task, |execution| execution.enter(to, now_ms))
     }
 
     /// Sets a task's execution, during a recovery. [`ExecutionGraph::recount`] follows.
-    pub fn restore(&mut self, task: usize, execution: Execution) {
+    pub(crate) fn restore(&mut self, task: usize, execution: Execution) {
         self.tasks[task].execution = execution;
     }
 
     /// Sets the phase of a region, during a recovery. [`ExecutionGraph::recount`] follows.
-    pub fn restore_phase(&mut self, region: usize, phase: RegionPhase, is_end_unknown: bool) {
+    pub(crate) fn restore_phase(
+        &mut self,
+        region: usize,
+        phase: RegionPhase,
+        is_end_unknown: bool,
+    ) {
         self.regions[region].phase = phase;
         self.regions[region].is_end_unknown |= is_end_unknown;
     }
 
     /// Sets the coordinators that have to be prepared before a region is placed. [`ExecutionGraph::recount`] follows.
-    pub fn set_look(&mut self, region: usize, look: usize) {
+    pub(crate) fn set_look(&mut self, region: usize, look: usize) {
         self.regions[region].look = Some(look);
     }
 
     /// Notes what a TaskManager reports of a task's execution besides its state. Returns whether its cancellation
     /// has to be sent again.
-    pub fn note_report(
+    pub(crate) fn note_report(
         &mut self,
         task: usize,
         report: &pb::ExecutionReport,
@@ -92,13 +97,18 @@ impl ExecutionGraph {
     }
 
     /// Notes that full reports which are requested from this step on contain a task's execution.
-    pub fn note_known(&mut self, task: usize, turn: u64) {
+    pub(crate) fn note_known(&mut self, task: usize, turn: u64) {
         let known_since = &mut self.tasks[task].execution.known_since;
         known_since.get_or_insert(turn);
     }
 
     /// Notes that a task has finished, as its TaskManager reports. Returns false if there is no such edge.
-    pub fn finish(&mut self, task: usize, report: &pb::ExecutionReport, now_ms: u64) -> bool {
+    pub(crate) fn finish(
+        &mut self,
+        task: usize,
+        report: &pb::ExecutionReport,
+        now_ms: u64,
+    ) -> bool {
         let execution = &mut self.tasks[task].execution;
         execution.committables.clone_from(&report.committables);
         let committables = &report.checkpoint_committables;
@@ -108,7 +118,7 @@ impl ExecutionGraph {
     }
 
     /// Notes that a task's execution has failed. Returns false if there is no such edge.
-    pub fn fail(&mut self, task: usize, cause: &str, now_ms: u64) -> bool {
+    pub(crate) fn fail(&mut self, task: usize, cause: &str, now_ms: u64) -> bool {
         let has_failed = self.advance(task, ExecutionState::Failed, now_ms);
         if has_failed {
             cause.clone_into(&mut self.tasks[task].execution.cause);
@@ -117,18 +127,18 @@ impl ExecutionGraph {
     }
 
     /// Notes that a task's execution was never started.
-    pub fn forget_start(&mut self, task: usize) {
+    pub(crate) fn forget_start(&mut self, task: usize) {
         self.tasks[task].execution.started_at_ms = 0;
     }
 
     /// Notes that a task's execution is deployed, at the time of its placement.
-    pub fn deploy(&mut self, task: usize, placed_at_ms: u64, out: &mut Output) {
+    pub(crate) fn deploy(&mut self, task: usize, placed_at_ms: u64, out: &mut Output) {
         self.decide(task, ExecutionState::Deploying, placed_at_ms, out);
         self.tasks[task].execution.started_at_ms = placed_at_ms;
     }
 
     /// Notes that the cancellation of a task's execution is sent.
-    pub fn cancel(&mut self, task: usize, now_ms: u64, out: &mut Output) {
+    pub(crate) fn cancel(&mut self, task: usize, now_ms: u64, out: &mut Output) {
         if self.tasks[task].execution.state != ExecutionState::Canceling {
             self.decide(task, ExecutionState::Canceling, now_ms, out);
         }
@@ -136,12 +146,12 @@ impl ExecutionGraph {
     }
 
     /// Notes the answer to a cancellation.
-    pub fn answer_cancellation(&mut self, task: usize, answer: Cancellation) {
+    pub(crate) fn answer_cancellation(&mut self, task: usize, answer: Cancellation) {
         self.tasks[task].execution.cancellation = answer;
     }
 
     /// Has a cancellation sent again that had no answer. Returns whether there is one.
-    pub fn retry_cancellation(&mut self, task: usize) -> bool {
+    pub(crate) fn retry_cancellation(&mut self, task: usize) -> bool {
         let cancellation = &mut self.tasks[task].execution.cancellation;
         let has_failed = *cancellation == Cancellation::Failed;
         if has_failed {
@@ -151,7 +161,7 @@ impl ExecutionGraph {
     }
 
     /// Has a cancellation sent again that was not confirmed: it may have been refused. Returns whether there is one.
-    pub fn resend_cancellation(&mut self, task: usize) -> bool {
+    pub(crate) fn resend_cancellation(&mut self, task: usize) -> bool {
         let cancellation = &mut self.tasks[task].execution.cancellation;
         let is_open = *cancellation != Cancellation::Confirmed;
         if is_open {
@@ -161,12 +171,18 @@ impl ExecutionGraph {
     }
 
     /// Notes that the record has the terminal state of a task's execution.
-    pub fn set_recorded(&mut self, task: usize) {
+    pub(crate) fn set_recorded(&mut self, task: usize) {
         self.tasks[task].execution.is_recorded = true;
     }
 
     /// Moves a task's execution to a state that the core decided. A missing edge is a bug.
-    pub fn decide(&mut self, task: usize, to: ExecutionState, now_ms: u64, out: &mut Output) {
+    pub(crate) fn decide(
+        &mut self,
+        task: usize,
+        to: ExecutionState,
+        now_ms: u64,
+        out: &mut Output,
+    ) {
         let from = self.tasks[task].execution.state;
         if !self.advance(task, to, now_ms) {
             out.log(illegal(&self.task_name(task), &from, &to));
@@ -174,7 +190,7 @@ impl ExecutionGraph {
     }
 
     /// Sets the state of a task's output.
-    pub fn set_output(&mut self, task: usize, output: ResultPartition) {
+    pub(crate) fn set_output(&mut self, task: usize, output: ResultPartition) {
         let was_awaited = self.tasks[task].execution.output == ResultPartition::Awaited;
         let is_new = matches!(output, ResultPartition::Kept { .. }) && !was_awaited;
         // A complete output counts once it is durable that its task has finished.
@@ -183,7 +199,7 @@ impl ExecutionGraph {
     }
 
     /// Moves the start of all waits forward by `by_ms`.
-    pub fn put_off(&mut self, by_ms: u64) {
+    pub(crate) fn put_off(&mut self, by_ms: u64) {
         let waiting: Vec<(u64, usize)> = self.indexes.waiting_since.iter().copied().collect();
         for (since_ms, region) in waiting {
             let since_ms = since_ms.saturating_add(by_ms);
@@ -197,7 +213,7 @@ impl ExecutionGraph {
     }
 
     /// Moves a region to a phase.
-    pub fn set_phase(&mut self, region: usize, phase: RegionPhase) {
+    pub(crate) fn set_phase(&mut self, region: usize, phase: RegionPhase) {
         let before = self.regions[region].phase;
         if before == phase {
             return;
@@ -231,7 +247,7 @@ impl ExecutionGraph {
     }
 
     /// Notes that an execution is assumed to be gone without a report of its end.
-    pub fn doubt_end(&mut self, task: usize) {
+    pub(crate) fn doubt_end(&mut self, task: usize) {
         let at = &self.tasks[task];
         if at.execution.is_deployed() {
             self.regions[at.region].is_end_unknown = true;
@@ -239,7 +255,7 @@ impl ExecutionGraph {
     }
 
     /// Notes that the give-up of a region is durable. Returns whether that is new.
-    pub fn note_given_up(&mut self, region: usize, now_ms: u64) -> bool {
+    pub(crate) fn note_given_up(&mut self, region: usize, now_ms: u64) -> bool {
         let given_up_at_ms = &mut self.regions[region].given_up_at_ms;
         let is_new = given_up_at_ms.is_none();
         given_up_at_ms.get_or_insert(now_ms);
@@ -247,44 +263,44 @@ impl ExecutionGraph {
     }
 
     /// Resets a region that has executions of the next generation.
-    pub fn forget_given_up(&mut self, region: usize) {
+    pub(crate) fn forget_given_up(&mut self, region: usize) {
         let at = &mut self.regions[region];
         at.given_up_at_ms = None;
         at.is_end_unknown = false;
     }
 
     /// The tasks whose execution has ended since the last call.
-    pub fn take_newly_ended(&mut self) -> Vec<usize> {
+    pub(crate) fn take_newly_ended(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.news.ended)
     }
 
     /// The regions that have no awaited execution any more, since the last call.
-    pub fn take_newly_reconciled(&mut self) -> SmallSet<usize> {
+    pub(crate) fn take_newly_reconciled(&mut self) -> SmallSet<usize> {
         std::mem::take(&mut self.news.reconciled)
     }
 
     /// The regions whose executions all run or have ended, since the last call.
-    pub fn take_newly_running(&mut self) -> SmallSet<usize> {
+    pub(crate) fn take_newly_running(&mut self) -> SmallSet<usize> {
         std::mem::take(&mut self.news.running)
     }
 
     /// The regions whose executions have to end, since the last call.
-    pub fn take_newly_stopping(&mut self) -> SmallSet<usize> {
+    pub(crate) fn take_newly_stopping(&mut self) -> SmallSet<usize> {
         std::mem::take(&mut self.news.stopping)
     }
 
     /// The stopping regions that may have ended since the last call.
-    pub fn take_newly_stopped(&mut self) -> SmallSet<usize> {
+    pub(crate) fn take_newly_stopped(&mut self) -> SmallSet<usize> {
         std::mem::take(&mut self.news.stopped)
     }
 
     /// The regions that wait for slots, since the last call.
-    pub fn take_newly_waiting(&mut self) -> SmallSet<usize> {
+    pub(crate) fn take_newly_waiting(&mut self) -> SmallSet<usize> {
         std::mem::take(&mut self.news.waiting)
     }
 
     /// The regions whose backoff ended after `after_ms` and until `until_ms`.
-    pub fn restarts_due(&self, after_ms: u64, until_ms: u64) -> impl Iterator<Item = usize> {
+    pub(crate) fn restarts_due(&self, after_ms: u64, until_ms: u64) -> impl Iterator<Item = usize> {
         let (after, until) = ((after_ms, usize::MAX), (until_ms, usize::MAX));
         let due = self.indexes.restarting_at.range(after..=until);
         due.map(|(_, region)| *region)
@@ -444,7 +460,7 @@ impl ExecutionGraph {
     }
 
     /// The tasks that are placed on a TaskManager, including ended ones.
-    pub fn tasks_on(&self, task_manager: &ResourceId) -> Vec<usize> {
+    pub(crate) fn tasks_on(&self, task_manager: &ResourceId) -> Vec<usize> {
         let first = (task_manager.clone(), 0);
         let tasks = self.indexes.places.range(first..);
         let tasks = tasks.take_while(|(at, _)| at == task_manager);
@@ -452,7 +468,7 @@ impl ExecutionGraph {
     }
 
     /// Indices of the tasks whose present execution is on a TaskManager and has not ended.
-    pub fn live_on(&self, task_manager: &ResourceId) -> Vec<usize> {
+    pub(crate) fn live_on(&self, task_manager: &ResourceId) -> Vec<usize> {
         let mut tasks = self.tasks_on(task_manager);
         tasks.retain(|task| !self.tasks[*task].execution.is_ended());
         tasks

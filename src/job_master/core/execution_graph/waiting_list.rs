@@ -7,7 +7,7 @@ use tanist_compact::{SmallMap, SmallSet};
 
 /// The slots that a region still needs. Ordered by size, the smallest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Need {
+pub(crate) struct Need {
     /// The number of needed slots that no task of the job is in.
     pub slots: usize,
     /// The needed slots by kind.
@@ -18,7 +18,7 @@ pub struct Need {
 
 impl Need {
     /// Adds or subtracts one slot.
-    pub fn change(&mut self, kind: usize, is_more: bool) {
+    pub(crate) fn change(&mut self, kind: usize, is_more: bool) {
         let of_kind = &mut self.of_kinds[kind];
         if is_more {
             *of_kind += 1;
@@ -31,7 +31,7 @@ impl Need {
 
     /// Number of regions with this need that fit into the slots `there`, given by kind. None if it needs no
     /// slots.
-    pub fn fits(&self, there: &[u32]) -> Option<usize> {
+    pub(crate) fn fits(&self, there: &[u32]) -> Option<usize> {
         let wanted = self.of_kinds.iter().zip(there);
         let wanted = wanted.filter(|(wanted, _)| **wanted > 0);
         let times = wanted.map(|(wanted, there)| there / wanted).min()?;
@@ -39,19 +39,19 @@ impl Need {
     }
 
     /// Whether there are fewer slots of a kind than it needs.
-    pub fn exceeds(&self, there: &[u32]) -> bool {
+    pub(crate) fn exceeds(&self, there: &[u32]) -> bool {
         self.fits(there) == Some(0)
     }
 }
 
 /// Waiting regions by need; see the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct WaitingList {
+pub(crate) struct WaitingList {
     by_need: SmallMap<Need, SmallSet<usize>>,
 }
 
 impl WaitingList {
-    pub fn add(&mut self, region: usize, need: &Need) {
+    pub(crate) fn add(&mut self, region: usize, need: &Need) {
         match self.by_need.get_mut(need) {
             Some(regions) => {
                 regions.insert(region);
@@ -62,7 +62,7 @@ impl WaitingList {
         }
     }
 
-    pub fn remove(&mut self, region: usize, need: &Need) {
+    pub(crate) fn remove(&mut self, region: usize, need: &Need) {
         if let Some(regions) = self.by_need.get_mut(need) {
             regions.remove(&region);
             if regions.is_empty() {
@@ -72,12 +72,12 @@ impl WaitingList {
     }
 
     /// All needs with their regions, the smallest need first.
-    pub fn iter(&self) -> impl Iterator<Item = (&Need, &SmallSet<usize>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Need, &SmallSet<usize>)> {
         self.by_need.iter()
     }
 
     /// The first region for whose need `is_such` is true.
-    pub fn first(&self, is_such: impl Fn(&Need) -> bool) -> Option<usize> {
+    pub(crate) fn first(&self, is_such: impl Fn(&Need) -> bool) -> Option<usize> {
         let such = self.by_need.iter().filter(|(need, _)| is_such(need));
         such.filter_map(|(_, regions)| regions.first().copied())
             .min()

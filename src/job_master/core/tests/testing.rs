@@ -3,7 +3,7 @@
 use tanist_proto::v1 as pb;
 
 /// A graph of vertices (name, parallelism) in one slot sharing group, joined by hash edges between their indices.
-pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGraph {
+pub(crate) fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGraph {
     let id = |index: usize| format!("{:032x}", index + 1);
     pb::JobGraph {
         job_id: format!("{:032x}", 7),
@@ -39,7 +39,7 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
 }
 
 /// A graph of separate regions with these parallelisms, each in slots of its own.
-pub fn apart(parallelisms: &[u32]) -> pb::JobGraph {
+pub(crate) fn apart(parallelisms: &[u32]) -> pb::JobGraph {
     let names = ["a", "b", "c", "d", "e"];
     let vertices: Vec<(&str, u32)> = names
         .into_iter()
@@ -53,7 +53,7 @@ pub fn apart(parallelisms: &[u32]) -> pb::JobGraph {
 }
 
 /// What is stored before anything was placed of a job that is allowed no more regions than sets of vertices.
-pub fn submitted_whole(graph: &pb::JobGraph) -> pb::JobState {
+pub(crate) fn submitted_whole(graph: &pb::JobGraph) -> pb::JobState {
     let count = tanist_model::count_regions(graph, 1);
     pb::JobState {
         regions: vec![pb::RegionState::default(); count],
@@ -62,7 +62,7 @@ pub fn submitted_whole(graph: &pb::JobGraph) -> pb::JobState {
 }
 
 /// The state that a submission of `graph` stores.
-pub fn submitted(graph: &pb::JobGraph) -> pb::JobState {
+pub(crate) fn submitted(graph: &pb::JobGraph) -> pb::JobState {
     pb::JobState {
         job_id: graph.job_id.clone(),
         name: graph.name.clone(),

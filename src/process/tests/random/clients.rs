@@ -15,7 +15,7 @@ use crate::testing::cluster::TestCluster;
 
 /// The planned end of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientRequest {
+pub(super) enum ClientRequest {
     /// Its tasks finish by themselves.
     Finish,
     /// It runs forever and is canceled.
@@ -25,7 +25,7 @@ pub enum ClientRequest {
 }
 
 /// Starts a client that submits this job at some time.
-pub fn send_request(
+pub(super) fn send_request(
     cluster: &TestCluster,
     random: &mut StdRng,
     graph: pb::JobGraph,
@@ -69,7 +69,11 @@ pub fn send_request(
 }
 
 /// Starts a client that stops a job at some time.
-pub fn stop_some_time(cluster: &TestCluster, random: &mut StdRng, job: JobId) -> JoinHandle<()> {
+pub(super) fn stop_some_time(
+    cluster: &TestCluster,
+    random: &mut StdRng,
+    job: JobId,
+) -> JoinHandle<()> {
     let pause = Duration::from_millis(random.random_range(0..60_000));
     let client = cluster.client.clone();
     tokio::spawn(async move {
@@ -80,7 +84,7 @@ pub fn stop_some_time(cluster: &TestCluster, random: &mut StdRng, job: JobId) ->
 
 /// Stops a job. A quarantined one is led again first. It may already have failed, or been cancelled because
 /// nothing of it had begun: it was stopped before, and the process that would have answered died.
-pub async fn stop(client: &Client, job: JobId) {
+pub(super) async fn stop(client: &Client, job: JobId) {
     loop {
         match client.stop(job).await {
             Ok(()) => return,
@@ -99,7 +103,7 @@ pub async fn stop(client: &Client, job: JobId) {
 }
 
 /// Waits until all clients have had definite answers.
-pub async fn answered(clients: Vec<JoinHandle<()>>) {
+pub(super) async fn answered(clients: Vec<JoinHandle<()>>) {
     for client in clients {
         client.await.expect("the client got a definite answer");
     }

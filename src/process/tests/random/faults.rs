@@ -15,7 +15,7 @@ use crate::testing::cluster::TestCluster;
 
 /// The components that have faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub(super) enum Trouble {
     Everything,
     /// JobManagers, their links to the store, and the store.
     ControlPlane,
@@ -81,7 +81,7 @@ const RECOVERY: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(3);
 
 /// The faults of a run.
-pub struct Schedule {
+pub(super) struct Schedule {
     random: StdRng,
     cluster: TestCluster,
     trouble: Trouble,
@@ -92,7 +92,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    pub fn new(random: StdRng, cluster: TestCluster, trouble: Trouble) -> Schedule {
+    pub(super) fn new(random: StdRng, cluster: TestCluster, trouble: Trouble) -> Schedule {
         Schedule {
             random,
             cluster,
@@ -104,7 +104,7 @@ impl Schedule {
     }
 
     /// Makes this many faults happen.
-    pub async fn run(&mut self, faults: usize) {
+    pub(super) async fn run(&mut self, faults: usize) {
         for _ in 0..faults {
             let pause = self.time(4000);
             tokio::time::sleep(pause).await;
@@ -295,7 +295,7 @@ impl Schedule {
     }
 
     /// Ends all faults, and starts every process that does not run.
-    pub async fn heal(mut self) -> TestCluster {
+    pub(super) async fn heal(mut self) -> TestCluster {
         self.cluster.world.set_random_faults(None);
         self.cluster.strike_at(|_| false);
         self.heal_links();

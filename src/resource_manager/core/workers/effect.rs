@@ -8,7 +8,7 @@ use crate::workers::RecordedWorker;
 
 /// Something to do. If it creates or ends a worker, the store decides first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Ask the driver for the state of these workers, and for others that exist: [`Workers::recovered`].
     Recover(Vec<RecordedWorker>),
     /// Record it, then start it: [`Workers::started`].

@@ -8,7 +8,7 @@ use crate::workers::{DriverError, Found};
 
 /// The result of an act.
 #[derive(Debug)]
-pub enum WorkerEvent {
+pub(crate) enum WorkerEvent {
     /// See [`Workers::recovered`].
     Recovered(Result<Vec<(ResourceId, Found)>, DriverError>),
     /// See [`Workers::started`].
@@ -25,7 +25,7 @@ pub enum WorkerEvent {
 
 impl Workers {
     /// Handles the result of an act.
-    pub fn take_in(&mut self, now: Uptime, event: WorkerEvent) {
+    pub(crate) fn take_in(&mut self, now: Uptime, event: WorkerEvent) {
         match event {
             WorkerEvent::Recovered(found) => self.recovered(now, found),
             WorkerEvent::Started(worker, answer) => self.started(now, &worker, answer),

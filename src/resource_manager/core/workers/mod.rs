@@ -22,9 +22,9 @@ use tanist_ha::clock::Uptime;
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::WorkerResourceSpec;
 
-pub use self::effect::Effect;
-pub use self::event::WorkerEvent;
-pub use self::planning::{Bounds, Shortages, Startable, places};
+pub(crate) use self::effect::Effect;
+pub(crate) use self::event::WorkerEvent;
+pub(crate) use self::planning::{Bounds, Shortages, Startable, places};
 use self::planning::{Plan, Situation};
 use self::start_rate_limit::StartRateLimit;
 use super::LogLine;
@@ -87,7 +87,7 @@ struct Worker {
 
 /// A registered TaskExecutor, started by the driver or by hand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskExecutorView {
+pub(crate) struct TaskExecutorView {
     /// Number of its default slots.
     pub slots: u32,
     /// Its free room. `None`: it is about to leave.
@@ -101,7 +101,7 @@ pub struct TaskExecutorView {
 
 /// The answer to a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
+pub(crate) enum Admission {
     /// It may register.
     Welcome {
         /// Whether it must leave as soon as nothing of it is in use.
@@ -115,7 +115,7 @@ pub enum Admission {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Workers {
+pub(crate) struct Workers {
     options: WorkersOptions,
     driver: &'static str,
     place: String,
@@ -142,7 +142,7 @@ pub struct Workers {
 
 /// The driver and the term that start workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Starter {
+pub(crate) struct Starter {
     /// The driver's configured name.
     pub driver: &'static str,
     /// Where it starts them.
@@ -155,7 +155,7 @@ pub struct Starter {
 
 impl Workers {
     /// Knows the workers that earlier terms recorded in the store.
-    pub fn new(
+    pub(crate) fn new(
         options: WorkersOptions,
         starter: Starter,
         recorded: Vec<(ResourceId, WorkerRecord)>,
@@ -198,22 +198,22 @@ impl Workers {
     }
 
     /// Takes the collected effects.
-    pub fn take_effects(&mut self) -> Vec<Effect> {
+    pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
     /// Takes the collected lines for the log.
-    pub fn take_log(&mut self) -> Vec<LogLine> {
+    pub(crate) fn take_log(&mut self) -> Vec<LogLine> {
         std::mem::take(&mut self.log)
     }
 
     /// Resources of a worker, unless a slot needs more.
-    pub fn spec(&self) -> &WorkerResourceSpec {
+    pub(crate) fn spec(&self) -> &WorkerResourceSpec {
         &self.options.spec
     }
 
     /// A worker with the largest possible resources, if there are several kinds.
-    pub fn largest(&self) -> Option<WorkerResourceSpec> {
+    pub(crate) fn largest(&self) -> Option<WorkerResourceSpec> {
         let largest = self.options.largest.clone()?;
         Some(WorkerResourceSpec::new(largest, 1))
     }
@@ -224,36 +224,36 @@ impl Workers {
     }
 
     /// The record of a worker to store.
-    pub fn record_of(&self, id: &ResourceId) -> Option<&WorkerRecord> {
+    pub(crate) fn record_of(&self, id: &ResourceId) -> Option<&WorkerRecord> {
         self.workers.get(id).map(|worker| &worker.record)
     }
 
     /// Whether a worker is, or was to be, in the place where this driver starts workers. All workers of a place are
     /// on one host.
-    pub fn is_of_place(&self, id: &ResourceId) -> bool {
+    pub(crate) fn is_of_place(&self, id: &ResourceId) -> bool {
         let worker = self.workers.get(id);
         worker.is_some_and(|worker| worker.record.place == self.place)
     }
 
     /// Sets the host on which the driver starts workers, if it is known and drained.
-    pub fn set_drained_host(&mut self, host: Option<String>) {
+    pub(crate) fn set_drained_host(&mut self, host: Option<String>) {
         self.drained_host = host;
     }
 
     /// The cluster ends: starts no more workers and releases every worker.
-    pub fn dismiss(&mut self) {
+    pub(crate) fn dismiss(&mut self) {
         self.is_dismissed = true;
     }
 
     /// When [`Workers::on_time`] must be called next.
-    pub fn next_deadline(&self) -> Option<Uptime> {
+    pub(crate) fn next_deadline(&self) -> Option<Uptime> {
         let deadlines = self.workers.values();
         let deadlines = deadlines.filter_map(|worker| worker.state.deadline());
         deadlines.chain(self.recover_at).chain(self.review_at).min()
     }
 
     /// Gives up workers whose deadline has passed. Returns whether [`Workers::review`] is due.
-    pub fn on_time(&mut self, now: Uptime) -> bool {
+    pub(crate) fn on_time(&mut self, now: Uptime) -> bool {
         if self.recover_at.is_some_and(|at| at <= now) {
             self.recover_at = None;
             self.recover();
@@ -294,7 +294,7 @@ impl Workers {
 
     /// Compares existing workers with the need, and closes the difference. To be called after every change of its
     /// input, and when [`Workers::on_time`] says so.
-    pub fn review(
+    pub(crate) fn review(
         &mut self,
         now: Uptime,
         shortages: Shortages,
@@ -367,7 +367,7 @@ impl Workers {
     }
 
     /// Workers that the driver could start, as of the last review.
-    pub fn startable(&self) -> Startable {
+    pub(crate) fn startable(&self) -> Startable {
         let none_yet = || {
             let bounds = self.bounds();
             Startable {

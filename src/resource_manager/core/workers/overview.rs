@@ -8,7 +8,7 @@ use super::{State, Workers};
 impl Workers {
     /// Workers that have not registered, and why more are not started. Times are computed back from
     /// `wall_ms`.
-    pub fn overview(&self, now: Uptime, wall_ms: u64) -> pb::WorkersInfo {
+    pub(crate) fn overview(&self, now: Uptime, wall_ms: u64) -> pb::WorkersInfo {
         let at_ms = |since: Uptime| {
             let ago = now.saturating_duration_since(since).as_millis();
             wall_ms.saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX))

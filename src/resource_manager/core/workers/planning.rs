@@ -20,7 +20,7 @@ use super::super::packing::{Room, least_first};
 
 /// Slots that jobs lack, in the order in which jobs are served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shortages {
+pub(crate) struct Shortages {
     /// The slots that each job lacks to run or to continue.
     pub needed: Vec<(JobId, Vec<ResourceProfile>)>,
     /// The slots that each job could use beyond that; each is useful alone.
@@ -31,7 +31,7 @@ pub struct Shortages {
 
 /// Existing resources, and slots that jobs lack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Situation {
+pub(super) struct Situation {
     /// Slots that jobs lack.
     pub shortages: Shortages,
     /// Registered TaskManagers with free room, started by the driver or by hand.
@@ -92,7 +92,7 @@ impl Bounds {
 
 /// The result of planning.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(super) struct Plan {
     /// Number of workers of the configured kind to start.
     pub start: u32,
     /// Workers of other kinds to start.
@@ -221,7 +221,7 @@ pub struct Startable {
 
 /// The rooms that all wanted slots go into, each filled before the next one, followed by workers that could be
 /// started. `None`: they do not fit.
-pub fn places(
+pub(crate) fn places(
     rooms: Vec<(Option<ResourceId>, Room)>,
     startable: Option<&Startable>,
     wanted: &[ResourceProfile],
@@ -248,7 +248,7 @@ pub fn places(
 }
 
 /// Computes the plan.
-pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
+pub(super) fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
     let each = bounds.spec.slots().max(1);
     let expected = (0..situation.pending).map(|_| &bounds.spec);
     let expected = expected.chain(&situation.pending_kinds);
@@ -314,7 +314,7 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
 }
 
 /// Which of these idle workers may be released. Each has its number of slots; `total` includes them.
-pub fn releasable(
+pub(super) fn releasable(
     idle: &[(ResourceId, u32)],
     total: u32,
     plan: &Plan,

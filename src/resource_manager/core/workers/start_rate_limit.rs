@@ -10,7 +10,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// See the module.
 #[derive(Debug)]
-pub struct StartRateLimit {
+pub(super) struct StartRateLimit {
     /// Number of failures within a minute that causes a pause.
     max_failures: f64,
     /// Length of the pause.
@@ -21,7 +21,7 @@ pub struct StartRateLimit {
 
 impl StartRateLimit {
     /// Without failures.
-    pub fn new(max_failures: f64, retry_interval: Duration) -> StartRateLimit {
+    pub(super) fn new(max_failures: f64, retry_interval: Duration) -> StartRateLimit {
         StartRateLimit {
             max_failures,
             retry_interval,
@@ -31,7 +31,7 @@ impl StartRateLimit {
     }
 
     /// Records that the start of a worker failed.
-    pub fn failed(&mut self, now: Uptime) {
+    pub(super) fn failed(&mut self, now: Uptime) {
         self.failures.push_back(now);
         while self.failures.front().is_some_and(|at| *at + WINDOW <= now) {
             self.failures.pop_front();
@@ -42,7 +42,7 @@ impl StartRateLimit {
     }
 
     /// End of the present pause, if any.
-    pub fn until(&self, now: Uptime) -> Option<Uptime> {
+    pub(super) fn until(&self, now: Uptime) -> Option<Uptime> {
         self.until.filter(|until| now < *until)
     }
 }

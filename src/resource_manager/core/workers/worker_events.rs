@@ -17,7 +17,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Workers {
     /// Handles the driver's list of workers, or its failure.
-    pub fn recovered(
+    pub(crate) fn recovered(
         &mut self,
         now: Uptime,
         answer: Result<Vec<(ResourceId, Found)>, DriverError>,
@@ -91,7 +91,12 @@ impl Workers {
     }
 
     /// Handles the result of a start.
-    pub fn started(&mut self, now: Uptime, id: &ResourceId, answer: Result<(), DriverError>) {
+    pub(crate) fn started(
+        &mut self,
+        now: Uptime,
+        id: &ResourceId,
+        answer: Result<(), DriverError>,
+    ) {
         let deadline = now + self.options.registration_timeout;
         let Some(worker) = self.workers.get_mut(id) else {
             return;
@@ -108,7 +113,7 @@ impl Workers {
     }
 
     /// Handles the end of a worker's process.
-    pub fn ended(&mut self, now: Uptime, id: &ResourceId, how: &str) {
+    pub(crate) fn ended(&mut self, now: Uptime, id: &ResourceId, how: &str) {
         let Some(worker) = self.workers.get(id) else {
             return;
         };
@@ -135,7 +140,7 @@ impl Workers {
     }
 
     /// Handles the registration of a TaskExecutor that says it is a worker.
-    pub fn register(&mut self, id: &ResourceId, slots: u32) -> Admission {
+    pub(crate) fn register(&mut self, id: &ResourceId, slots: u32) -> Admission {
         let Some(worker) = self.workers.get_mut(id) else {
             return Admission::Unknown;
         };
@@ -171,7 +176,7 @@ impl Workers {
     }
 
     /// Handles the goodbye of a registered TaskExecutor. Its process is expected to end by itself.
-    pub fn left(&mut self, now: Uptime, id: &ResourceId) {
+    pub(crate) fn left(&mut self, now: Uptime, id: &ResourceId) {
         if let Some(worker) = self.workers.get_mut(id)
             && !matches!(worker.state, State::Stopping { .. })
         {
@@ -181,14 +186,14 @@ impl Workers {
     }
 
     /// Handles the loss of a registered TaskExecutor. It will get no more requests.
-    pub fn lost(&mut self, id: &ResourceId) {
+    pub(crate) fn lost(&mut self, id: &ResourceId) {
         if self.workers.contains_key(id) {
             self.stop(id);
         }
     }
 
     /// This process stood still and could receive nothing: extends all deadlines.
-    pub fn put_off(&mut self, by: Duration) {
+    pub(crate) fn put_off(&mut self, by: Duration) {
         let states = self.workers.values_mut().map(|worker| &mut worker.state);
         for deadline in states.filter_map(State::deadline_mut) {
             *deadline += by;
@@ -196,7 +201,7 @@ impl Workers {
     }
 
     /// Handles the result of writing a release: it is durable, or the store did not accept it.
-    pub fn release_recorded(&mut self, id: &ResourceId, is_durable: bool) {
+    pub(crate) fn release_recorded(&mut self, id: &ResourceId, is_durable: bool) {
         let Some(worker) = self.workers.get_mut(id) else {
             return;
         };
@@ -212,7 +217,7 @@ impl Workers {
     }
 
     /// Handles the durable removal of a worker's record: from here on the worker is unwanted.
-    pub fn removed(&mut self, id: &ResourceId) {
+    pub(crate) fn removed(&mut self, id: &ResourceId) {
         if let Some(worker) = self.workers.get_mut(id)
             && worker.state == (State::Stopping { is_removed: false })
         {
@@ -222,7 +227,7 @@ impl Workers {
     }
 
     /// Forgets a worker that is gone.
-    pub fn stopped(&mut self, id: &ResourceId) {
+    pub(crate) fn stopped(&mut self, id: &ResourceId) {
         self.workers.remove(id);
     }
 }

@@ -10,13 +10,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Absence {
+pub(crate) struct Absence {
     since: Option<Uptime>,
 }
 
 impl Absence {
     /// Updates the state. Returns whether the absence has lasted.
-    pub fn review(&mut self, now: Uptime, is_present: bool) -> bool {
+    pub(crate) fn review(&mut self, now: Uptime, is_present: bool) -> bool {
         if is_present {
             self.since = None;
             return false;
@@ -25,7 +25,7 @@ impl Absence {
     }
 
     /// When tasks that block inputs decline.
-    pub fn deadline(&self) -> Option<Uptime> {
+    pub(crate) fn deadline(&self) -> Option<Uptime> {
         self.since.map(|since| since + PATIENCE)
     }
 }

@@ -28,8 +28,8 @@ use tanist_ha::clock::Uptime;
 use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::v1 as pb;
 
-pub use self::absence::Absence;
-pub use self::pieces::Pieces;
+pub(crate) use self::absence::Absence;
+pub(crate) use self::pieces::Pieces;
 use self::reports::Reports;
 use super::executions::ExecutionKey;
 use super::job::Beginning;
@@ -176,7 +176,7 @@ impl Known {
 
 /// What follows from a change of a task's status.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub(super) enum Step {
     /// Nothing.
     Nothing,
     /// What is being written for a lower number is not needed.
@@ -191,14 +191,14 @@ pub enum Step {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Checkpoints {
+pub(super) struct Checkpoints {
     known: BTreeMap<ExecutionKey, Known>,
     reports: Reports,
 }
 
 impl Checkpoints {
     /// Begins with an execution. Those of older generations of its subtask are not needed any more.
-    pub fn admit(&mut self, key: ExecutionKey, begins: Beginning) {
+    pub(super) fn admit(&mut self, key: ExecutionKey, begins: Beginning) {
         self.forget_up_to(key.previous());
         let known = Known {
             cluster: begins.cluster,
@@ -215,7 +215,7 @@ impl Checkpoints {
     }
 
     /// Forgets generations of a subtask up to this one: those that run once they have ended.
-    pub fn forget_up_to(&mut self, up_to: ExecutionKey) {
+    pub(super) fn forget_up_to(&mut self, up_to: ExecutionKey) {
         self.known.retain(|key, known| {
             known.is_cancelled |= up_to.covers(key);
             known.life == Life::Runs || !known.is_cancelled
@@ -224,7 +224,7 @@ impl Checkpoints {
     }
 
     /// Records what a task has done. `has_storage`: objects can be written.
-    pub fn update(
+    pub(super) fn update(
         &mut self,
         key: &ExecutionKey,
         status: CheckpointStatus,
@@ -299,7 +299,7 @@ impl Checkpoints {
     }
 
     /// Records how long writing the pieces of a snapshot takes. For people.
-    pub fn note_writing(&mut self, key: &ExecutionKey, number: u64, took: Duration) {
+    pub(super) fn note_writing(&mut self, key: &ExecutionKey, number: u64, took: Duration) {
         let known = self.known.get_mut(key);
         if let Some(known) = known.filter(|known| known.highest == number) {
             known.times.writing_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -307,7 +307,7 @@ impl Checkpoints {
     }
 
     /// Records that the pieces of a snapshot were written, or why not.
-    pub fn written(
+    pub(super) fn written(
         &mut self,
         key: &ExecutionKey,
         number: u64,
@@ -327,7 +327,7 @@ impl Checkpoints {
     }
 
     /// Records that a number is aborted. What was saved for it is not needed.
-    pub fn abort(&mut self, key: &ExecutionKey, number: u64) -> Step {
+    pub(super) fn abort(&mut self, key: &ExecutionKey, number: u64) -> Step {
         let Some(known) = self.known.get_mut(key) else {
             return Step::Nothing;
         };
@@ -346,7 +346,7 @@ impl Checkpoints {
     }
 
     /// Records the end of an execution. Returns the highest checkpoint that it knew.
-    pub fn end(&mut self, key: &ExecutionKey, is_finished: bool) -> u64 {
+    pub(super) fn end(&mut self, key: &ExecutionKey, is_finished: bool) -> u64 {
         let Some(known) = self.known.get_mut(key) else {
             return 0;
         };
@@ -375,18 +375,18 @@ impl Checkpoints {
     }
 
     /// Whether an execution has finished here.
-    pub fn has_finished(&self, key: &ExecutionKey) -> bool {
+    pub(super) fn has_finished(&self, key: &ExecutionKey) -> bool {
         let known = self.known.get(key);
         known.is_some_and(|known| known.life == Life::Finished)
     }
 
     /// Whether any task blocks inputs and was not told to decline.
-    pub fn has_blocked(&self) -> bool {
+    pub(super) fn has_blocked(&self) -> bool {
         self.known.values().any(is_blocked)
     }
 
     /// Takes the tasks that block inputs and were not told to decline.
-    pub fn take_blocked(&mut self) -> Vec<ExecutionKey> {
+    pub(super) fn take_blocked(&mut self) -> Vec<ExecutionKey> {
         let blocked = self.known.iter_mut().filter(|(_, known)| is_blocked(known));
         let taken = blocked.map(|(key, known)| {
             known.progress = Progress::Blocked { is_declining: true };
@@ -397,14 +397,14 @@ impl Checkpoints {
 
     /// Reports for a heartbeat: of all that fit in a message, and whose regions take part. The JobMaster knows the
     /// others, or they are sent.
-    pub fn reports(&self) -> Vec<pb::CheckpointReport> {
+    pub(super) fn reports(&self) -> Vec<pb::CheckpointReport> {
         let reports = self.with_room().into_iter();
         let reports = reports.filter(|(_, known, has_room)| *has_room && known.takes_part);
         reports.map(|(key, known, _)| known.report(key)).collect()
     }
 
     /// Reports of all executions, for a registration. Acknowledgements that do not fit have to be sent besides.
-    pub fn full_report(&mut self) -> Vec<pb::CheckpointReport> {
+    pub(super) fn full_report(&mut self) -> Vec<pb::CheckpointReport> {
         let (mut reports, mut left) = (Vec::new(), Vec::new());
         for (key, known, has_room) in self.with_room() {
             reports.push(match has_room {
@@ -443,30 +443,30 @@ impl Checkpoints {
     }
 
     /// Forgets what is in flight: the connection has ended. It counts as not reported.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.reports.reset();
     }
 
     /// When failed reports are sent again.
-    pub fn retry_at(&self) -> Option<Uptime> {
+    pub(super) fn retry_at(&self) -> Option<Uptime> {
         self.reports.retry_at()
     }
 
     /// Whether a report is not sent yet.
     #[cfg(test)]
-    pub fn is_due(&self, key: &ExecutionKey) -> bool {
+    pub(super) fn is_due(&self, key: &ExecutionKey) -> bool {
         self.reports.is_due(key)
     }
 
     /// Sends the reports that the JobMaster does not know yet.
-    pub fn send(&mut self, now: Uptime, route: Route<'_>, output: &mut Output) {
+    pub(super) fn send(&mut self, now: Uptime, route: Route<'_>, output: &mut Output) {
         let known = &self.known;
         let report = |key: &ExecutionKey| known.get(key).map(|known| known.report(key));
         self.reports.send(now, route, &report, output);
     }
 
     /// Ends a call with reports. With `retry_at` it failed, and they are sent again then.
-    pub fn finish_report(&mut self, call: u64, retry_at: Option<Uptime>) {
+    pub(super) fn finish_report(&mut self, call: u64, retry_at: Option<Uptime>) {
         self.reports.finish(call, retry_at);
         self.reports.retain(|key| self.known.contains_key(key));
         self.forget_cancelled();

@@ -21,23 +21,23 @@ const TINY: usize = 256;
 
 /// The pieces of a snapshot.
 #[derive(Debug, Clone, Copy)]
-pub struct Pieces<'a> {
+pub(crate) struct Pieces<'a> {
     snapshot: &'a Arc<pb::SubtaskSnapshot>,
 }
 
 impl<'a> Pieces<'a> {
     /// Of this snapshot.
-    pub fn of(snapshot: &'a Arc<pb::SubtaskSnapshot>) -> Pieces<'a> {
+    pub(crate) fn of(snapshot: &'a Arc<pb::SubtaskSnapshot>) -> Pieces<'a> {
         Pieces { snapshot }
     }
 
     /// Whether any piece has to be in an object.
-    pub fn need_object(self) -> bool {
+    pub(crate) fn need_object(self) -> bool {
         self.in_object().contains(&true)
     }
 
     /// Bytes of all that was saved.
-    pub fn total(self) -> u64 {
+    pub(crate) fn total(self) -> u64 {
         let of = self.snapshot;
         let committables = of.committables.iter().map(|it| it.content.len() as u64);
         let output = of.output.iter();
@@ -65,7 +65,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// The parts of an object of this name, in their order, and the snapshot that names it.
-    pub fn into_object(self, object: &str) -> (Vec<Bytes>, pb::SubtaskSnapshot) {
+    pub(crate) fn into_object(self, object: &str) -> (Vec<Bytes>, pb::SubtaskSnapshot) {
         let mut parts = Vec::new();
         let mut offset = 0;
         let in_object = self.in_object().into_iter().enumerate();

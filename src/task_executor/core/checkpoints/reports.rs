@@ -21,7 +21,7 @@ const MAX_CALLS: usize = 4;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Reports {
+pub(super) struct Reports {
     /// Those that are not sent.
     due: BTreeSet<ExecutionKey>,
     /// Those in flight, by call.
@@ -33,47 +33,47 @@ pub struct Reports {
 
 impl Reports {
     /// Adds a report.
-    pub fn add(&mut self, key: ExecutionKey) {
+    pub(super) fn add(&mut self, key: ExecutionKey) {
         self.due.insert(key);
     }
 
     /// Keeps the reports of these executions only.
-    pub fn retain(&mut self, is_known: impl Fn(&ExecutionKey) -> bool) {
+    pub(super) fn retain(&mut self, is_known: impl Fn(&ExecutionKey) -> bool) {
         self.due.retain(is_known);
     }
 
     /// Nothing has to be sent.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.due.clear();
         self.in_flight.clear();
         self.not_before = None;
     }
 
     /// What is in flight counts as not sent.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         let lost = std::mem::take(&mut self.in_flight);
         self.due.extend(lost.into_values().flatten());
         self.not_before = None;
     }
 
     /// When failed reports are sent again.
-    pub fn retry_at(&self) -> Option<Uptime> {
+    pub(super) fn retry_at(&self) -> Option<Uptime> {
         self.not_before.filter(|_| !self.due.is_empty())
     }
 
     /// Whether a report is not sent.
     #[cfg(test)]
-    pub fn is_due(&self, key: &ExecutionKey) -> bool {
+    pub(super) fn is_due(&self, key: &ExecutionKey) -> bool {
         self.due.contains(key)
     }
 
     /// Whether a report is not known to have arrived.
-    pub fn holds(&self, key: &ExecutionKey) -> bool {
+    pub(super) fn holds(&self, key: &ExecutionKey) -> bool {
         self.due.contains(key) || self.in_flight.values().any(|keys| keys.contains(key))
     }
 
     /// Sends what is due, in calls of limited size.
-    pub fn send(
+    pub(super) fn send(
         &mut self,
         now: Uptime,
         route: Route<'_>,
@@ -129,7 +129,7 @@ impl Reports {
     }
 
     /// Ends a call. With `retry_at` it failed, and its reports are sent again then.
-    pub fn finish(&mut self, call: u64, retry_at: Option<Uptime>) {
+    pub(super) fn finish(&mut self, call: u64, retry_at: Option<Uptime>) {
         let Some(keys) = self.in_flight.remove(&call) else {
             return;
         };
