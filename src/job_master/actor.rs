@@ -365,7 +365,7 @@ impl JobMasterActor {
 
     async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
         // First, so that what this core knows of the checkpoints is true when it decides.
-        self.note_checkpoints(checkpoints::Event::TimePassed);
+        self.note_checkpoints([checkpoints::Event::TimePassed]);
         if let Err(refusal) = self.apply(Event::Started) {
             tracing::error!(%refusal, "the first event was refused, which is a bug");
         }
@@ -593,7 +593,7 @@ impl JobMasterActor {
             Done::Checkpoint(event) if self.ending.is_some() => self.note_last_write(event),
             Done::Checkpoint(event) => {
                 self.note_recorded(&event);
-                self.note_checkpoints(event);
+                self.note_checkpoints([event]);
             }
             Done::CheckpointCommitted { number, progress } => self.note_committed(number, progress),
             Done::Nothing => {}
@@ -602,12 +602,10 @@ impl JobMasterActor {
             Done::CheckpointCalled {
                 called,
                 connection,
-                event,
+                events,
                 reports,
             } => {
-                if let Some(event) = event {
-                    self.note_checkpoints(event);
-                }
+                self.note_checkpoints(events);
                 // First what it says of executions.
                 let next = self.note_done(*called);
                 self.note_full_report(&connection, reports);
@@ -681,7 +679,7 @@ impl JobMasterActor {
             self.declare();
         }
         self.note(Event::TimePassed);
-        self.note_checkpoints(checkpoints::Event::TimePassed);
+        self.note_checkpoints([checkpoints::Event::TimePassed]);
     }
 
     fn declare(&mut self) {

@@ -54,7 +54,7 @@ pub(super) enum Done {
     CheckpointCalled {
         called: Box<Done>,
         connection: Connection,
-        event: Option<checkpoints::Event>,
+        events: Vec<checkpoints::Event>,
         /// All executions that the TaskManager knows.
         reports: Vec<pb::CheckpointReport>,
     },
@@ -375,7 +375,7 @@ impl Calls {
             Done::CheckpointCalled {
                 called: Box::new(called),
                 connection,
-                event: None,
+                events: Vec::new(),
                 reports,
             }
         });

@@ -1,5 +1,7 @@
-//! Runs the effects of the checkpoints. What waits is a task of the actor, whose result comes back as an event.
+//! Runs the effects of the checkpoints. What waits is a task of the actor, whose result comes back as an event. What a
+//! TaskManager is to do for many regions is one call.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -59,37 +61,109 @@ impl Checkpoints {
     }
 }
 
+/// Executions of a region on one TaskManager.
+#[derive(Debug)]
+struct OfRegion {
+    region: usize,
+    generation: u64,
+    tasks: Vec<usize>,
+}
+
+/// What TaskManagers are called for, each once for all regions.
+#[derive(Debug, Default)]
+struct Calls {
+    /// By barrier: its number, the newest checkpoint, the floor, and whether it is for a savepoint and pauses sources.
+    triggers: BTreeMap<(Connection, (u64, u64, u64, bool, bool)), Vec<OfRegion>>,
+    aborts: BTreeMap<(Connection, u64), Vec<OfRegion>>,
+}
+
+/// Numbers that are aborted, with the reason and whether it is a failure, and at how many regions.
+type Aborted = BTreeMap<(u64, String, bool), usize>;
+
 impl JobMasterActor {
-    pub(super) fn run_checkpoint_effect(&mut self, effect: Effect) {
-        let job = self.calls.job.job_id.clone();
-        match effect {
-            Effect::Trigger {
-                connection,
-                region,
-                generation,
-                tasks,
-                number,
-                newest,
-                floor,
-                is_savepoint,
-                pauses,
-            } => {
-                let barrier = pb::CheckpointBarrier {
+    pub(super) fn run_checkpoint_effects(&mut self, effects: Vec<Effect>) {
+        let (mut calls, mut aborted) = (Calls::default(), Aborted::default());
+        for effect in effects {
+            match effect {
+                Effect::Trigger {
+                    connection,
+                    region,
+                    generation,
+                    tasks,
                     number,
                     newest,
                     floor,
-                    savepoint: is_savepoint,
-                    pause: pauses,
-                };
-                self.trigger(connection, (region, generation), tasks, barrier);
+                    is_savepoint,
+                    pauses,
+                } => {
+                    let barrier = (number, newest, floor, is_savepoint, pauses);
+                    let regions = calls.triggers.entry((connection, barrier)).or_default();
+                    regions.push(OfRegion {
+                        region,
+                        generation,
+                        tasks,
+                    });
+                }
+                Effect::Abort {
+                    connection,
+                    region,
+                    generation,
+                    tasks,
+                    number,
+                } => {
+                    let regions = calls.aborts.entry((connection, number)).or_default();
+                    regions.push(OfRegion {
+                        region,
+                        generation,
+                        tasks,
+                    });
+                }
+                Effect::Aborted {
+                    region: _,
+                    number,
+                    reason,
+                    is_failure,
+                } => *aborted.entry((number, reason, is_failure)).or_default() += 1,
+                effect => self.run_checkpoint_effect(effect),
             }
-            Effect::Abort {
-                connection,
-                region: _,
-                generation,
-                tasks,
+        }
+        for ((connection, number), regions) in calls.aborts {
+            self.abort(connection, number, &regions);
+        }
+        for ((connection, barrier), regions) in calls.triggers {
+            let (number, newest, floor, savepoint, pause) = barrier;
+            let barrier = pb::CheckpointBarrier {
                 number,
-            } => self.abort(connection, generation, &tasks, number),
+                newest,
+                floor,
+                savepoint,
+                pause,
+            };
+            self.trigger(connection, regions, barrier);
+        }
+        self.log_aborted(aborted);
+    }
+
+    fn log_aborted(&self, aborted: Aborted) {
+        let job = &self.calls.job.job_id;
+        for ((checkpoint, reason, is_failure), regions) in aborted {
+            match is_failure {
+                true => {
+                    tracing::warn!(job, checkpoint, regions, reason, "checkpoint failed");
+                }
+                false => {
+                    tracing::info!(job, checkpoint, regions, reason, "checkpoint aborted");
+                }
+            }
+        }
+    }
+
+    fn run_checkpoint_effect(&mut self, effect: Effect) {
+        let job = self.calls.job.job_id.clone();
+        match effect {
+            Effect::Trigger { .. } | Effect::Abort { .. } | Effect::Aborted { .. } => {
+                unreachable!("these are run together")
+            }
             Effect::AnswerAcknowledgement { number, answer, .. } => {
                 // A report is answered when it arrives; the reason is in the number's abort.
                 if let Err(reason) = answer {
@@ -147,19 +221,6 @@ impl JobMasterActor {
                 let regions = regions.len();
                 tracing::info!(job, checkpoint = number, regions, "checkpoint complete");
             }
-            Effect::Aborted {
-                region,
-                number,
-                reason,
-            } => {
-                tracing::info!(
-                    job,
-                    checkpoint = number,
-                    region,
-                    reason,
-                    "checkpoint aborted"
-                );
-            }
         }
     }
 
@@ -167,18 +228,19 @@ impl JobMasterActor {
         self.checkpoints.as_ref()?.storage.clone()
     }
 
-    fn ids(&self, tasks: &[usize], generation: u64) -> Vec<pb::ExecutionId> {
-        let tasks = tasks.iter();
-        tasks
-            .map(|task| self.core.execution_id(*task, generation))
-            .collect()
+    fn ids(&self, regions: &[OfRegion]) -> Vec<pb::ExecutionId> {
+        let id = |task: &usize, generation| self.core.execution_id(*task, generation);
+        let of_region = |it: &OfRegion| {
+            let ids = it.tasks.iter().map(|task| id(task, it.generation));
+            ids.collect::<Vec<_>>()
+        };
+        regions.iter().flat_map(of_region).collect()
     }
 
     fn trigger(
         &mut self,
         connection: Connection,
-        (region, generation): (usize, u64),
-        tasks: Vec<usize>,
+        regions: Vec<OfRegion>,
         barrier: pb::CheckpointBarrier,
     ) {
         // Without an answer the number is aborted after a second.
@@ -191,7 +253,7 @@ impl JobMasterActor {
             sender: self.calls.sender_to(&connection),
             job: Some(self.calls.job.clone()),
             barrier: Some(barrier),
-            sources: self.ids(&tasks, generation),
+            sources: self.ids(&regions),
         };
         let ask_timeout = self.calls.ask_timeout;
         self.io.spawn(async move {
@@ -205,23 +267,24 @@ impl JobMasterActor {
                 first.sent();
             }
             failpoint("checkpoint.triggered").await;
-            let (answers, error) = answers_of(tasks, answer);
-            let event = Event::TriggerAnswered {
+            let error = answer.as_ref().err().cloned();
+            let mut answers = answers_of(answer);
+            let events = regions.into_iter().map(|of_region| Event::TriggerAnswered {
                 connection: connection.clone(),
-                region,
+                region: of_region.region,
                 number,
-                answers,
-            };
+                answers: of_region.tasks.into_iter().zip(&mut answers).collect(),
+            });
             Done::CheckpointCalled {
+                events: events.collect(),
                 called: Box::new(called(connection.clone(), None, error)),
                 connection,
-                event: Some(event),
                 reports: Vec::new(),
             }
         });
     }
 
-    fn abort(&mut self, connection: Connection, generation: u64, tasks: &[usize], number: u64) {
+    fn abort(&mut self, connection: Connection, number: u64, regions: &[OfRegion]) {
         let Some(peer) = self.calls.task_executor(&self.core, &connection) else {
             return;
         };
@@ -229,7 +292,7 @@ impl JobMasterActor {
             sender: self.calls.sender_to(&connection),
             job: Some(self.calls.job.clone()),
             number,
-            executions: self.ids(tasks, generation),
+            executions: self.ids(regions),
         };
         let ask_timeout = self.calls.ask_timeout;
         self.io.spawn(async move {
@@ -240,34 +303,28 @@ impl JobMasterActor {
     }
 }
 
-/// The answers of sources to a trigger. A call that failed may have arrived; the number is aborted.
+/// The answers of sources to a trigger, in the order of the request, and then refusals without end. A call that failed
+/// may have arrived; the number is aborted.
 fn answers_of(
-    tasks: Vec<usize>,
     answer: GatewayResult<pb::TriggerCheckpointResponse>,
-) -> (
-    Vec<(usize, TriggerAnswer)>,
-    Option<tanist_gateway::GatewayError>,
-) {
+) -> impl Iterator<Item = TriggerAnswer> {
     use pb::trigger_answer::Answer;
-    let answer = match answer {
-        Ok(answer) => answer,
-        Err(error) => {
-            let refused = |task| (task, TriggerAnswer::Refused(error.to_string()));
-            return (tasks.into_iter().map(refused).collect(), Some(error));
+    let (answers, missing) = match answer {
+        Ok(answer) => {
+            let missing = "its TaskManager gave no answer for it".to_owned();
+            (answer.answers, missing)
         }
+        Err(error) => (Vec::new(), error.to_string()),
     };
-    let mut answers = answer.answers.into_iter();
-    let of_task = |task| {
-        let answer = answers.next().and_then(|it| it.answer);
-        let answer = match answer {
-            Some(Answer::Injected(pb::Ack {})) => TriggerAnswer::Injected,
-            Some(Answer::SourceEnded(pb::Ack {})) => TriggerAnswer::SourceEnded,
-            Some(Answer::Refused(reason)) => TriggerAnswer::Refused(reason),
-            None => TriggerAnswer::Refused("its TaskManager gave no answer for it".to_owned()),
-        };
-        (task, answer)
-    };
-    (tasks.into_iter().map(of_task).collect(), None)
+    let refused = TriggerAnswer::Refused(missing);
+    let unanswered = refused.clone();
+    let answers = answers.into_iter().map(move |it| match it.answer {
+        Some(Answer::Injected(pb::Ack {})) => TriggerAnswer::Injected,
+        Some(Answer::SourceEnded(pb::Ack {})) => TriggerAnswer::SourceEnded,
+        Some(Answer::Refused(reason)) => TriggerAnswer::Refused(reason),
+        None => unanswered.clone(),
+    });
+    answers.chain(std::iter::repeat(refused))
 }
 
 /// What a write of the record makes durable. Tests can stop the process at each.

@@ -6,8 +6,8 @@
 //!        +------ CheckpointsChanged, CheckpointsFailed --------+ <-------- answers -----------+
 //! ```
 //!
-//! Invariants: news arrive in the order in which they were decided; all of them, and what follows from them, are passed
-//! on before the actor handles another event; after the job's result nothing is written any more.
+//! Invariants: news arrive in the order in which they were decided, all that there are at a time; all of them, and what
+//! follows from them, are passed on before the actor handles another event; after the job's result nothing is written any more.
 //!
 //! `start.rs` reads record and manifests, `effects.rs` runs effects, `commits.rs` and `savepoints.rs` those of their
 //! kind, `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs` and
@@ -71,11 +71,13 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
-        self.history.note_event(&event, now_ms);
+    fn handle(&mut self, now_ms: u64, events: Vec<Event>) -> Vec<Effect> {
+        for event in &events {
+            self.history.note_event(event, now_ms);
+        }
         // What the end of the job aborts is no news.
-        let is_end = matches!(event, Event::EndDecided);
-        let effects = self.core.handle(now_ms, event);
+        let is_end = matches!(events.as_slice(), [Event::EndDecided]);
+        let effects = self.core.handle(now_ms, events);
         self.history.note_effects(&effects, &self.core, now_ms);
         if is_end {
             self.history.take_news();
@@ -85,7 +87,7 @@ impl Checkpoints {
 
     /// The write in flight has ended, and the job has before. What would follow does not.
     fn end_write(&mut self, now_ms: u64, event: Event) {
-        drop(self.core.handle(now_ms, event));
+        drop(self.core.handle(now_ms, [event]));
         self.is_over = true;
     }
 
@@ -172,6 +174,19 @@ pub(super) struct Exchange {
     is_settling: bool,
 }
 
+impl Exchange {
+    /// All news, in their order. The decided end of the job is alone.
+    fn take_news(&mut self) -> Vec<Event> {
+        let ends = |event: &Event| matches!(event, Event::EndDecided);
+        let count = match self.news.iter().position(ends) {
+            Some(0) => 1,
+            Some(before) => before,
+            None => self.news.len(),
+        };
+        self.news.drain(..count).collect()
+    }
+}
+
 impl JobMasterActor {
     /// Has the checkpoints hear of a registration, if the JobMaster's core takes it.
     pub(super) fn hear_registration(&mut self, registered: Event) {
@@ -195,9 +210,9 @@ impl JobMasterActor {
         }
     }
 
-    /// Handles an event of the checkpoints, with all that follows from it.
-    pub(super) fn note_checkpoints(&mut self, event: Event) {
-        self.tell_checkpoints(event);
+    /// Handles events of the checkpoints, with all that follows from them.
+    pub(super) fn note_checkpoints(&mut self, events: impl IntoIterator<Item = Event>) {
+        events.into_iter().for_each(|it| self.tell_checkpoints(it));
         self.settle_checkpoints();
     }
 
@@ -207,8 +222,9 @@ impl JobMasterActor {
             return;
         }
         loop {
-            if let Some(event) = self.exchange.news.pop_front() {
-                self.drive_checkpoints(event);
+            let news = self.exchange.take_news();
+            if !news.is_empty() {
+                self.drive_checkpoints(news);
             } else if let Some(event) = self.exchange.answers.pop_front() {
                 self.note(event);
             } else {
@@ -230,7 +246,7 @@ impl JobMasterActor {
         self.publish_end();
     }
 
-    fn drive_checkpoints(&mut self, event: Event) {
+    fn drive_checkpoints(&mut self, events: Vec<Event>) {
         let now_ms = self.now_ms();
         if self.ending.is_some() {
             return;
@@ -239,8 +255,9 @@ impl JobMasterActor {
             return;
         };
         // The JobMaster's core waits for an answer to it.
-        let is_awaited = matches!(event, Event::RegionFinished { .. });
-        let effects = checkpoints.handle(now_ms, event);
+        let is_end = |event: &Event| matches!(event, Event::RegionFinished { .. });
+        let is_awaited = events.iter().any(is_end);
+        let effects = checkpoints.handle(now_ms, events);
         let changed = checkpoints.take_changed();
         let changed = changed.or_else(|| is_awaited.then(|| checkpoints.points.clone()));
         let news = checkpoints.history.take_news().into_iter();
@@ -250,18 +267,16 @@ impl JobMasterActor {
         if checkpoints.core.origin().is_none() {
             checkpoints.redistributed = None;
         }
-        for effect in effects {
-            self.run_checkpoint_effect(effect);
-        }
+        self.run_checkpoint_effects(effects);
         self.note_savepoints();
         let changed = changed.map(core::Event::CheckpointsChanged);
         self.exchange.answers.extend(changed);
     }
 
     /// When the checkpoints have something to do.
-    pub(super) fn checkpoints_due(&mut self) -> Option<Instant> {
+    pub(super) fn checkpoints_due(&self) -> Option<Instant> {
         let now_ms = self.now_ms();
-        let due_ms = self.checkpoints.as_mut()?.core.deadline_ms(now_ms);
+        let due_ms = self.checkpoints.as_ref()?.core.deadline_ms(now_ms);
         let due_ms = due_ms.min(now_ms.saturating_add(LONGEST_SLEEP_MS));
         Some(self.instant(due_ms))
     }

@@ -139,6 +139,6 @@ impl JobMasterActor {
             connection: connection.clone(),
             reports: reports.collect(),
         };
-        self.note_checkpoints(reported);
+        self.note_checkpoints([reported]);
     }
 }

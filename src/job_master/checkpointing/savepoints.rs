@@ -205,7 +205,7 @@ impl JobMasterActor {
         waiting.retain(|before| !before.is_closed());
         waiting.push(reply);
         let at_ms = self.now_ms();
-        self.note_checkpoints(Event::SavepointRequested { request, at_ms });
+        self.note_checkpoints([Event::SavepointRequested { request, at_ms }]);
     }
 
     /// The answer to a request that is refused.

@@ -52,8 +52,7 @@ impl Attempts<'_> {
             self.regions.pause(region, number);
         }
         let number = adopted?;
-        let attempt = self.attempt(number);
-        self.regions.begin_attempt(region, attempt);
+        self.put_in_flight(region, number);
         self.rounds.join(region);
         for report in &reports {
             let place = self.regions.get(region).place(report.task).cloned();

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
-use super::options::ANSWER_TIMEOUT_MS;
-
 /// What the barriers of a number say beside it: the same for each of its triggers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Flags {
@@ -117,9 +115,8 @@ impl Attempt {
         self.acknowledged.values().map(|snapshot| &**snapshot)
     }
 
-    /// A trigger was sent. The first one that is not answered counts.
-    pub(super) fn await_answer(&mut self, task_manager: ResourceId, now_ms: u64) {
-        let until_ms = now_ms.saturating_add(ANSWER_TIMEOUT_MS);
+    /// A trigger was sent, and is to be answered until a moment. The first one that is not answered counts.
+    pub(super) fn await_answer(&mut self, task_manager: ResourceId, until_ms: u64) {
         self.unanswered.entry(task_manager).or_insert(until_ms);
     }
 

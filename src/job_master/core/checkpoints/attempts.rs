@@ -13,10 +13,11 @@ use tanist_proto::v1 as pb;
 
 use super::Effect;
 use super::attempt::{Attempt, Work};
+use super::deadlines::Deadlines;
 use super::event::{TaskProgress, TaskReport, TriggerAnswer};
 use super::links::Links;
 use super::objects::{named_by_subtask, number_of};
-use super::options::{Options, TIMEOUT_KEY};
+use super::options::{ANSWER_TIMEOUT_MS, Options, TIMEOUT_KEY};
 use super::output::Output;
 use super::record::CheckpointRecord;
 use super::regions::{Phase, Regions};
@@ -37,6 +38,7 @@ pub(super) struct Attempts<'a> {
     pub(super) options: &'a Options,
     pub(super) regions: &'a mut Regions,
     pub(super) links: &'a Links,
+    pub(super) deadlines: &'a mut Deadlines,
     pub(super) record: &'a CheckpointRecord,
     pub(super) rounds: &'a mut Rounds,
     pub(super) removal: &'a mut Removal,
@@ -47,16 +49,19 @@ pub(super) struct Attempts<'a> {
 impl Attempts<'_> {
     /// Puts a number in flight at a region and triggers it.
     pub(super) fn begin(&mut self, region: usize, number: u64) {
-        let attempt = self.attempt(number);
-        self.regions.begin_attempt(region, attempt);
+        self.put_in_flight(region, number);
         self.trigger(region, None);
     }
 
-    /// A number that is about to be in flight at a region.
-    pub(super) fn attempt(&self, number: u64) -> Attempt {
+    /// Puts a number in flight at a region.
+    pub(super) fn put_in_flight(&mut self, region: usize, number: u64) {
         let durable = self.record.durable();
         let flags = flags_of(&durable.requests, number);
-        Attempt::new(number, durable.floor, flags, self.now_ms)
+        let attempt = Attempt::new(number, durable.floor, flags, self.now_ms);
+        self.regions.begin_attempt(region, attempt);
+        if let Some(due_ms) = self.due_at(region) {
+            self.deadlines.add(due_ms);
+        }
     }
 
     /// Triggers the number in flight at the sources of a region that have not acknowledged it, on one TaskExecutor or
@@ -71,9 +76,11 @@ impl Attempts<'_> {
         let mut by_task_manager = self.open_sources(region);
         by_task_manager.retain(|place, _| only.is_none_or(|only| only == place));
         let newest = self.record.newest_number(region);
+        let until_ms = self.now_ms.saturating_add(ANSWER_TIMEOUT_MS);
         for (place, tasks) in by_task_manager {
             if let Some(attempt) = self.regions.attempt_mut(region) {
-                attempt.await_answer(place.clone(), self.now_ms);
+                attempt.await_answer(place.clone(), until_ms);
+                self.deadlines.add(until_ms);
             }
             if let Some(connection) = self.links.connection(&place) {
                 self.out.push(Effect::Trigger {
@@ -239,8 +246,7 @@ impl Attempts<'_> {
         if !self.regions.has_all(region) {
             return;
         }
-        if let Some(attempt) = self.regions.attempt_mut(region) {
-            attempt.set_complete();
+        if self.regions.set_complete(region) {
             self.rounds.leave(region);
         }
     }
@@ -300,15 +306,37 @@ impl Attempts<'_> {
         }
     }
 
+    /// The input of a task has ended, so that it has to end too.
+    pub(super) fn end_input(&mut self, region: usize, task: usize, highest: u64) {
+        self.regions.end_input(region, task, highest, self.now_ms);
+        let due_ms = self.due_at(region);
+        due_ms.into_iter().for_each(|it| self.deadlines.add(it));
+    }
+
     /// Aborts numbers in flight that have exceeded a timeout.
     pub(super) fn abort_overdue(&mut self) {
-        let overdue = self.regions.attempts().filter_map(|(region, attempt)| {
-            let reason = self.overdue_reason(region, attempt)?;
-            Some((region, reason))
-        });
-        for (region, (reason, counts)) in overdue.collect::<Vec<_>>() {
+        if !self.deadlines.is_due(self.now_ms) {
+            if cfg!(test) {
+                let missed = self.overdue().next();
+                assert!(missed.is_none(), "a timeout was not added: {missed:?}");
+            }
+            return;
+        }
+        for (region, (reason, counts)) in self.overdue().collect::<Vec<_>>() {
             self.abort(region, &reason, counts);
         }
+        // What is due by now and is not overdue waits for another event.
+        let due = self.regions.attempts();
+        let due = due.filter_map(|(region, _)| self.due_after(region, self.now_ms));
+        let due_ms = due.min();
+        self.deadlines.looked(due_ms);
+    }
+
+    fn overdue(&self) -> impl Iterator<Item = (usize, (String, Counts))> {
+        self.regions.attempts().filter_map(|(region, attempt)| {
+            let reason = self.overdue_reason(region, attempt)?;
+            Some((region, reason))
+        })
     }
 
     fn overdue_reason(&self, region: usize, attempt: &Attempt) -> Option<(String, Counts)> {
@@ -362,6 +390,7 @@ impl Attempts<'_> {
             region,
             number: attempt.number(),
             reason: reason.to_owned(),
+            is_failure: counts == Counts::Failure,
         });
         if counts == Counts::NoFailure {
             return;
@@ -398,25 +427,21 @@ impl Attempts<'_> {
         }
     }
 
-    /// The first moment at which a number in flight exceeds a timeout.
-    pub(super) fn due_ms(&self) -> Option<u64> {
-        let due = self
-            .regions
-            .attempts()
-            .filter(|(_, attempt)| !attempt.is_complete());
-        let due = due.flat_map(|(region, attempt)| {
-            let at = self.regions.get(region);
-            let places = at.places_that_owe(attempt).into_iter();
-            let losses = places.filter_map(|place| self.links.loss_due_ms(place));
-            let timeout = attempt.began_ms().saturating_add(self.options.timeout_ms);
-            let unanswered = attempt.first_unanswered().map(|(_, until_ms)| until_ms);
-            let input_end = at.input_end_due_ms(self.now_ms);
-            losses
-                .chain([timeout])
-                .chain(unanswered)
-                .chain(input_end)
-                .collect::<Vec<_>>()
-        });
-        due.min()
+    /// The first moment at which the number in flight at a region can be overdue.
+    fn due_at(&self, region: usize) -> Option<u64> {
+        self.due_after(region, 0)
+    }
+
+    /// The first moment after `after_ms` at which the number in flight at a region can be overdue.
+    fn due_after(&self, region: usize, after_ms: u64) -> Option<u64> {
+        let at = self.regions.get(region);
+        let attempt = at.attempt().filter(|attempt| !attempt.is_complete())?;
+        let places = at.places_that_owe(attempt).into_iter();
+        let losses = places.filter_map(|place| self.links.loss_due_ms(place));
+        let timeout = attempt.began_ms().saturating_add(self.options.timeout_ms);
+        let unanswered = attempt.first_unanswered().map(|(_, until_ms)| until_ms);
+        let due = losses.chain([timeout]).chain(unanswered);
+        let due = due.chain(at.input_ends_due_ms());
+        due.filter(|due_ms| *due_ms > after_ms).min()
     }
 }

@@ -69,9 +69,7 @@ pub(super) struct Completing<'a> {
 impl Completing<'_> {
     /// Regions whose number in flight is complete.
     pub(super) fn complete(&self) -> Vec<usize> {
-        let attempts = self.regions.attempts();
-        let complete = attempts.filter(|(_, attempt)| attempt.is_complete());
-        complete.map(|(region, _)| region).collect()
+        self.regions.complete().collect()
     }
 
     /// Builds a manifest with new snapshots of these regions, and writes or puts it. Reserves numbers instead, if one

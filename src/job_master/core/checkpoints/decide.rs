@@ -7,7 +7,6 @@ use tanist_proto::v1 as pb;
 use super::attempts::Counts;
 use super::options::MAX_UNCOMMITTED;
 use super::planted::{Fault, is_planted};
-use super::regions::Phase;
 use super::{CheckpointCore, Effect};
 
 impl CheckpointCore {
@@ -18,7 +17,8 @@ impl CheckpointCore {
         }
         if self.is_end_decided {
             let reason = "the end of the job is decided";
-            for region in 0..self.regions.topology().region_count() {
+            let in_flight = self.regions.attempts().map(|(region, _)| region);
+            for region in in_flight.collect::<Vec<_>>() {
                 self.attempts(now_ms)
                     .abort(region, reason, Counts::NoFailure);
             }
@@ -102,13 +102,12 @@ impl CheckpointCore {
 
     /// Regions that could take a number.
     pub(super) fn ready(&self, now_ms: u64) -> Vec<usize> {
-        let regions = self.regions.iter();
         let takes = |place| self.links.takes_checkpoints(place);
-        let ready = regions.filter(|(number, region)| {
-            self.regions.is_ready(*number, now_ms)
-                && region.by_task_manager().into_keys().all(takes)
+        let ready = self.regions.idle().filter(|region| {
+            let at = self.regions.get(*region);
+            self.regions.is_ready(*region, now_ms) && at.by_task_manager().into_keys().all(takes)
         });
-        ready.map(|(number, _)| number).collect()
+        ready.collect()
     }
 
     fn uncommitted(&self) -> usize {
@@ -189,6 +188,7 @@ impl CheckpointCore {
             }
             self.regions.reset_failures(*region);
         }
+        self.forget_recorded_ends();
         self.rounds.end(now_ms);
         self.out.push(Effect::Completed {
             number: completion.manifest.number,
@@ -207,17 +207,28 @@ impl CheckpointCore {
 
     /// Regions that have durably finished, and of which no manifest says so.
     pub(super) fn unrecorded_ends(&self) -> Vec<usize> {
-        let is_recorded = |region: usize, generation: u64| {
-            self.record.snapshot(region).is_some_and(|snapshot| {
-                let mut subtasks = snapshot.subtasks.iter();
-                snapshot.generation == generation && subtasks.all(|subtask| subtask.ended)
-            })
-        };
-        let finished = self.regions.iter().filter(|(region, at)| {
-            let topology = self.regions.topology();
+        let topology = self.regions.topology();
+        let unrecorded = self.regions.unrecorded().filter(|region| {
             let takes_part = topology.not_checkpointed(*region).is_none();
-            at.phase() == Phase::Finished && takes_part && !is_recorded(*region, at.generation())
+            takes_part && !self.is_end_recorded(*region)
         });
-        finished.map(|(region, _)| region).collect()
+        unrecorded.collect()
+    }
+
+    fn is_end_recorded(&self, region: usize) -> bool {
+        let generation = self.regions.get(region).generation();
+        self.record.snapshot(region).is_some_and(|snapshot| {
+            let mut subtasks = snapshot.subtasks.iter();
+            snapshot.generation == generation && subtasks.all(|subtask| subtask.ended)
+        })
+    }
+
+    /// The record has changed: finished regions that it has are not looked at any more.
+    pub(super) fn forget_recorded_ends(&mut self) {
+        let unrecorded = self.regions.unrecorded();
+        let recorded = unrecorded.filter(|region| self.is_end_recorded(*region));
+        for region in recorded.collect::<Vec<_>>() {
+            self.regions.record_end(region);
+        }
     }
 }

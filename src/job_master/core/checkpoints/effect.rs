@@ -149,5 +149,7 @@ pub enum Effect {
         number: u64,
         /// Why.
         reason: String,
+        /// It counts as a failed checkpoint: neither the region nor the job ends.
+        is_failure: bool,
     },
 }

@@ -40,13 +40,14 @@ impl Links {
         link.is_some_and(|link| link.registration == connection.registration)
     }
 
-    /// A TaskExecutor can't be reached from now on.
-    pub(super) fn lose(&mut self, connection: &Connection, now_ms: u64) {
-        if let Some(link) = self.0.get_mut(&connection.task_manager)
-            && link.registration == connection.registration
-        {
-            link.lost_ms.get_or_insert(now_ms);
+    /// A TaskExecutor can't be reached from now on. Returns when that aborts the numbers in flight there.
+    pub(super) fn lose(&mut self, connection: &Connection, now_ms: u64) -> Option<u64> {
+        let link = self.0.get_mut(&connection.task_manager)?;
+        if link.registration != connection.registration {
+            return None;
         }
+        link.lost_ms.get_or_insert(now_ms);
+        self.loss_due_ms(&connection.task_manager)
     }
 
     /// The connection to a TaskExecutor that can be reached.

@@ -24,6 +24,7 @@
 //! | `Numbers` | which number is given out next |
 //! | `Regions` | phase, generation, ends and number in flight of each region |
 //! | `Links` | which registration of a TaskExecutor counts |
+//! | `Deadlines` | when a number in flight can exceed a timeout |
 //! | `Rounds` | when the next round is due, which regions it waits for |
 //! | `ManifestPut` | which manifest is being put |
 //! | `Commits` | up to which number everything is committed |
@@ -44,6 +45,7 @@ mod attempt;
 mod attempts;
 mod commits;
 mod completion;
+mod deadlines;
 mod decide;
 mod effect;
 mod event;
@@ -73,6 +75,7 @@ use tanist_proto::v1 as pb;
 use self::attempts::{Attempts, Counts};
 use self::commits::Commits;
 use self::completion::{Completing, ManifestPut};
+use self::deadlines::Deadlines;
 pub use self::effect::{Effect, RestoredFrom};
 pub use self::event::{
     Event, JobStart, RegionStart, TaskEnd, TaskProgress, TaskReport, TriggerAnswer,
@@ -101,6 +104,7 @@ pub struct CheckpointCore {
     numbers: Numbers,
     regions: Regions,
     links: Links,
+    deadlines: Deadlines,
     rounds: Rounds,
     put: ManifestPut,
     commits: Commits,
@@ -131,11 +135,12 @@ impl CheckpointCore {
         let is_forgotten = is_planted(Fault::CommitForgotten);
         let committed = committed.filter(|it| it.committed || is_forgotten);
         let mut committed = committed.map(|it| it.number);
-        Ok(CheckpointCore {
+        let mut core = CheckpointCore {
             job_id,
             numbers: Numbers::new(record.durable().next),
             regions: Regions::new(topology, start.regions),
             links: Links::default(),
+            deadlines: Deadlines::default(),
             rounds: Rounds::new(&options, now_ms),
             put: ManifestPut::default(),
             commits: Commits::new(committed.next().unwrap_or_default()),
@@ -146,15 +151,20 @@ impl CheckpointCore {
             out: Output::default(),
             record,
             options,
-        })
+        };
+        core.forget_recorded_ends();
+        Ok(core)
     }
 
-    /// Handles an event. After a write of unknown outcome nothing has effects any more.
-    pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
-        if !self.record.is_over() {
-            self.take(now_ms, event);
-            self.decide(now_ms);
+    /// Handles events in their order, and then decides what follows from all of them: to decide looks at many regions,
+    /// and thousands of them report at the same time. After a write of unknown outcome nothing has effects any more.
+    pub fn handle(&mut self, now_ms: u64, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
+        for event in events {
+            if !self.record.is_over() {
+                self.take(now_ms, event);
+            }
         }
+        self.decide(now_ms);
         self.out.take()
     }
 
@@ -304,18 +314,18 @@ impl CheckpointCore {
     }
 
     /// When [`Event::TimePassed`] is due.
-    pub fn deadline_ms(&mut self, now_ms: u64) -> u64 {
-        let attempts = self.attempts(now_ms).due_ms();
+    pub fn deadline_ms(&self, now_ms: u64) -> u64 {
         let round = (!self.is_end_decided).then(|| self.rounds.due_ms());
         let retry = Some(self.put.retry_at_ms());
-        let others = [
+        let dues = [
+            self.deadlines.due_ms(),
             round,
             retry,
             self.commits.due_ms(),
             self.removal.due_ms(now_ms),
             self.savepoints_due_ms(now_ms),
         ];
-        let all = others.into_iter().chain([attempts]).flatten();
+        let all = dues.into_iter().flatten();
         // What is due by now and did not happen waits for another event.
         let later = all.filter(|due_ms| *due_ms > now_ms).min();
         later.unwrap_or(now_ms.saturating_add(self.options.interval_ms.max(1)))
@@ -338,7 +348,11 @@ impl CheckpointCore {
                     }
                 }
             }
-            Event::Disconnected { connection } => self.links.lose(&connection, now_ms),
+            Event::Disconnected { connection } => {
+                if let Some(due_ms) = self.links.lose(&connection, now_ms) {
+                    self.deadlines.add(due_ms);
+                }
+            }
             Event::Reported {
                 connection,
                 reports,
@@ -454,7 +468,8 @@ impl CheckpointCore {
             } => {
                 let region = self.regions.region_of(task, generation);
                 if let Some(region) = region.filter(|_| self.links.is_present(&connection)) {
-                    self.regions.end_input(region, task, highest, now_ms);
+                    let mut attempts = self.attempts(now_ms);
+                    attempts.end_input(region, task, highest);
                 }
             }
             Event::TaskEnded {
@@ -525,8 +540,8 @@ impl CheckpointCore {
             }
             if report.has_input_ended {
                 // Its own message may have been lost, or heard by an earlier leader alone.
-                self.regions
-                    .end_input(region, report.task, report.highest, now_ms);
+                let mut attempts = self.attempts(now_ms);
+                attempts.end_input(region, report.task, report.highest);
             }
             let at = self.regions.get(region);
             match at.phase() {
@@ -543,6 +558,7 @@ impl CheckpointCore {
             options: &self.options,
             regions: &mut self.regions,
             links: &self.links,
+            deadlines: &mut self.deadlines,
             record: &self.record,
             rounds: &mut self.rounds,
             removal: &mut self.removal,

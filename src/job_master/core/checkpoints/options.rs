@@ -138,6 +138,12 @@ impl Topology {
         self.regions.len()
     }
 
+    /// The first region that takes no part in checkpoints, and why.
+    pub(super) fn first_not_checkpointed(&self) -> Option<(usize, &str)> {
+        let (region, reason) = self.not_checkpointed.first_key_value()?;
+        Some((*region, reason))
+    }
+
     /// Why a region takes no part in checkpoints.
     pub(super) fn not_checkpointed(&self, region: usize) -> Option<&str> {
         self.not_checkpointed.get(&region).map(String::as_str)

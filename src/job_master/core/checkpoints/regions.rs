@@ -1,7 +1,7 @@
 //! The regions: phase, generation and places of each, the ends of its tasks, and its number in flight.
 //!
 //! Invariants: a region has at most one number in flight, of its present generation; ends and reports belong to that
-//! generation, and are dropped with it.
+//! generation, and are dropped with it; the index has each region by what it is at present.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +53,8 @@ pub(super) struct Region {
     paused_behind: Option<u64>,
     /// When its last number was aborted, and why. A complete one forgets it.
     aborted: Option<(u64, String)>,
+    /// It has finished, and a manifest says so.
+    is_end_recorded: bool,
 }
 
 impl Region {
@@ -79,6 +81,7 @@ impl Region {
             failures: 0,
             paused_behind: None,
             aborted: None,
+            is_end_recorded: false,
         }
     }
 
@@ -173,14 +176,55 @@ impl Region {
         input_ends.find(is_overdue).map(|(task, _)| *task)
     }
 
-    /// When the next task whose input has ended, and that still runs, is overdue.
-    pub(super) fn input_end_due_ms(&self, now_ms: u64) -> Option<u64> {
+    /// When each task is overdue whose input has ended, and that still runs.
+    pub(super) fn input_ends_due_ms(&self) -> impl Iterator<Item = u64> {
         let running = self
             .input_ends
             .iter()
             .filter(|(task, _)| !self.ends.contains_key(task));
-        let due = running.map(|(_, end)| end.since_ms.saturating_add(ANSWER_TIMEOUT_MS));
-        due.filter(|due_ms| *due_ms > now_ms).min()
+        running.map(|(_, end)| end.since_ms.saturating_add(ANSWER_TIMEOUT_MS))
+    }
+}
+
+/// Which regions are something, so that not each decision looks at all of them.
+#[derive(Debug, Default)]
+struct Index {
+    /// An earlier JobMaster placed them, and not all of their executions are known.
+    awaited: BTreeSet<usize>,
+    /// They run, and no number is in flight there.
+    idle: BTreeSet<usize>,
+    /// A number is in flight there, and complete.
+    complete: BTreeSet<usize>,
+    /// Their sources pause.
+    paused: BTreeSet<usize>,
+    /// Their last number was aborted.
+    aborted: BTreeSet<usize>,
+    unfinished: BTreeSet<usize>,
+    /// They have finished, and no manifest is known to say so.
+    unrecorded: BTreeSet<usize>,
+}
+
+impl Index {
+    /// A region has changed.
+    fn update(&mut self, region: usize, at: &Region) {
+        let is_running = at.phase == Phase::Running;
+        let is_complete = at.attempt.as_ref().is_some_and(Attempt::is_complete);
+        let has_finished = at.phase == Phase::Finished;
+        let of_region = [
+            (&mut self.awaited, at.phase == Phase::Awaited),
+            (&mut self.idle, is_running && at.attempt.is_none()),
+            (&mut self.complete, is_complete),
+            (&mut self.paused, at.paused_behind.is_some()),
+            (&mut self.aborted, at.aborted.is_some()),
+            (&mut self.unfinished, !has_finished),
+            (&mut self.unrecorded, has_finished && !at.is_end_recorded),
+        ];
+        for (regions, is_one) in of_region {
+            match is_one {
+                true => regions.insert(region),
+                false => regions.remove(&region),
+            };
+        }
     }
 }
 
@@ -189,6 +233,7 @@ impl Region {
 pub(super) struct Regions {
     topology: Topology,
     regions: Vec<Region>,
+    index: Index,
 }
 
 impl Regions {
@@ -198,7 +243,23 @@ impl Regions {
         regions.truncate(topology.region_count());
         let waiting = || Region::of(RegionStart::Waiting { generation: 0 });
         regions.resize_with(topology.region_count(), waiting);
-        Regions { topology, regions }
+        let mut index = Index::default();
+        for (region, at) in regions.iter().enumerate() {
+            index.update(region, at);
+        }
+        Regions {
+            topology,
+            regions,
+            index,
+        }
+    }
+
+    /// Changes a region.
+    fn change<T>(&mut self, region: usize, change: impl FnOnce(&mut Region) -> T) -> T {
+        let at = &mut self.regions[region];
+        let changed = change(at);
+        self.index.update(region, at);
+        changed
     }
 
     /// The shape of the job.
@@ -224,9 +285,38 @@ impl Regions {
 
     /// Whether no region is awaited.
     pub(super) fn are_all_settled(&self) -> bool {
-        self.regions
-            .iter()
-            .all(|region| region.phase != Phase::Awaited)
+        self.index.awaited.is_empty()
+    }
+
+    /// Whether all regions have durably finished.
+    pub(super) fn have_all_finished(&self) -> bool {
+        self.index.unfinished.is_empty()
+    }
+
+    /// Regions whose number in flight is complete.
+    pub(super) fn complete(&self) -> impl Iterator<Item = usize> {
+        self.index.complete.iter().copied()
+    }
+
+    /// Regions whose sources pause, or are about to.
+    pub(super) fn paused(&self) -> impl Iterator<Item = usize> {
+        self.index.paused.iter().copied()
+    }
+
+    /// Regions whose last number was aborted, with when.
+    pub(super) fn aborted(&self) -> impl Iterator<Item = (usize, u64)> {
+        let aborted = self.index.aborted.iter();
+        aborted.filter_map(|region| Some((*region, self.regions[*region].aborted()?.0)))
+    }
+
+    /// Regions that have durably finished, and of which no manifest is known to say so.
+    pub(super) fn unrecorded(&self) -> impl Iterator<Item = usize> {
+        self.index.unrecorded.iter().copied()
+    }
+
+    /// Regions that run, and at which no number is in flight.
+    pub(super) fn idle(&self) -> impl Iterator<Item = usize> {
+        self.index.idle.iter().copied()
     }
 
     /// Whether a region could take a number: its tasks run or have ended, and no number is in flight there.
@@ -296,26 +386,35 @@ impl Regions {
         generation: u64,
         places: Vec<(usize, ResourceId)>,
     ) {
-        self.regions[region] = Region {
-            failures: self.regions[region].failures,
-            phase: Phase::Starting,
-            ..Region::of(RegionStart::Placed {
-                generation,
-                places,
-                ends: vec![],
-            })
-        };
+        self.change(region, |at| {
+            *at = Region {
+                failures: at.failures,
+                phase: Phase::Starting,
+                ..Region::of(RegionStart::Placed {
+                    generation,
+                    places,
+                    ends: vec![],
+                })
+            };
+        });
     }
 
     /// A region changes its phase. `from` are the phases in which it may.
     pub(super) fn enter(&mut self, region: usize, phase: Phase, from: &[Phase]) -> bool {
-        let at = &mut self.regions[region];
-        let may = from.contains(&at.phase);
+        let may = from.contains(&self.regions[region].phase);
         if may {
-            at.phase = phase;
-            at.reports.clear();
+            self.change(region, |at| {
+                at.phase = phase;
+                at.is_end_recorded = false;
+                at.reports.clear();
+            });
         }
         may
+    }
+
+    /// A manifest says that a region has durably finished.
+    pub(super) fn record_end(&mut self, region: usize) {
+        self.change(region, |at| at.is_end_recorded = true);
     }
 
     /// A number is in flight.
@@ -323,25 +422,26 @@ impl Regions {
         if attempt.flags().pauses {
             self.pause(region, attempt.number());
         }
-        self.regions[region].attempt = Some(attempt);
+        self.change(region, |at| at.attempt = Some(attempt));
     }
 
     /// Sources pause behind a number, or are about to.
     pub(super) fn pause(&mut self, region: usize, number: u64) {
-        let paused = &mut self.regions[region].paused_behind;
-        *paused = Some(paused.map_or(number, |paused| paused.max(number)));
+        self.change(region, |at| {
+            at.paused_behind = Some(at.paused_behind.map_or(number, |it| it.max(number)));
+        });
     }
 
     /// Sources that pause behind a number go on, also behind lower ones.
     pub(super) fn resume(&mut self, region: usize, number: u64) {
-        self.regions[region]
-            .paused_behind
-            .take_if(|paused| *paused <= number);
+        self.change(region, |at| {
+            at.paused_behind.take_if(|paused| *paused <= number);
+        });
     }
 
     /// A number was aborted.
     pub(super) fn note_abort(&mut self, region: usize, at_ms: u64, reason: &str) {
-        self.regions[region].aborted = Some((at_ms, reason.to_owned()));
+        self.change(region, |at| at.aborted = Some((at_ms, reason.to_owned())));
     }
 
     /// The number in flight, to add what is known about it.
@@ -349,9 +449,17 @@ impl Regions {
         self.regions[region].attempt.as_mut()
     }
 
+    /// Nothing of the number in flight is missing. False: there is none.
+    pub(super) fn set_complete(&mut self, region: usize) -> bool {
+        self.change(region, |at| {
+            let attempt = at.attempt.as_mut();
+            attempt.map(Attempt::set_complete).is_some()
+        })
+    }
+
     /// The number in flight is in flight no more.
     pub(super) fn take_attempt(&mut self, region: usize) -> Option<Attempt> {
-        self.regions[region].attempt.take()
+        self.change(region, |at| at.attempt.take())
     }
 
     /// A task of the present generation has ended.
@@ -391,7 +499,9 @@ impl Regions {
 
     /// A checkpoint of a region is complete, or the region begins again.
     pub(super) fn reset_failures(&mut self, region: usize) {
-        self.regions[region].failures = 0;
-        self.regions[region].aborted = None;
+        self.change(region, |at| {
+            at.failures = 0;
+            at.aborted = None;
+        });
     }
 }

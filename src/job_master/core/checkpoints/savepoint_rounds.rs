@@ -28,27 +28,18 @@ impl CheckpointCore {
         if self.is_end_decided {
             return Some("the job ends".to_owned());
         }
-        if self.have_all_finished() {
+        if self.regions.have_all_finished() {
             return Some("all tasks of the job have finished".to_owned());
         }
         let topology = self.regions.topology();
-        let mut regions = 0..topology.region_count();
-        regions.find_map(|region| {
-            let reason = topology.not_checkpointed(region)?;
-            let vertices = topology.vertices_of(region).join(", ");
-            Some(format!("no checkpoints are taken of {vertices}: {reason}"))
-        })
-    }
-
-    fn have_all_finished(&self) -> bool {
-        self.regions
-            .iter()
-            .all(|(_, at)| at.phase() == Phase::Finished)
+        let (region, reason) = topology.first_not_checkpointed()?;
+        let vertices = topology.vertices_of(region).join(", ");
+        Some(format!("no checkpoints are taken of {vertices}: {reason}"))
     }
 
     /// Decides that open requests fail: because the job ends, or after their timeout.
     pub(super) fn fail_savepoints(&mut self, now_ms: u64) {
-        let has_ended = self.is_end_decided || self.have_all_finished();
+        let has_ended = self.is_end_decided || self.regions.have_all_finished();
         if has_ended {
             let reason = match self.is_end_decided {
                 true => "the job ends",
@@ -175,8 +166,9 @@ impl CheckpointCore {
         if !is_any_open(requests) || self.is_end_decided {
             return None;
         }
-        let forced = (0..self.regions.topology().region_count()).filter(|it| self.is_forced(*it));
-        let retries = forced.map(|region| self.retry_at_ms(region));
+        let aborted = self.regions.aborted();
+        let forced = aborted.filter(|(region, _)| self.is_forced(*region));
+        let retries = forced.map(|(_, at_ms)| at_ms.saturating_add(RETRY_MS));
         let timeout = self.savepoints.due_ms(self.options.timeout_ms);
         retries
             .chain(timeout)
@@ -204,7 +196,8 @@ impl CheckpointCore {
         if stops || self.is_end_decided {
             return;
         }
-        let paused = self.regions.iter().filter_map(|(region, at)| {
+        let paused = self.regions.paused().filter_map(|region| {
+            let at = self.regions.get(region);
             let number = at.paused_behind()?;
             let is_there = matches!(at.phase(), Phase::Starting | Phase::Running);
             is_there.then_some((region, number))

@@ -171,7 +171,7 @@ impl Bench {
     }
 
     pub(super) fn hear(&mut self, event: Event) -> Vec<Effect> {
-        self.core.handle(self.now_ms, event)
+        self.core.handle(self.now_ms, [event])
     }
 
     pub(super) fn register(&mut self, task: usize, reports: Vec<TaskReport>) -> Vec<Effect> {

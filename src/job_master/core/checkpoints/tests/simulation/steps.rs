@@ -151,7 +151,7 @@ impl World {
         match self.messages.swap_remove(index) {
             Message::Tell { leader, event } => match event {
                 Event::TaskEnded { .. } => self.hear_of_end(leader, event),
-                event => self.hear(leader, event).map(|_| ()),
+                event => self.receive(leader, event),
             },
             Message::Call {
                 leader,

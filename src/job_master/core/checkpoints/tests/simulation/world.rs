@@ -157,6 +157,8 @@ pub(super) struct Leader {
     pub(super) answers: VecDeque<Event>,
     /// Ends that it was told and that are being written.
     pub(super) ends: BTreeSet<(usize, u64)>,
+    /// Messages that it handles with the next event.
+    pub(super) held: Vec<Event>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -201,6 +203,9 @@ pub(super) struct World {
     pub(super) extra: Random,
     /// For TaskExecutors of an older version.
     pub(super) versions: Random,
+    /// Whether leaders handle messages in batches, and which: another sequence.
+    pub(super) batches: Random,
+    pub(super) has_batches: bool,
     /// Whether TaskExecutors of an older version register.
     pub(super) has_older: bool,
     pub(super) now_ms: u64,
@@ -314,6 +319,8 @@ impl World {
             origin_positions: BTreeMap::new(),
             extra: Random::new(seed ^ 0x5a5a_0000_0000),
             versions: Random::new(seed ^ 0x3c3c_0000_0000),
+            has_batches: seed % 2 == 1,
+            batches: Random::new(seed ^ 0x1e1e_0000_0000),
             has_older: false,
             reached: Reached::default(),
             random,
@@ -369,6 +376,7 @@ impl World {
             writes: VecDeque::new(),
             answers: VecDeque::new(),
             ends: BTreeSet::new(),
+            held: Vec::new(),
         });
     }
 
@@ -404,12 +412,23 @@ impl World {
         }
     }
 
+    /// A message arrives at a leader, which may handle it with what arrives next.
+    pub(super) fn receive(&mut self, leader: usize, event: Event) -> Checked {
+        if self.has_batches && self.batches.one_in(2) {
+            self.leaders[leader].held.push(event);
+            return Ok(());
+        }
+        self.hear(leader, event).map(|_| ())
+    }
+
     /// A leader hears of an event, and its effects are checked and begin.
     pub(super) fn hear(&mut self, leader: usize, event: Event) -> Result<Vec<Effect>, String> {
         if self.leaders[leader].is_dead {
             return Ok(vec![]);
         }
-        let effects = self.leaders[leader].core.handle(self.now_ms, event);
+        let at = &mut self.leaders[leader];
+        let held = std::mem::take(&mut at.held).into_iter();
+        let effects = at.core.handle(self.now_ms, held.chain([event]));
         for effect in &effects {
             self.run(leader, effect.clone())?;
         }
