@@ -52,7 +52,7 @@ impl Attempts<'_> {
             self.regions.pause(region, number);
         }
         let number = adopted?;
-        self.put_in_flight(region, number);
+        self.put_in_flight(region, number, self.record.durable().floor);
         self.rounds.join(region);
         for report in &reports {
             let place = self.regions.get(region).place(report.task).cloned();

@@ -49,15 +49,19 @@ pub(super) struct Attempts<'a> {
 impl Attempts<'_> {
     /// Puts a number in flight at a region and triggers it.
     pub(super) fn begin(&mut self, region: usize, number: u64) {
-        self.put_in_flight(region, number);
+        // What the number before has left, if it was aborted, can be used once more. Nothing older: a region whose
+        // numbers are aborted again and again would hold the floor of all regions.
+        let usable = self.regions.get(region).aborted_number();
+        self.put_in_flight(region, number, usable.unwrap_or(number));
         self.trigger(region, None);
     }
 
-    /// Puts a number in flight at a region.
-    pub(super) fn put_in_flight(&mut self, region: usize, number: u64) {
+    /// Puts a number in flight at a region. Its tasks may use what is numbered from `floor` on.
+    pub(super) fn put_in_flight(&mut self, region: usize, number: u64, floor: u64) {
         let durable = self.record.durable();
         let flags = flags_of(&durable.requests, number);
-        let attempt = Attempt::new(number, durable.floor, flags, self.now_ms);
+        let floor = floor.max(durable.floor);
+        let attempt = Attempt::new(number, floor, flags, self.now_ms);
         self.regions.begin_attempt(region, attempt);
         if let Some(due_ms) = self.due_at(region) {
             self.deadlines.add(due_ms);
@@ -209,7 +213,7 @@ impl Attempts<'_> {
         if attempt.snapshot(task).is_some() {
             return Ok(());
         }
-        if let Some(object) = self.garbage_named_by(region, snapshot) {
+        if let Some(object) = self.garbage_named_by(region, attempt.floor(), snapshot) {
             let reason = format!("its state names {object:?}, which may have been removed");
             self.removal.leave(std::iter::once(&**snapshot));
             self.abort(region, &reason, Counts::Failure);
@@ -231,8 +235,12 @@ impl Attempts<'_> {
     }
 
     /// An object that a snapshot must not name: it is numbered below the floor, and R's newest snapshot has it not.
-    fn garbage_named_by(&self, region: usize, snapshot: &pb::SubtaskSnapshot) -> Option<String> {
-        let floor = self.record.durable().floor;
+    fn garbage_named_by(
+        &self,
+        region: usize,
+        floor: u64,
+        snapshot: &pb::SubtaskSnapshot,
+    ) -> Option<String> {
         let may_be_garbage = |object: &&str| {
             let is_new = number_of(object).is_some_and(|number| number >= floor);
             !is_new && !self.record.names(region, object)
@@ -384,7 +392,8 @@ impl Attempts<'_> {
             // Numbers that are forced again and again put no other round off.
             self.rounds.end(self.now_ms);
         }
-        self.regions.note_abort(region, self.now_ms, reason);
+        let number = attempt.number();
+        self.regions.note_abort(region, number, self.now_ms, reason);
         self.tell_abort(region, attempt.number());
         self.out.push(Effect::Aborted {
             region,

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use prost::Message as _;
 use tanist_gateway::manifests;
 use tanist_proto::v1 as pb;
 
@@ -51,6 +52,15 @@ impl ManifestPut {
     }
 }
 
+/// A manifest is too large to be kept anywhere.
+#[derive(Debug)]
+pub(super) struct TooLarge {
+    /// The largest of the new snapshots.
+    pub(super) region: usize,
+    /// Why.
+    pub(super) reason: String,
+}
+
 /// Borrows what a completion needs.
 pub(super) struct Completing<'a> {
     pub(super) job_id: &'a str,
@@ -73,8 +83,8 @@ impl Completing<'_> {
     }
 
     /// Builds a manifest with new snapshots of these regions, and writes or puts it. Reserves numbers instead, if one
-    /// is needed and none is left. The error: the manifest is too large to be kept anywhere.
-    pub(super) fn build(&mut self, complete: &[usize], finished: &[usize]) -> Result<(), String> {
+    /// is needed and none is left. The error: the manifest is too large to be kept anywhere, and its largest region.
+    pub(super) fn build(&mut self, complete: &[usize], finished: &[usize]) -> Result<(), TooLarge> {
         let newest = self.record.newest().map_or(0, |newest| newest.number);
         let in_flight = |region: &usize| Some(self.regions.get(*region).attempt()?.number());
         let highest = complete.iter().filter_map(in_flight).max();
@@ -112,15 +122,24 @@ impl Completing<'_> {
             return Ok(());
         }
         if !self.options.has_blob_store {
-            return Err(format!(
-                "its state has {} bytes, and without a blob store that outlives the host {limit} are the limit: \
-                 set high-availability.storageDir",
-                bytes.len()
-            ));
+            return Err(self.too_large(&completion, complete, limit));
         }
         self.put.putting = Some(completion);
         self.out.push(Effect::PutManifest { number, bytes });
         Ok(())
+    }
+
+    fn too_large(&self, completion: &Completion, complete: &[usize], limit: usize) -> TooLarge {
+        let bytes = |region: &usize| completion.manifest.regions[*region].encoded_len();
+        let region = complete.iter().copied().max_by_key(bytes);
+        let region = region.unwrap_or_default();
+        let vertices = self.regions.topology().vertices_of(region).join(", ");
+        let reason = format!(
+            "the state of {vertices} has {} bytes, and without a blob store that outlives the host a checkpoint of \
+             all regions has {limit} at most: set high-availability.storageDir",
+            bytes(&region)
+        );
+        TooLarge { region, reason }
     }
 
     /// Whether all snapshots of a built manifest may still be written.

@@ -59,20 +59,25 @@ impl CheckpointCore {
             true => self.unrecorded_ends(),
             false => Vec::new(),
         };
-        let mut completing = self.completing();
-        let complete = match may_complete && is_over {
-            true => completing.complete(),
-            false => Vec::new(),
-        };
-        if complete.is_empty() && finished.is_empty() {
-            if needs_write {
-                completing.write_alone();
+        loop {
+            let mut completing = self.completing();
+            let complete = match may_complete && is_over {
+                true => completing.complete(),
+                false => Vec::new(),
+            };
+            if complete.is_empty() && finished.is_empty() {
+                if needs_write {
+                    completing.write_alone();
+                }
+                return;
             }
-            return;
-        }
-        if let Err(reason) = completing.build(&complete, &finished) {
-            let regions: Vec<_> = complete.into_iter().map(|region| (region, 0)).collect();
-            self.give_up(now_ms, &regions, &reason);
+            let Err(too_large) = completing.build(&complete, &finished) else {
+                return;
+            };
+            // The others need not wait for it.
+            let region = too_large.region;
+            self.attempts(now_ms)
+                .abort(region, &too_large.reason, Counts::Failure);
         }
     }
 
@@ -168,7 +173,7 @@ impl CheckpointCore {
             return;
         };
         self.numbers.confirm(write.record.next);
-        self.removal.record_changed(&write.record);
+        self.removal.record_changed(&write.record, write.forgets);
         let requests = &write.record.requests;
         self.savepoints.confirm(requests, now_ms, &mut self.out);
         if write.committed_up_to > 0 {

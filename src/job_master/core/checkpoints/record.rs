@@ -18,6 +18,10 @@ use super::options::Topology;
 use super::planted::{Fault, is_planted};
 use super::unreadable::{Unreadable, unfit, unfit_origin};
 
+/// Number of subsumed checkpoints that a record names. Of older ones a listing finds what they leave: a region whose
+/// number is in flight for long holds the floor, and with it the removal, for thousands of checkpoints of others.
+pub(super) const NAMED_SUBSUMED: usize = 16;
+
 /// A manifest that a write makes the newest one.
 #[derive(Debug, Clone)]
 pub(super) struct Completion {
@@ -54,6 +58,8 @@ pub(super) struct Write {
     pub(super) committed_up_to: u64,
     /// The object of a manifest that nothing names once this is durable.
     pub(super) left: Option<String>,
+    /// Subsumed checkpoints leave the record of which something is left.
+    pub(super) forgets: bool,
 }
 
 impl Write {
@@ -337,6 +343,8 @@ impl CheckpointRecord {
             manifests::subsume(&mut record, change.retained.max(1), &pinned);
             completion
         });
+        let excess = record.removing.len().saturating_sub(NAMED_SUBSUMED);
+        record.removing.drain(..excess);
         let left = match change.drops_origin {
             true => drop_origin(&mut record),
             false => None,
@@ -348,6 +356,7 @@ impl CheckpointRecord {
             completion,
             committed_up_to: change.committed_up_to,
             left,
+            forgets: excess > 0,
         };
         self.writing = Some(write.clone());
         write

@@ -37,6 +37,14 @@ struct InputEnd {
     highest: u64,
 }
 
+/// A number that was aborted.
+#[derive(Debug)]
+struct Aborted {
+    number: u64,
+    at_ms: u64,
+    reason: String,
+}
+
 /// One region; see the module.
 #[derive(Debug)]
 pub(super) struct Region {
@@ -51,8 +59,8 @@ pub(super) struct Region {
     failures: u32,
     /// The number behind which its sources pause, or are about to.
     paused_behind: Option<u64>,
-    /// When its last number was aborted, and why. A complete one forgets it.
-    aborted: Option<(u64, String)>,
+    /// Its last number, if it was aborted. A complete one forgets it.
+    aborted: Option<Aborted>,
     /// It has finished, and a manifest says so.
     is_end_recorded: bool,
 }
@@ -136,8 +144,13 @@ impl Region {
 
     /// When its last number was aborted, and why. None: it was not, or there is a complete one since.
     pub(super) fn aborted(&self) -> Option<(u64, &str)> {
-        let (at_ms, reason) = self.aborted.as_ref()?;
-        Some((*at_ms, reason))
+        let aborted = self.aborted.as_ref()?;
+        Some((aborted.at_ms, &aborted.reason))
+    }
+
+    /// Its last number, if it was aborted.
+    pub(super) fn aborted_number(&self) -> Option<u64> {
+        Some(self.aborted.as_ref()?.number)
     }
 
     /// The end of a task.
@@ -440,8 +453,13 @@ impl Regions {
     }
 
     /// A number was aborted.
-    pub(super) fn note_abort(&mut self, region: usize, at_ms: u64, reason: &str) {
-        self.change(region, |at| at.aborted = Some((at_ms, reason.to_owned())));
+    pub(super) fn note_abort(&mut self, region: usize, number: u64, at_ms: u64, reason: &str) {
+        let aborted = Aborted {
+            number,
+            at_ms,
+            reason: reason.to_owned(),
+        };
+        self.change(region, |at| at.aborted = Some(aborted));
     }
 
     /// The number in flight, to add what is known about it.

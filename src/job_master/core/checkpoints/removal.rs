@@ -2,7 +2,8 @@
 //!
 //! Garbage is what is numbered below the durable `floor` and that no retained manifest names. It stays
 //! garbage, so a removal that a deposed leader makes late harms nothing. A subsumed checkpoint leaves the record when
-//! none of its objects may ever become garbage later: each one is removed, or a retained manifest names it.
+//! none of its objects may ever become garbage later: each one is removed, or a retained manifest names it. Or it leaves
+//! when the record names too many: then a listing finds its objects, once the floor is above them.
 
 use std::collections::BTreeSet;
 
@@ -40,6 +41,9 @@ pub(super) struct Removal {
     has_changed: bool,
     listing_interval_ms: u64,
     list_at_ms: u64,
+    /// The floor when a subsumed checkpoint left the record of which something is left. A write that raises it has the
+    /// directory listed.
+    forgot_at: Option<u64>,
 }
 
 /// What may be removed, by the durable record.
@@ -86,6 +90,7 @@ impl Removal {
             has_changed: true,
             listing_interval_ms: listing_interval_ms.max(1),
             list_at_ms: now_ms,
+            forgot_at: None,
         }
     }
 
@@ -139,8 +144,14 @@ impl Removal {
     }
 
     /// A write is durable: what it forgot needs no removal, and more may be garbage.
-    pub(super) fn record_changed(&mut self, record: &pb::JobCheckpoints) {
+    pub(super) fn record_changed(&mut self, record: &pb::JobCheckpoints, forgets: bool) {
         self.has_changed = true;
+        if self.forgot_at.take_if(|it| *it < record.floor).is_some() {
+            self.list_at_ms = 0;
+        }
+        if forgets {
+            self.forgot_at.get_or_insert(record.floor);
+        }
         let removing: BTreeSet<u64> = record.removing.iter().map(|it| it.number).collect();
         self.removed.retain(|number| removing.contains(number));
     }

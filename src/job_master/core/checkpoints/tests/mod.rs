@@ -5,3 +5,4 @@ mod records;
 mod rules;
 mod savepoints;
 mod simulation;
+mod stragglers;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tanist_proto::v1 as pb;
 
 use super::super::super::objects::{named_by, number_of};
+use super::super::super::record::NAMED_SUBSUMED;
 use super::execution::number;
 
 pub(super) type Checked = Result<(), String>;
@@ -192,6 +193,13 @@ pub(super) fn k13_only_retained_objects_are_left<'a>(
     let left: Vec<_> = objects.iter().filter(is_left).collect();
     ensure(left.is_empty(), || {
         format!("K13: below the floor {floor} are left {left:?}")
+    })
+}
+
+/// K13: the record stays small, however long a number holds the floor.
+pub(super) fn k13_few_subsumed_checkpoints_are_named(subsumed: usize) -> Checked {
+    ensure(subsumed <= NAMED_SUBSUMED, || {
+        format!("K13: the record names {subsumed} subsumed checkpoints")
     })
 }
 

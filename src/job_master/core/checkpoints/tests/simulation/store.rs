@@ -9,7 +9,8 @@ use super::super::super::{Effect, Event};
 use super::invariants::{
     Checked, k1_newest_snapshot_is_restored, k3_snapshot_is_of_one_attempt,
     k4_generation_is_present, k4_region_has_not_failed, k5_named_objects_exist,
-    k7_record_is_committed_once, k8_snapshot_is_a_consistent_cut, k15_floor_never_falls,
+    k7_record_is_committed_once, k8_snapshot_is_a_consistent_cut,
+    k13_few_subsumed_checkpoints_are_named, k15_floor_never_falls,
 };
 use super::world::{Outside, Placement, StoreWrite, StoredRegion, World, resource_id};
 
@@ -179,6 +180,7 @@ impl World {
         leader: usize,
     ) -> Checked {
         k15_floor_never_falls(self.record.floor, record.floor)?;
+        k13_few_subsumed_checkpoints_are_named(record.removing.len())?;
         self.check_requests(record)?;
         let new = self.new_snapshots(record);
         for (region, snapshot) in &new {
