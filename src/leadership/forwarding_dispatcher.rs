@@ -15,6 +15,10 @@ use tanist_proto::v1 as pb;
 
 /// See the module.
 #[derive(Debug)]
+#[cfg_attr(
+    not(feature = "testing"),
+    expect(unreachable_pub, reason = "tests of another crate use it")
+)]
 pub struct ForwardingDispatcher {
     /// The leader's Dispatcher.
     pub leader: Arc<dyn DispatcherGateway>,

@@ -80,6 +80,8 @@ enum Called {
     Confirmed(Box<Unconfirmed>, Result<StoredJobs, NoAnswer>),
     Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
     Restored(TaskKey, Box<Restored>),
+    /// A write for tasks of a job, and its number if it is one of small snapshots.
+    Written(JobId, Option<u64>, Vec<Event>),
     /// Nothing is to be done.
     Done,
 }
@@ -377,6 +379,11 @@ impl Actor {
             Ok(Called::Confirmed(waiting, answer)) => self.confirmed(now, *waiting, answer),
             Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
             Ok(Called::Restored(task, restored)) => self.restored(task, *restored),
+            Ok(Called::Written(job, write, written)) => {
+                let events = written.into_iter();
+                events.for_each(|event| self.core.handle(now, event));
+                self.write_ended(job, write);
+            }
             Ok(Called::Done) => {}
             Err(error) if error.is_cancelled() => {}
             Err(error) => tracing::error!(%error, "a call ended without result"),

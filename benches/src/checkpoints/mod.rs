@@ -2,6 +2,7 @@
 
 mod large;
 mod recovery;
+mod state;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +31,9 @@ second, one each 200 ms, as `/checkpoints` says. *Puts a checkpoint*: what etcd 
 (`etcd_mvcc_put_total`), everything that the cluster writes included; *store*: the growth of its file \
 (`etcd_mvcc_db_total_size_in_bytes`), with no compaction. *Leader*: SIGKILL while a checkpoint of that job is \
 in progress, until one of at least its number is durable; no task may be restarted. *TaskManager*: SIGKILL of the one \
-with all tasks, beside one with free slots, with restarts after 100 ms. *Many subtasks*: a vertex of 10,000, each a region of its own, on four \
+with all tasks, beside one with free slots, with restarts after 100 ms. *Large state*: one subtask counts \
+keys that are drawn at random, as `summary` of `/checkpoints/details/N/subtasks/V` says once 95 % of them are there; \
+then SIGKILL of its TaskManager. *Many subtasks*: a vertex of 10,000, each a region of its own, on four \
 TaskManagers.";
 
 const REPETITIONS: (usize, usize) = (3, 1);
@@ -76,6 +79,7 @@ pub(super) async fn measure(
     }
     figures.extend(shown(recovery::of_leader(store, setup).await?));
     figures.extend(shown(recovery::of_taskmanager(store, setup).await?));
+    figures.extend(shown(state::measure(store, setup).await?));
     figures.extend(shown(large::measure(store, setup).await?));
     Ok(figures)
 }

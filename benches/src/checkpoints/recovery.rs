@@ -33,7 +33,7 @@ async fn start_job(http: &Http, cluster: &mut Cluster) -> anyhow::Result<JobId> 
     Ok(job)
 }
 
-async fn checkpoints(http: &Http, address: &str, job: JobId) -> anyhow::Result<Value> {
+pub(super) async fn checkpoints(http: &Http, address: &str, job: JobId) -> anyhow::Result<Value> {
     http.get(address, &format!("/v1/jobs/{job}/checkpoints"))
         .await
 }
@@ -132,21 +132,8 @@ pub(super) async fn of_taskmanager(
     let job = start_job(&http, &mut cluster).await?;
     let address = cluster.rest_address(0).to_owned();
     for _ in 0..setup.pick(REPETITIONS.0, REPETITIONS.1) {
-        let before = checkpoints(&http, &address, job).await?;
-        let restored = &before["latest"]["restored"]["restore_timestamp"];
         let victim = host_of_tasks(&http, &mut cluster).await?;
-        let start = Instant::now();
-        cluster.taskmanager(victim).kill();
-        until("the job to be restored and to run", async || {
-            let body = checkpoints(&http, &address, job).await?;
-            let now = &body["latest"]["restored"]["restore_timestamp"];
-            ensure!(now != restored, "it has not been restored");
-            let body = http.get(&address, &format!("/v1/jobs/{job}")).await?;
-            ensure!(all_subtasks_run(&body), "{body}");
-            Ok(())
-        })
-        .await?;
-        running.push(milliseconds(start.elapsed()));
+        running.push(until_restored(&http, &mut cluster, job, victim).await?);
         cluster.taskmanager(victim).start()?;
         cluster.wait_until_complete().await?;
         let completed = checkpoints(&http, &address, job).await?;
@@ -159,8 +146,32 @@ pub(super) async fn of_taskmanager(
     Ok(vec![running])
 }
 
+/// Kills a TaskManager, and waits until its job is restored and runs. Returns how many milliseconds that takes.
+pub(super) async fn until_restored(
+    http: &Http,
+    cluster: &mut Cluster,
+    job: JobId,
+    victim: usize,
+) -> anyhow::Result<f64> {
+    let address = cluster.rest_address(0).to_owned();
+    let before = checkpoints(http, &address, job).await?;
+    let restored = &before["latest"]["restored"]["restore_timestamp"];
+    let start = Instant::now();
+    cluster.taskmanager(victim).kill();
+    until("the job to be restored and to run", async || {
+        let body = checkpoints(http, &address, job).await?;
+        let now = &body["latest"]["restored"]["restore_timestamp"];
+        ensure!(now != restored, "it has not been restored");
+        let body = http.get(&address, &format!("/v1/jobs/{job}")).await?;
+        ensure!(all_subtasks_run(&body), "{body}");
+        Ok(())
+    })
+    .await?;
+    Ok(milliseconds(start.elapsed()))
+}
+
 /// Which TaskManager has no free slot: tasks are spread over as few TaskManagers as possible.
-async fn host_of_tasks(http: &Http, cluster: &mut Cluster) -> anyhow::Result<usize> {
+pub(super) async fn host_of_tasks(http: &Http, cluster: &mut Cluster) -> anyhow::Result<usize> {
     let address = cluster.rest_address(0).to_owned();
     let body = http.get(&address, "/v1/taskmanagers").await?;
     let all = body["taskmanagers"].as_array().context("TaskManagers")?;

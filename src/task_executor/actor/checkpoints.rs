@@ -3,10 +3,11 @@
 //!
 //! A task that begins from a savepoint reads the objects of its directory, any other those of its job.
 //!
-//! At most one write runs for a task: a newer one ends it. A task that is being restored is not started yet: it can be
+//! At most one write runs for a task: a newer one ends it. What is small is written for many tasks together, in the
+//! order in which it comes: while one such object is being written, what waits becomes the next one. A task that is being restored is not started yet: it can be
 //! cancelled, and what it is told meanwhile it is told when it has started.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,13 @@ use crate::CheckpointPlace;
 use crate::core::{Event, Pieces, TaskKey};
 use crate::launcher::{TaskStart, TaskStatus};
 
+/// Most bytes of a snapshot that is written together with others. Larger ones go on from each other for long, and would
+/// keep what others have in the same object.
+const SMALL: u64 = 64 * 1024;
+/// Most bytes of an object for many tasks.
+const MOST_TOGETHER: u64 = 4 * 1024 * 1024;
+/// Objects for many tasks of a job that are written at the same time.
+const MAX_TOGETHER: usize = 2;
 /// Ranges of one snapshot that are read at the same time.
 const MAX_CONCURRENT_READS: usize = 8;
 /// Pause after an object could not be read.
@@ -90,10 +98,52 @@ pub(super) struct Restoring {
     aborted: Vec<u64>,
 }
 
+/// A snapshot to be written.
+#[derive(Debug)]
+pub(super) struct Unwritten {
+    task: TaskKey,
+    number: u64,
+    cluster: ClusterIncarnation,
+    snapshot: Arc<pb::SubtaskSnapshot>,
+    began: Instant,
+}
+
+/// The small snapshots of a job.
+#[derive(Debug, Default)]
+struct SmallOnes {
+    waiting: VecDeque<Unwritten>,
+    /// By number of the write.
+    running: BTreeMap<u64, AbortHandle>,
+}
+
+impl SmallOnes {
+    /// Takes those of one number and generation, which go into one object.
+    fn take(&mut self) -> Vec<Unwritten> {
+        let mut taken: Vec<Unwritten> = Vec::new();
+        let mut bytes = 0;
+        while let Some(next) = self.waiting.front() {
+            let is_alike = taken.first().is_none_or(|first| {
+                let generation = |it: &Unwritten| it.task.execution.generation;
+                first.number == next.number
+                    && generation(first) == generation(next)
+                    && first.cluster == next.cluster
+            });
+            bytes += Pieces::of(&next.snapshot).total();
+            if !is_alike || (bytes > MOST_TOGETHER && !taken.is_empty()) {
+                break;
+            }
+            taken.extend(self.waiting.pop_front());
+        }
+        taken
+    }
+}
+
 /// Writes and reads that run.
 #[derive(Debug, Default)]
 pub(super) struct CheckpointWork {
     writing: BTreeMap<TaskKey, AbortHandle>,
+    small: BTreeMap<JobId, SmallOnes>,
+    last_write: u64,
     restoring: BTreeMap<TaskKey, Restoring>,
 }
 
@@ -109,32 +159,73 @@ impl Actor {
         cluster: ClusterIncarnation,
         snapshot: Arc<pb::SubtaskSnapshot>,
     ) {
+        self.drop_snapshot(&task);
+        let is_small = Pieces::of(&snapshot).total() <= SMALL;
+        let unwritten = Unwritten {
+            task,
+            number,
+            cluster,
+            snapshot,
+            began: Instant::now(),
+        };
+        if is_small {
+            let of_job = self.work.small.entry(task.job).or_default();
+            of_job.waiting.push_back(unwritten);
+            return self.write_small(task.job);
+        }
         let storages = self.storages.clone();
         let host = self.host();
         let writing = self.calls.spawn(async move {
-            let began = Instant::now();
-            let written = write(&storages, task, number, &cluster, snapshot).await;
-            let written = written.map_err(|error| {
-                let job = task.job;
-                tracing::warn!(%job, number, %error, "the state of a task can't be written");
-                format!("its state can't be written by {host}: {error}")
-            });
-            Called::Event(Event::SnapshotWritten {
-                task,
-                number,
-                written,
-                took: began.elapsed(),
-            })
+            let written = write(&storages, &host, vec![unwritten]).await;
+            Called::Written(task.job, None, written)
         });
-        if let Some(earlier) = self.work.writing.insert(task, writing) {
-            earlier.abort();
+        self.work.writing.insert(task, writing);
+    }
+
+    /// Writes small snapshots of a job together.
+    fn write_small(&mut self, job: JobId) {
+        let Some(small) = self.work.small.get_mut(&job) else {
+            return;
+        };
+        while small.running.len() < MAX_TOGETHER {
+            let taken = small.take();
+            if taken.is_empty() {
+                break;
+            }
+            self.work.last_write += 1;
+            let number = self.work.last_write;
+            let storages = self.storages.clone();
+            let location = &self.services.description.location;
+            let host = format!("{} at {}", location.resource_id, location.rpc_address);
+            let writing = self.calls.spawn(async move {
+                let written = write(&storages, &host, taken).await;
+                Called::Written(job, Some(number), written)
+            });
+            small.running.insert(number, writing);
+        }
+        if small.running.is_empty() {
+            self.work.small.remove(&job);
         }
     }
 
-    /// Ends what is being written for a task.
+    /// A write for tasks of a job has ended.
+    pub(super) fn write_ended(&mut self, job: JobId, write: Option<u64>) {
+        let Some(write) = write else {
+            return;
+        };
+        if let Some(small) = self.work.small.get_mut(&job) {
+            small.running.remove(&write);
+        }
+        self.write_small(job);
+    }
+
+    /// Ends what is being written for a task. What is written for others as well is not ended: it is not heard.
     pub(super) fn drop_snapshot(&mut self, task: &TaskKey) {
         if let Some(writing) = self.work.writing.remove(task) {
             writing.abort();
+        }
+        if let Some(small) = self.work.small.get_mut(&task.job) {
+            small.waiting.retain(|it| it.task != *task);
         }
     }
 
@@ -142,6 +233,9 @@ impl Actor {
     pub(super) fn drop_snapshots_of(&mut self, job: JobId) {
         let of_job = self.work.writing.extract_if(.., |task, _| task.job == job);
         of_job.for_each(|(_, writing)| writing.abort());
+        let small = self.work.small.remove(&job).into_iter();
+        let running = small.flat_map(|it| it.running.into_values());
+        running.for_each(|writing| writing.abort());
     }
 
     /// Starts a task, after what it is restored from was read.
@@ -238,17 +332,54 @@ impl Actor {
     }
 }
 
-async fn write(
+/// Writes snapshots of one job, number and generation as one object. Returns an event for each.
+async fn write(storages: &Storages, host: &str, unwritten: Vec<Unwritten>) -> Vec<Event> {
+    let Some(first) = unwritten.first() else {
+        return Vec::new();
+    };
+    let (job, number) = (first.task.job, first.number);
+    let tasks = unwritten.iter().map(|it| (it.task, it.began));
+    let tasks: Vec<(TaskKey, Instant)> = tasks.collect();
+    let written = match write_object(storages, unwritten).await {
+        Ok(written) => written.into_iter().map(Ok).collect(),
+        Err(error) => {
+            tracing::warn!(%job, number, %error, "the state of tasks can't be written");
+            let reason = format!("its state can't be written by {host}: {error}");
+            vec![Err(reason); tasks.len()]
+        }
+    };
+    let each = tasks.into_iter().zip(written);
+    let event = |((task, began), written): ((TaskKey, Instant), _)| Event::SnapshotWritten {
+        task,
+        number,
+        written,
+        took: began.elapsed(),
+    };
+    each.map(event).collect()
+}
+
+/// Writes the pieces of snapshots one after the other. Returns the snapshots that name their places.
+async fn write_object(
     storages: &Storages,
-    task: TaskKey,
-    number: u64,
-    cluster: &ClusterIncarnation,
-    snapshot: Arc<pb::SubtaskSnapshot>,
-) -> Result<pb::SubtaskSnapshot> {
-    let storage = storages.of(cluster, task.job).await?;
-    let object = object_name(number, task.execution.generation.get());
+    unwritten: Vec<Unwritten>,
+) -> Result<Vec<pb::SubtaskSnapshot>> {
+    let Some(first) = unwritten.first() else {
+        return Ok(Vec::new());
+    };
+    let task = first.task;
+    let storage = storages.of(&first.cluster, task.job).await?;
+    let object = object_name(first.number, task.execution.generation.get());
     let name = object.clone();
-    let cutting = tokio::task::spawn_blocking(move || Pieces::of(&snapshot).into_object(&name));
+    let cutting = tokio::task::spawn_blocking(move || {
+        let (mut parts, mut written) = (Vec::new(), Vec::new());
+        let mut offset = 0;
+        for it in &unwritten {
+            let (own, snapshot) = Pieces::of(&it.snapshot).into_object(&name, &mut offset);
+            parts.extend(own);
+            written.push(snapshot);
+        }
+        (parts, written)
+    });
     let (parts, written) = cutting.await.map_err(|error| Error::Unavailable {
         store: "the encoder of snapshots",
         reason: error.to_string(),
@@ -449,6 +580,48 @@ mod tests {
             },
             external_resources: BTreeMap::new(),
         }
+    }
+
+    /// A snapshot of a subtask with so many bytes of state.
+    fn unwritten(subtask: u32, number: u64, generation: u64, size: usize) -> Unwritten {
+        let state = pb::OperatorState {
+            content: vec![7; size],
+            ..pb::OperatorState::default()
+        };
+        Unwritten {
+            task: TaskKey {
+                job: JobId::from_bits(1),
+                execution: ExecutionKey {
+                    vertex: JobVertexId::from_bits(1),
+                    subtask,
+                    generation: Generation::new(generation),
+                },
+            },
+            number,
+            cluster: ClusterIncarnation::new("c1"),
+            snapshot: Arc::new(pb::SubtaskSnapshot {
+                operators: vec![state],
+                ..pb::SubtaskSnapshot::default()
+            }),
+            began: Instant::now(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waits_becomes_one_object_by_number_and_generation_up_to_a_limit() {
+        let mut small = SmallOnes::default();
+        let alike = (0..100).map(|subtask| unwritten(subtask, 3, 1, 50_000));
+        small.waiting.extend(alike);
+        small.waiting.push_back(unwritten(100, 3, 2, 10));
+        small.waiting.push_back(unwritten(101, 4, 2, 10));
+        small.waiting.push_back(unwritten(102, 4, 2, 10));
+        let mut taken = Vec::new();
+        while !small.waiting.is_empty() {
+            taken.push(small.take().len());
+        }
+        // 83 times 50,000 bytes are the most below 4 MiB.
+        assert_eq!(taken, [83, 17, 1, 2]);
+        assert_eq!(small.take().len(), 0);
     }
 
     #[tokio::test(start_paused = true)]

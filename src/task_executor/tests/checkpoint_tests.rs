@@ -1,5 +1,6 @@
 //! Checkpoints of a TaskExecutor with its loop: objects are written and read, and JobMasters are told.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -179,6 +180,69 @@ async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task
         read.map(Piece::content)
             .eq(pieces(&expected).map(Piece::content))
     );
+}
+
+/// Contents that no other subtask has.
+fn contents_of(subtask: u32) -> pb::SubtaskSnapshot {
+    let mut snapshot = snapshot();
+    snapshot.subtask = subtask;
+    for operator in &mut snapshot.operators {
+        operator.content = vec![u8::try_from(subtask).expect("few"); SIZE + subtask as usize];
+    }
+    snapshot
+}
+
+#[tokio::test]
+async fn small_snapshots_of_many_tasks_are_written_and_each_task_is_restored_from_its_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut world, leader, first) = running_in(directory.path().to_owned()).await;
+    let mut tasks = vec![first];
+    for subtask in 1..8 {
+        let request = leader.deployment(subtask, 1, A1);
+        let answer = leader.task_executor().submit_tasks(request).await;
+        assert_eq!(answer.expect("is registered").refused, []);
+        let task = world.next_started().await;
+        task.status.send_replace(TaskStatus::Running);
+        tasks.push(task);
+    }
+    for (subtask, task) in (0..).zip(&tasks) {
+        task.checkpoints.send_replace(CheckpointStatus {
+            progress: CheckpointProgress::Saved(Arc::new(contents_of(subtask))),
+            ..saved(7)
+        });
+    }
+    let mut written = BTreeMap::new();
+    while written.len() < tasks.len() {
+        let take = |heard| match heard {
+            Heard::Checkpoints(request) => Some(request.reports),
+            _ => None,
+        };
+        for report in leader.wait_for("reports", take).await {
+            if report.progress() == pb::CheckpointProgress::Acknowledged {
+                let snapshot = report.snapshot.expect("a snapshot");
+                written.insert(snapshot.subtask, snapshot);
+            }
+        }
+    }
+    leader.request_slot(1, A2).await;
+    for (subtask, snapshot) in written {
+        let mut request = leader.deployment(subtask, 2, A2);
+        request.tasks[0].restore = Some(pb::TaskRestore {
+            number: 7,
+            snapshot: Some(snapshot),
+            directory: String::new(),
+        });
+        let answer = leader.task_executor().submit_tasks(request).await;
+        assert_eq!(answer.expect("is registered").refused, []);
+        let restored = world.next_started().await;
+        let restore = restored.start.deployment.restore.expect("a snapshot");
+        let (read, expected) = (restore.snapshot.expect("there"), contents_of(subtask));
+        let read = pieces(&read).map(Piece::content);
+        assert!(
+            read.eq(pieces(&expected).map(Piece::content)),
+            "subtask {subtask}"
+        );
+    }
 }
 
 /// Deploys the next generation, which is restored from what was written for checkpoint 7.

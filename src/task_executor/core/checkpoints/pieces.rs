@@ -1,8 +1,8 @@
 //! The pieces of a snapshot, and which of them become an object. Pure.
 //!
-//! All large pieces of a snapshot are one object, in the order of the snapshot; small ones travel in the report. So
+//! All large pieces of a snapshot are in one object, in the order of the snapshot; small ones travel in the report. So
 //! that many small ones make no large report, the largest of them go into the object as well. Contents are never
-//! copied: the object's bytes are those of the snapshot.
+//! copied: the object's bytes are those of the snapshots.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -64,10 +64,14 @@ impl<'a> Pieces<'a> {
         in_object
     }
 
-    /// The parts of an object of this name, in their order, and the snapshot that names it.
-    pub(crate) fn into_object(self, object: &str) -> (Vec<Bytes>, pb::SubtaskSnapshot) {
+    /// Parts of an object of this name, in their order, and the snapshot that names it. They follow `offset` bytes of
+    /// others, and it is then behind them.
+    pub(crate) fn into_object(
+        self,
+        object: &str,
+        offset: &mut u64,
+    ) -> (Vec<Bytes>, pb::SubtaskSnapshot) {
         let mut parts = Vec::new();
-        let mut offset = 0;
         let in_object = self.in_object().into_iter().enumerate();
         let places: Vec<Option<pb::ObjectPlace>> = in_object
             .map(|(index, is_in_object)| {
@@ -75,11 +79,11 @@ impl<'a> Pieces<'a> {
                     let part = Bytes::from_owner(Part::of(self.snapshot, index));
                     let place = pb::ObjectPlace {
                         object: object.to_owned(),
-                        offset,
+                        offset: *offset,
                         length: part.len() as u64,
                         checksum: range_checksum(&part),
                     };
-                    offset += place.length;
+                    *offset += place.length;
                     parts.push(part);
                     place
                 })
@@ -224,8 +228,8 @@ mod tests {
 
     /// Reads the object back, and returns the pieces that were in it.
     fn in_object(snapshot: &Arc<pb::SubtaskSnapshot>) -> Vec<usize> {
-        let (parts, mut written) = Pieces::of(snapshot).into_object("3-1-aa");
-        let object = parts.concat();
+        let (parts, mut written) = Pieces::of(snapshot).into_object("3-1-aa", &mut 7);
+        let object = [&[0; 7], &*parts.concat()].concat();
         let mut moved = Vec::new();
         for (index, mut piece) in pieces_mut(&mut written).enumerate() {
             let Some(place) = piece.as_ref().place() else {
@@ -304,7 +308,7 @@ mod tests {
             operators: vec![state("s", 70_000)],
             ..pb::SubtaskSnapshot::default()
         });
-        let (parts, _) = Pieces::of(&snapshot).into_object("3-1-aa");
+        let (parts, _) = Pieces::of(&snapshot).into_object("3-1-aa", &mut 0);
         let [part] = &parts[..] else {
             panic!("{} parts", parts.len());
         };
