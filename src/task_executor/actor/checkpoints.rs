@@ -4,8 +4,10 @@
 //! A task that begins from a savepoint reads the objects of its directory, any other those of its job.
 //!
 //! At most one write runs for a task: a newer one ends it. What is small is written for many tasks together, in the
-//! order in which it comes: while one such object is being written, what waits becomes the next one. A task that is being restored is not started yet: it can be
-//! cancelled, and what it is told meanwhile it is told when it has started.
+//! order in which it comes: while two such objects are being written, what waits becomes the next one.
+//!
+//! A task that is being restored is not started yet: it can be cancelled, and what it is told meanwhile it is told when
+//! it has started.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -582,7 +584,7 @@ mod tests {
         }
     }
 
-    /// A snapshot of a subtask with so many bytes of state.
+    /// A snapshot of a subtask with state of this size.
     fn unwritten(subtask: u32, number: u64, generation: u64, size: usize) -> Unwritten {
         let state = pb::OperatorState {
             content: vec![7; size],

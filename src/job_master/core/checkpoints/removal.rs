@@ -2,8 +2,8 @@
 //!
 //! Garbage is what is numbered below the durable `floor` and that no retained manifest names. It stays
 //! garbage, so a removal that a deposed leader makes late harms nothing. A subsumed checkpoint leaves the record when
-//! none of its objects may ever become garbage later: each one is removed, or a retained manifest names it. Or it leaves
-//! when the record names too many: then a listing finds its objects, once the floor is above them.
+//! none of its objects may ever become garbage later: each one is removed, or a retained manifest names it. Or it
+//! leaves when the record names too many: then a listing finds its objects, once the floor is above them.
 
 use std::collections::BTreeSet;
 
