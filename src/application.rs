@@ -43,8 +43,9 @@ pub use tanist_leadership::application::{
     ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus, JobOutcome,
     ProgramError, SubmittedJobs, job_id_of,
 };
+pub use tanist_model::CommitError;
 pub use tanist_operators::become_child_if_asked;
-pub use tanist_operators::committers::{CommitError, CommitRequest};
+pub use tanist_operators::committers::CommitRequest;
 pub use tanist_process::ApplicationContext;
 
 /// Builder of an application: has its name; its program or job is set next.

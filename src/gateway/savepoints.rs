@@ -1,13 +1,17 @@
-//! Savepoints as manifests: what the JobMaster writes, and what the Dispatcher and the command line read.
+//! Savepoints: their directories (`directory`), and their content as manifests, here: what the JobMaster writes, and what the Dispatcher and the command line read.
 //!
 //! A path names the directory of one savepoint: an absolute path, `file:///path` or `s3://bucket/prefix`. Invariants:
 //! the manifest of a savepoint names objects of that directory alone, and lists nothing that is to be committed.
+
+mod copy;
+mod directory;
+mod metadata;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use tanist_ha::Error;
-use tanist_ha::blob::{CheckpointStorage, ObjectRange, SavepointContent};
+use tanist_ha::blob::{ObjectDirectory, ObjectRange};
 use tanist_proto::manifest::{self, ManifestError};
 use tanist_proto::pieces::{Piece, pieces, pieces_mut};
 use tanist_proto::v1::{
@@ -15,7 +19,9 @@ use tanist_proto::v1::{
     SavepointRequest,
 };
 
-pub use tanist_ha::blob::{SavepointError, SavepointStorage};
+use directory::SavepointContent;
+
+pub use directory::{SavepointError, SavepointStorage};
 
 type Result<T> = std::result::Result<T, SavepointError>;
 
@@ -58,7 +64,7 @@ pub fn failed_paths(record: &JobCheckpoints) -> Vec<String> {
 pub async fn write(
     path: &str,
     manifest: &CheckpointManifest,
-    source: Option<&CheckpointStorage>,
+    source: Option<&ObjectDirectory>,
 ) -> Result<()> {
     let savepoint = SavepointStorage::open(path).await?;
     let from_origin =
@@ -194,7 +200,7 @@ fn refused(reason: String) -> SavepointError {
 }
 
 /// A source of which nothing is read.
-async fn no_objects(path: &str) -> Result<CheckpointStorage> {
+async fn no_objects(path: &str) -> Result<ObjectDirectory> {
     Ok(SavepointStorage::open(path).await?.objects().clone())
 }
 
@@ -206,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    async fn source(directory: &tempfile::TempDir) -> CheckpointStorage {
+    async fn source(directory: &tempfile::TempDir) -> ObjectDirectory {
         let url = directory
             .path()
             .join("blobs")

@@ -57,7 +57,6 @@ pub use self::core::{
 };
 pub use self::handle::JobMasterHandle;
 pub use self::options::{
-    CheckpointDefaults, CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, StopFirst,
-    Superseded,
+    CheckpointDefaults, JobMasterContext, JobMasterOptions, SinkCommitter, StopFirst, Superseded,
 };
 pub use self::start_limiter::StartLimiter;

@@ -20,6 +20,8 @@ use tanist_proto::v1 as pb;
 use super::core::{CoreOptions, FailoverStrategy, RestartStrategy};
 use super::start_limiter::StartLimiter;
 
+pub(crate) use tanist_model::CommitError;
+
 /// Timeouts of isolated jobs, sent to TaskManagers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopFirst {
@@ -194,17 +196,6 @@ pub struct Superseded {
     pub below: BTreeMap<(String, u32), u64>,
     /// Paths of the files that retained manifests name, also in committables, as the system has them.
     pub kept: BTreeSet<Vec<u8>>,
-}
-
-/// Why sinks were not committed. The texts are shown to users.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CommitError {
-    /// May succeed later: it is retried and listed among the job's exceptions.
-    #[error("{0}")]
-    Failed(String),
-    /// Can never succeed: the job fails.
-    #[error("{0}")]
-    Refused(String),
 }
 
 /// The job, its term, and the collaborators of the JobMaster.

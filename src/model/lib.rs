@@ -7,6 +7,7 @@
 //! because they need SQL.
 
 pub mod artifact;
+mod commit_error;
 mod endless;
 mod exec;
 mod expression;
@@ -24,6 +25,7 @@ pub mod timestamp;
 pub mod topology;
 
 pub use artifact::ArtifactSpec;
+pub use commit_error::CommitError;
 pub use endless::{commit_of, input_ends};
 pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::{NEEDS_SQL, NamedExpression};

@@ -5,7 +5,7 @@
 //! connection that must make room for another one is dropped.
 
 use std::convert::Infallible;
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -20,8 +20,6 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +29,7 @@ use tracing::debug;
 use super::body::{BodyShare, RequestBody};
 use super::limits::{Busy, Connection, HANDSHAKE_TIMEOUT};
 use super::listener::{Accepted, Listener};
+use super::observed_stream::{ObservedStream, StreamObserver};
 
 /// Time for which an HTTP/1 connection is kept without a request.
 pub(crate) const KEPT_IDLE: Duration = Duration::from_secs(75);
@@ -117,10 +116,7 @@ where
             service_fn(move |request| answer(service.clone(), request, of.begin(), bodies.clone()));
         let ended = match protocol {
             Protocol::Http1 => {
-                let watched = Watched {
-                    stream,
-                    connection: connection.clone(),
-                };
+                let watched = ObservedStream::new(stream, connection.clone());
                 let mut builder = http1::Builder::new();
                 builder.timer(TokioTimer::new()).header_read_timeout(None);
                 let serving = builder.serve_connection(TokioIo::new(watched), answering);
@@ -288,55 +284,10 @@ where
     }
 }
 
-/// A socket whose reads are recorded: between two HTTP/1 requests, only a read shows that the next one begins.
-#[derive(Debug)]
-struct Watched {
-    stream: TcpStream,
-    connection: Arc<Connection>,
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.connection.note_read();
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+/// Records reads: between two HTTP/1 requests, only a read shows that the next one begins.
+impl StreamObserver for Arc<Connection> {
+    fn note_read(&self) {
+        Connection::note_read(self);
     }
 }
 

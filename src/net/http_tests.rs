@@ -6,6 +6,7 @@ use axum::extract::Request as Asked;
 use axum::routing::{any, get};
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::*;
 use crate::{BodyError, Connections, Port};

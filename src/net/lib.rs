@@ -24,6 +24,7 @@ pub mod http;
 mod limits;
 mod listener;
 mod log_limiter;
+mod observed_stream;
 mod route;
 mod socket;
 
@@ -32,6 +33,7 @@ pub use closed_first::grow_descriptor_table;
 pub use connect::{
     HttpClient, HttpConnector, connect, http_client, http_connector, is_own, is_refused,
 };
-pub use ended::{ReportingConnector, ReportingStream, reporting_connector};
+pub use ended::{EndReport, ReportingConnector, reporting_connector};
 pub use limits::{Connection, Connections, HANDSHAKE_TIMEOUT, Port};
 pub use listener::{Accepted, BindError, DetachedListener, Listener};
+pub use observed_stream::{ObservedStream, StreamObserver};

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use tanist_model::CustomSpec;
+use tanist_model::{CommitError, CustomSpec};
 use tanist_proto::v1::CheckpointCommittable;
 
 /// What a committer makes visible: all output of its kind that the durable manifest of a checkpoint lists.
@@ -38,17 +38,6 @@ impl CommitRequest {
         let committables = self.committables.iter();
         committables.map(|it| (&*it.uid, &*it.content))
     }
-}
-
-/// Why output was not committed. The texts are shown to users.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CommitError {
-    /// May succeed later: it is retried and listed among the job's exceptions.
-    #[error("{0}")]
-    Failed(String),
-    /// Can never succeed: the job fails.
-    #[error("{0}")]
-    Refused(String),
 }
 
 type Committing = Pin<Box<dyn Future<Output = Result<(), CommitError>> + Send>>;

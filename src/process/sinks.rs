@@ -12,8 +12,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::future::join_all;
 use tanist_dispatcher::{HiddenOutput, SinkCleaner};
-use tanist_job_master::{CommitError, SinkCommitter, Superseded};
+use tanist_job_master::{SinkCommitter, Superseded};
 use tanist_leadership::Sinks;
+use tanist_model::CommitError;
 use tanist_operators::committers::{self, CommitRequest};
 use tanist_operators::sink::{self, KeptFiles, SinkError};
 use tanist_proto::id::JobId;
@@ -127,15 +128,11 @@ async fn commit_custom(
     let started = std::thread::Builder::new().name("committer".to_owned());
     let started = started.spawn(commit);
     started.map_err(|error| CommitError::Failed(format!("no thread for a committer: {error}")))?;
-    let committed = result.await.map_err(|_| {
+    result.await.map_err(|_| {
         CommitError::Failed(format!(
             "the committer of kind {kind:?} ended without an answer"
         ))
-    })?;
-    committed.map_err(|error| match error {
-        committers::CommitError::Failed(reason) => CommitError::Failed(reason),
-        committers::CommitError::Refused(reason) => CommitError::Refused(reason),
-    })
+    })?
 }
 
 fn commit_error(error: SinkError) -> CommitError {
@@ -400,8 +397,8 @@ mod tests {
             }
         });
         committers::register("sinks-tests-works", committer);
-        let fails = committers::CommitError::Failed("no connection".to_owned());
-        let refuses = committers::CommitError::Refused("no such table".to_owned());
+        let fails = CommitError::Failed("no connection".to_owned());
+        let refuses = CommitError::Refused("no such table".to_owned());
         for (kind, error) in [
             ("sinks-tests-fails", fails),
             ("sinks-tests-refuses", refuses),

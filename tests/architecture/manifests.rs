@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 /// The crates of the workspace, lowest layer first. A crate depends only on crates of lower layers.
-pub(crate) const LAYERS: [&[&str]; 16] = [
+pub(crate) const LAYERS: [&[&str]; 17] = [
+    // A macro, with which tests plant faults.
+    &["tanist-planted-faults"],
     &["tanist-ha"],
     &["tanist-proto"],
     &[

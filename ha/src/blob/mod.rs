@@ -9,10 +9,8 @@ mod marker;
 #[cfg(feature = "testing")]
 pub mod missing;
 mod name;
+mod object_directory;
 mod s3;
-mod savepoint_copy;
-mod savepoint_metadata;
-mod savepoints;
 mod upload;
 mod user_objects;
 
@@ -40,14 +38,15 @@ use crate::own_directory;
 use marker::Guard;
 use s3::RequestTimeout;
 
-pub use checkpoints::{CheckpointStorage, ObjectRange, object_name, range_checksum};
+pub use checkpoints::{CheckpointStorage, object_name};
 pub use marker::Marker;
 pub use name::{BlobName, ClusterTag, Origin};
-pub use savepoints::{METADATA, SavepointContent, SavepointError, SavepointStorage};
+pub use object_directory::{ObjectDirectory, ObjectRange, ObjectUpload, range_checksum};
 pub use upload::{Upload, UploadPointer};
 pub use user_objects::{ObjectStream, read_elsewhere};
 
-const STORE: &str = "the blob store";
+/// What errors call a blob store.
+pub const STORE: &str = "the blob store";
 const URL_HELP: &str = "use an absolute path, file:///path or s3://bucket/prefix";
 
 /// The SHA-256 of an object; 64 hexadecimal digits as text.
@@ -64,6 +63,12 @@ impl Checksum {
     /// Its 32 bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+}
+
+impl From<[u8; 32]> for Checksum {
+    fn from(sum: [u8; 32]) -> Checksum {
+        Checksum(sum)
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use prost::Message as _;
 use tanist_gateway::manifests;
 use tanist_ha::Error;
-use tanist_ha::blob::CheckpointStorage;
+use tanist_ha::blob::ObjectDirectory;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
@@ -75,7 +75,7 @@ impl Heir<'_> {
     pub(super) async fn take_over(
         self,
         manifest: &mut pb::CheckpointManifest,
-        storage: Option<&CheckpointStorage>,
+        storage: Option<&ObjectDirectory>,
         refused: &impl Fn(String) -> JobStoreError,
     ) -> Result<(), JobStoreError> {
         let files = manifests::hidden_files(manifest);
@@ -158,7 +158,7 @@ impl Note {
         })
     }
 
-    async fn put(&self, storage: &CheckpointStorage) -> Result<(), JobStoreError> {
+    async fn put(&self, storage: &ObjectDirectory) -> Result<(), JobStoreError> {
         let name = format!("{NOTE}{}", self.0.run);
         let put = storage.put(&name, self.0.encode_to_vec().into()).await;
         put.map_err(JobStoreError::Refused)
@@ -166,7 +166,7 @@ impl Note {
 
     /// Reads an object. None: it is no note.
     pub(crate) async fn read(
-        storage: &CheckpointStorage,
+        storage: &ObjectDirectory,
         object: &str,
     ) -> Result<Option<Note>, Error> {
         if !object.starts_with(NOTE) {

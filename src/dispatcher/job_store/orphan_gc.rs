@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_gateway::kinds;
-use tanist_ha::blob::{BlobStore, CheckpointStorage};
+use tanist_ha::blob::{BlobStore, ObjectDirectory};
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::{Key, Name};
 use tanist_ha::records::record::{self, Encoded};
@@ -197,7 +197,7 @@ impl<'a> OrphanGc<'a> {
     async fn has_files(
         self,
         job: JobId,
-        storage: &CheckpointStorage,
+        storage: &ObjectDirectory,
         object: &str,
     ) -> Result<bool, JobStoreError> {
         let note = Note::read(storage, object).await;

@@ -17,7 +17,7 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tanist_gateway::savepoints::{self, SavepointError};
 use tanist_gateway::{GatewayError, GatewayResult, manifests};
 use tanist_ha::Error;
-use tanist_ha::blob::{CheckpointStorage, object_name};
+use tanist_ha::blob::{ObjectDirectory, object_name};
 use tanist_model::restore::{self, Unclaimed};
 use tanist_proto::id::JobId;
 use tanist_proto::manifest;
@@ -356,7 +356,7 @@ impl JobStore {
     }
 
     /// The objects of the checkpoints of a job; `None` without a blob store that outlives the host.
-    fn objects_of(&self, job: JobId) -> Option<CheckpointStorage> {
+    fn objects_of(&self, job: JobId) -> Option<ObjectDirectory> {
         let blobs = self.records.blobs().filter(|it| it.keeps_checkpoints())?;
         Some(blobs.checkpoints(&name_of(job)))
     }

@@ -17,14 +17,15 @@ use tanist_gateway::{
     ResourceRequirementsGateway, TaskExecutorGateway,
 };
 use tanist_ha::election::Epoch;
+use tanist_model::CommitError;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use crate::RestartStrategy;
 use crate::core::tests::testing::{graph_of, submitted};
-use crate::{CommitError, SinkCommitter, Superseded};
 use crate::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, StartLimiter};
+use crate::{SinkCommitter, Superseded};
 
 /// How a TaskExecutor answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

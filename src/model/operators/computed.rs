@@ -13,6 +13,28 @@ const MAX_COLUMNS: usize = 1_000;
 const AS_MAP: &str = "a map such as `{ total: price * amount }`";
 const AS_LIST: &str = "a list such as `[word, { name: total, expression: price * amount }]`";
 
+/// The methods of a [`Declaration`](super::Declaration) that `map` and `project` share: those of its `columns`.
+macro_rules! declare_computed {
+    () => {
+        fn state(&self) -> StateUse {
+            StateUse::None
+        }
+
+        fn problems(&self) -> Vec<String> {
+            computed::problems(&self.columns)
+        }
+
+        fn has_expressions(&self) -> bool {
+            true
+        }
+
+        fn event_time(&self, input: Option<&EventTime>) -> Option<EventTime> {
+            computed::event_time(&self.columns, input)
+        }
+    };
+}
+pub(super) use declare_computed;
+
 /// Returns the problems of computed columns, without those of their expressions.
 pub(super) fn problems(columns: &[NamedExpression]) -> Vec<String> {
     if columns.is_empty() {

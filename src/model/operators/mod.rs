@@ -38,6 +38,7 @@ mod print;
 mod project;
 mod reading;
 mod reference;
+mod running_result;
 mod sample;
 mod socket_sink;
 mod socket_source;

@@ -21,21 +21,7 @@ impl Declaration for Project {
         "project"
     }
 
-    fn state(&self) -> StateUse {
-        StateUse::None
-    }
-
-    fn problems(&self) -> Vec<String> {
-        computed::problems(&self.columns)
-    }
-
-    fn has_expressions(&self) -> bool {
-        true
-    }
-
-    fn event_time(&self, input: Option<&EventTime>) -> Option<EventTime> {
-        computed::event_time(&self.columns, input)
-    }
+    computed::declare_computed!();
 
     fn output(&self, input: &Schema, types: &dyn ExpressionTypes) -> Result<Schema, Vec<String>> {
         computed::output(&self.columns, input, types).map(Schema::new)

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::aggregate::{COLUMN_OF_NUMBERS, complete_keys, missing_keys};
-use super::count::by_key;
 use super::emission::{self, Emission, Emit, Windows, stated};
+use super::running_result::{CHECKPOINTS, by_key, declare_running_result};
 use super::{
     AggregateFunction, Aggregation, Declaration, ExpressionTypes, Input, OperatorSpec, Section,
     StateUse, Step, Transformation, plain_column, wrong_type,
@@ -37,39 +37,7 @@ impl Sum {
 }
 
 impl Declaration for Sum {
-    fn kind(&self) -> &'static str {
-        "sum"
-    }
-
-    fn state(&self) -> StateUse {
-        StateUse::Saved
-    }
-
-    fn problems(&self) -> Vec<String> {
-        missing_keys(&self.keys).into_iter().collect()
-    }
-
-    fn complete(&mut self, input: &Input<'_>) -> Result<(), String> {
-        complete_keys(&mut self.keys, input);
-        self.emit.get_or_insert(Emit::implied(input));
-        Ok(())
-    }
-
-    fn keys(&self) -> Option<&[String]> {
-        Some(&self.keys)
-    }
-
-    fn keyed_results(&self) -> Option<String> {
-        Some("sum".to_owned())
-    }
-
-    fn waits_for_the_end(&self) -> bool {
-        self.emit == Some(Emit::Final)
-    }
-
-    fn set_emit(&mut self, emit: Emit) {
-        self.emit = Some(emit);
-    }
+    declare_running_result!("sum");
 
     fn windowed(&self, windows: Windows) -> Option<OperatorSpec> {
         let sum = Aggregation::of("sum", AggregateFunction::Sum, &self.column);
@@ -94,8 +62,7 @@ pub(super) const STEPS: &[Step] = &[Step {
 Adds up a column by key. It must follow a `key-by`. Emits the key columns and `sum` in the column's type; over windows
 `window_start` and `window_end` stand between them. A sum of integers that does not fit `int64` fails the task.",
     fields: &[COLUMN_OF_NUMBERS, emission::FIELDS],
-    checkpoints: "\
-The results of all keys are saved. Over windows, so are the open windows and the event time.",
+    checkpoints: CHECKPOINTS,
     example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }

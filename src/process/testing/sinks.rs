@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tanist_dispatcher::{HiddenOutput, SinkCleaner};
-use tanist_job_master::{CommitError, SinkCommitter, Superseded};
+use tanist_job_master::{SinkCommitter, Superseded};
 use tanist_leadership::Sinks;
+use tanist_model::CommitError;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 

@@ -10,12 +10,14 @@ use tanist_gateway::{Departure, GatewayError, GatewayResult, JobMasterId, Resour
 use tanist_ha::clock::{Uptime, millis};
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::resources::WorkerResourceSpec;
 use tanist_proto::v1 as pb;
 use tanist_proto::{OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION, speaks_protocol};
 use tanist_telemetry::VERSION_AND_REVISION;
 
 use super::job_masters::{Heard, Superseded};
 use super::report::{parse_report, task_counts, worker_of};
+use super::slot_manager::SlotsReport;
 use super::task_executors::{Availability, Registration};
 use super::workers::Admission;
 use super::{Effect, LogLine, ResourceManagerCore};
@@ -26,6 +28,14 @@ const LONGEST_NAME: usize = 100;
 /// Maximum delay of the first heartbeat after a registration.
 const FIRST_HEARTBEAT: Duration = Duration::from_secs(1);
 
+/// A TaskExecutor that registers.
+struct Registrant {
+    worker: ResourceId,
+    location: pb::TaskManagerLocation,
+    /// The number of its registration.
+    number: u64,
+}
+
 impl ResourceManagerCore {
     /// Registers a TaskExecutor.
     pub(crate) fn register(
@@ -33,49 +43,16 @@ impl ResourceManagerCore {
         now: Uptime,
         request: pb::RegisterTaskExecutorRequest,
     ) -> GatewayResult<Answer<pb::RegistrationSuccess>> {
-        let sender = request
-            .sender
-            .clone()
-            .ok_or_else(|| invalid("the message names no sender"))?;
-        let own = &self.term.incarnation;
-        if !sender.cluster_incarnation.is_empty() && sender.cluster_incarnation != own.as_str() {
-            return Ok(Answer::Rejection(format!(
-                "the TaskManager belongs to cluster incarnation {}, this cluster is {own}: the store was wiped, or restored from \
-                 a backup; if that is meant, start the TaskManager again: it joins the cluster as it is",
-                sender.cluster_incarnation
-            )));
-        }
-        // First, since a process that no longer leads must reject no TaskExecutor permanently.
-        let of = request.location.as_ref();
-        self.check_epoch(sender.epoch, || registrant(of))?;
-        if let Some(reason) = self.misfit(&request) {
-            return Ok(Answer::Rejection(reason));
-        }
-        let spec = worker_of(&request);
-        let location = request
-            .location
-            .ok_or_else(|| invalid("the registration has no location"))?;
-        let worker: ResourceId = match location.resource_id.parse() {
-            Ok(worker) => worker,
-            Err(error) => return Ok(Answer::Rejection(format!("{error}"))),
+        let registrant = match self.check_registrant(&request)? {
+            Ok(registrant) => registrant,
+            Err(answer) => return Ok(answer),
         };
-        let present = self.task_executors.get(&worker);
-        if let Some(other) = present.filter(|it| it.has_replaced(&location.incarnation)) {
-            return Ok(Answer::Rejection(format!(
-                "the process at {} has taken the place of this one under the resource id {worker}: give each TaskManager a \
-                 `taskmanager.resource-id` of its own, or none",
-                other.location().rpc_address
-            )));
-        }
-        let highest = self.task_executors.highest_registration(&worker);
-        if sender.registration <= highest {
-            return Ok(Answer::TooLow { highest });
-        }
-        let report = request.slot_report.unwrap_or_default();
+        let report = request.slot_report.clone().unwrap_or_default();
         let tasks = task_counts(&report);
         let report = parse_report(report, true)?;
+        let worker = &registrant.worker;
         let is_releasing = match self.admit_worker(
-            &worker,
+            worker,
             &request.worker_of,
             request.number_of_slots,
         ) {
@@ -88,59 +65,33 @@ impl ResourceManagerCore {
             }
             Admission::Unknown => {
                 return Ok(Answer::Rejection(format!(
-                    "this cluster has no record of the worker {worker}: it was being stopped, or an earlier leader was deposed \
-                         before it started it"
+                    "this cluster has no record of the worker {worker}: it was being stopped, or an earlier leader was \
+                         deposed before it started it"
                 )));
             }
         };
-        let replaced = self
-            .task_executors
-            .replaced_by(&worker, &location.incarnation);
-        if let Some(old) = replaced {
-            self.log.push(LogLine::IncarnationReplaced {
-                task_manager: worker.clone(),
-                old: old.to_owned(),
-                new: location.incarnation.clone(),
-            });
-            let cause = format!("the process at {} has replaced it", location.rpc_address);
-            self.tell_gone(&worker, &cause);
-        }
-        self.log.push(LogLine::Registered {
-            task_manager: worker.clone(),
-            address: location.rpc_address.clone(),
-            slots: report.slots.len(),
-            registration: sender.registration,
-        });
-        self.slots.put_worker(&worker, spec.clone(), report);
-        self.unfulfillable_jobs.comes(&worker);
-        // A release sent before it registered again may not have reached it yet.
-        let is_releasing = is_releasing
-            || self
-                .task_executors
-                .is_releasing(&worker, &location.incarnation);
-        let driver = self.workers_of_driver.as_ref();
-        if driver.is_some_and(|driver| driver.is_of_place(&worker)) {
-            self.drains.note_host_of_workers(&location);
-        }
-        let is_draining = is_releasing || self.drains.is_drained(&worker, &location);
-        self.slots.set_draining(&worker, is_draining);
+        let spec = worker_of(&request);
+        self.note_registered(&registrant, spec.clone(), report);
+        let availability = self.note_availability(&registrant, is_releasing);
+        // A change of its drain status is sent at once.
+        let next_heartbeat =
+            match availability.is_releasing || request.draining != availability.is_draining {
+                true => now,
+                // Early: a connection must exist for its end to be noticed.
+                false => now + self.options.heartbeat_interval.min(FIRST_HEARTBEAT),
+            };
+        let Registrant {
+            worker,
+            location,
+            number,
+        } = registrant;
         let registration = Registration {
             location,
-            number: sender.registration,
+            number,
             hardware: request.hardware,
             spec,
             memory_configuration: request.memory_configuration,
             tasks,
-        };
-        let availability = Availability {
-            is_draining,
-            is_releasing,
-        };
-        // A change of its drain status is sent at once.
-        let next_heartbeat = match is_releasing || request.draining != is_draining {
-            true => now,
-            // Early: a connection must exist for its end to be noticed.
-            false => now + self.options.heartbeat_interval.min(FIRST_HEARTBEAT),
         };
         self.task_executors
             .register(now, worker, registration, availability, next_heartbeat);
@@ -152,8 +103,111 @@ impl ResourceManagerCore {
             epoch: self.term.epoch.get(),
             heartbeat_interval_ms: millis(self.options.heartbeat_interval),
             heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
-            draining: is_draining,
+            draining: availability.is_draining,
         }))
+    }
+
+    /// Checks who registers, or returns the answer that refuses it.
+    fn check_registrant(
+        &mut self,
+        request: &pb::RegisterTaskExecutorRequest,
+    ) -> GatewayResult<Result<Registrant, Answer<pb::RegistrationSuccess>>> {
+        let sender = request
+            .sender
+            .as_ref()
+            .ok_or_else(|| invalid("the message names no sender"))?;
+        let own = &self.term.incarnation;
+        if !sender.cluster_incarnation.is_empty() && sender.cluster_incarnation != own.as_str() {
+            return Ok(Err(Answer::Rejection(format!(
+                "the TaskManager belongs to cluster incarnation {}, this cluster is {own}: the store was wiped, or restored from \
+                 a backup; if that is meant, start the TaskManager again: it joins the cluster as it is",
+                sender.cluster_incarnation
+            ))));
+        }
+        // First, since a process that no longer leads must reject no TaskExecutor permanently.
+        let location = request.location.as_ref();
+        self.check_epoch(sender.epoch, || registrant(location))?;
+        if let Some(reason) = self.misfit(request) {
+            return Ok(Err(Answer::Rejection(reason)));
+        }
+        let location = location.ok_or_else(|| invalid("the registration has no location"))?;
+        let worker: ResourceId = match location.resource_id.parse() {
+            Ok(worker) => worker,
+            Err(error) => return Ok(Err(Answer::Rejection(format!("{error}")))),
+        };
+        let present = self.task_executors.get(&worker);
+        if let Some(other) = present.filter(|it| it.has_replaced(&location.incarnation)) {
+            return Ok(Err(Answer::Rejection(format!(
+                "the process at {} has taken the place of this one under the resource id {worker}: give each TaskManager a \
+                 `taskmanager.resource-id` of its own, or none",
+                other.location().rpc_address
+            ))));
+        }
+        let highest = self.task_executors.highest_registration(&worker);
+        if sender.registration <= highest {
+            return Ok(Err(Answer::TooLow { highest }));
+        }
+        Ok(Ok(Registrant {
+            worker,
+            location: location.clone(),
+            number: sender.registration,
+        }))
+    }
+
+    /// Takes the slots of a registering TaskExecutor in, in place of those of the process that it replaces.
+    fn note_registered(
+        &mut self,
+        registrant: &Registrant,
+        spec: WorkerResourceSpec,
+        report: SlotsReport,
+    ) {
+        let Registrant {
+            worker,
+            location,
+            number,
+        } = registrant;
+        let replaced = self
+            .task_executors
+            .replaced_by(worker, &location.incarnation);
+        if let Some(old) = replaced {
+            self.log.push(LogLine::IncarnationReplaced {
+                task_manager: worker.clone(),
+                old: old.to_owned(),
+                new: location.incarnation.clone(),
+            });
+            let cause = format!("the process at {} has replaced it", location.rpc_address);
+            self.tell_gone(worker, &cause);
+        }
+        self.log.push(LogLine::Registered {
+            task_manager: worker.clone(),
+            address: location.rpc_address.clone(),
+            slots: report.slots.len(),
+            registration: *number,
+        });
+        self.slots.put_worker(worker, spec, report);
+        self.unfulfillable_jobs.comes(worker);
+    }
+
+    /// Records whether a registering TaskExecutor may be used, and returns it. `is_releasing`: the driver releases it.
+    fn note_availability(&mut self, registrant: &Registrant, is_releasing: bool) -> Availability {
+        let Registrant {
+            worker, location, ..
+        } = registrant;
+        // A release sent before it registered again may not have reached it yet.
+        let is_releasing = is_releasing
+            || self
+                .task_executors
+                .is_releasing(worker, &location.incarnation);
+        let driver = self.workers_of_driver.as_ref();
+        if driver.is_some_and(|driver| driver.is_of_place(worker)) {
+            self.drains.note_host_of_workers(location);
+        }
+        let is_draining = is_releasing || self.drains.is_drained(worker, location);
+        self.slots.set_draining(worker, is_draining);
+        Availability {
+            is_draining,
+            is_releasing,
+        }
     }
 
     /// Handles a notification about changed slots of a TaskExecutor.

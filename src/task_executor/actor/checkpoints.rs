@@ -15,9 +15,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
-use tanist_ha::blob::{
-    BlobStore, CheckpointStorage, ObjectRange, SavepointError, SavepointStorage, object_name,
-};
+use tanist_gateway::savepoints::{SavepointError, SavepointStorage};
+use tanist_ha::blob::{BlobStore, ObjectDirectory, ObjectRange, object_name};
 use tanist_ha::election::ClusterIncarnation;
 use tanist_ha::error::{Error, Result};
 use tanist_ha::failpoint::failpoint;
@@ -73,7 +72,7 @@ impl Storages {
     }
 
     /// The objects of a job.
-    async fn of(&self, cluster: &ClusterIncarnation, job: JobId) -> Result<CheckpointStorage> {
+    async fn of(&self, cluster: &ClusterIncarnation, job: JobId) -> Result<ObjectDirectory> {
         let Some(place) = &self.place else {
             let reason =
                 "this TaskManager has no place for checkpoints: set high-availability.storageDir";
@@ -393,7 +392,7 @@ async fn write_object(
 }
 
 /// Adds the directory to an error that does not name it.
-fn in_directory(storage: &CheckpointStorage, error: Error) -> Error {
+fn in_directory(storage: &ObjectDirectory, error: Error) -> Error {
     match error {
         Error::Unavailable { store, reason } => Error::Unavailable {
             store,
@@ -503,7 +502,7 @@ struct Objects<'a> {
 }
 
 impl Objects<'_> {
-    async fn open(self, storages: &Storages) -> Result<CheckpointStorage> {
+    async fn open(self, storages: &Storages) -> Result<ObjectDirectory> {
         if self.directory.is_empty() {
             return storages.of(self.cluster, self.job).await;
         }
@@ -541,7 +540,7 @@ async fn fill_in(
     Ok(())
 }
 
-async fn read_range(storage: &CheckpointStorage, range: ObjectRange) -> (String, Result<Bytes>) {
+async fn read_range(storage: &ObjectDirectory, range: ObjectRange) -> (String, Result<Bytes>) {
     let content = storage.get_range(&range).await;
     (range.object, content)
 }

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use rand::Rng as _;
-use tanist_gateway::{GatewayError, GatewayResult, NoAnswer};
+use tanist_gateway::{GatewayError, GatewayResult, JobMasterGateway, NoAnswer};
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -68,65 +69,37 @@ impl Actor {
                     answer,
                 });
             }
-            Effect::Offer { to, request } => {
-                let JobMasterAddress { job, address, run } = to;
-                let gateway = self.services.connector.job_master(&address, job);
-                let call = async move { gateway.offer_slots(request).await };
-                self.call(address, call, move |answer| Event::SlotsOffered {
-                    job,
-                    run,
-                    answer,
-                });
-            }
-            Effect::Update { to, request } => {
-                let JobMasterAddress { job, address, run } = to;
-                let gateway = self.services.connector.job_master(&address, job);
-                let call = async move { gateway.update_task_execution_states(request).await };
-                self.call(address, call, move |answer| Event::ExecutionsReported {
-                    job,
-                    run,
-                    answer,
-                });
-            }
+            Effect::Offer { to, request } => self.call_job_master(
+                to,
+                |gateway| async move { gateway.offer_slots(request).await },
+                |job, run, answer| Event::SlotsOffered { job, run, answer },
+            ),
+            Effect::Update { to, request } => self.call_job_master(
+                to,
+                |gateway| async move { gateway.update_task_execution_states(request).await },
+                |job, run, answer| Event::ExecutionsReported { job, run, answer },
+            ),
             Effect::AskCoordinator {
                 to,
                 request_id,
                 request,
-            } => {
-                let JobMasterAddress { job, address, run } = to;
-                let gateway = self.services.connector.job_master(&address, job);
-                let call = async move { gateway.ask_coordinator(request).await };
-                self.call(address, call, move |answer| Event::CoordinatorAnswered {
+            } => self.call_job_master(
+                to,
+                |gateway| async move { gateway.ask_coordinator(request).await },
+                move |job, run, answer| Event::CoordinatorAnswered {
                     job,
                     run,
                     request_id,
                     answer,
-                });
-            }
+                },
+            ),
             Effect::AnswerCoordinatorRequest { request_id, answer } => {
                 self.replies.answer(request_id, answer);
             }
             Effect::ReadGenerations(jobs) => self.read_generations(jobs),
             Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
             Effect::ReportCheckpoints { to, call, request } => {
-                let JobMasterAddress { job, address, run } = to;
-                let gateway = self.services.connector.job_master(&address, job);
-                let acknowledges = request.reports.iter().any(|it| it.snapshot.is_some());
-                let reporting = async move {
-                    let answer = gateway.report_checkpoints(request).await;
-                    if acknowledges {
-                        failpoint("checkpoint.acknowledged").await;
-                    }
-                    answer
-                };
-                self.call(address, reporting, move |answer| {
-                    Event::CheckpointsReported {
-                        job,
-                        run,
-                        call,
-                        answer,
-                    }
-                });
+                self.report_checkpoints(to, call, request);
             }
             Effect::WriteSnapshot {
                 task,
@@ -159,20 +132,61 @@ impl Actor {
                 self.drop_snapshots_of(job);
                 self.services.launcher.release_job(job, ALL_GENERATIONS);
             }
-            Effect::Fatal(cause) => {
-                match &cause {
-                    Fatal::Drained => tracing::info!("drained: the task executor ends"),
-                    Fatal::Refused(_) | Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => {
-                        tracing::error!(%cause, "the task executor can't continue, its process ends");
-                    }
-                }
-                self.channels.fatal.send_if_modified(|fatal| {
-                    let is_first = fatal.is_none();
-                    fatal.get_or_insert(cause);
-                    is_first
-                });
+            Effect::Fatal(cause) => self.end_process(cause),
+        }
+    }
+
+    /// Publishes why the process ends. The first cause stays.
+    fn end_process(&self, cause: Fatal) {
+        match &cause {
+            Fatal::Drained => tracing::info!("drained: the task executor ends"),
+            Fatal::Refused(_) | Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => {
+                tracing::error!(%cause, "the task executor can't continue, its process ends");
             }
         }
+        self.channels.fatal.send_if_modified(|fatal| {
+            let is_first = fatal.is_none();
+            fatal.get_or_insert(cause);
+            is_first
+        });
+    }
+
+    fn report_checkpoints(
+        &mut self,
+        to: JobMasterAddress,
+        call: u64,
+        request: pb::ReportCheckpointsRequest,
+    ) {
+        let acknowledges = request.reports.iter().any(|it| it.snapshot.is_some());
+        let report = |gateway: Arc<dyn JobMasterGateway>| async move {
+            let answer = gateway.report_checkpoints(request).await;
+            if acknowledges {
+                failpoint("checkpoint.acknowledged").await;
+            }
+            answer
+        };
+        self.call_job_master(to, report, move |job, run, answer| {
+            Event::CheckpointsReported {
+                job,
+                run,
+                call,
+                answer,
+            }
+        });
+    }
+
+    /// Makes a call to the JobMaster of a job.
+    fn call_job_master<T, F>(
+        &mut self,
+        to: JobMasterAddress,
+        call: impl FnOnce(Arc<dyn JobMasterGateway>) -> F,
+        answered: impl FnOnce(JobId, u64, GatewayResult<T>) -> Event + Send + 'static,
+    ) where
+        F: Future<Output = GatewayResult<T>> + Send + 'static,
+    {
+        let JobMasterAddress { job, address, run } = to;
+        let call = call(self.services.connector.job_master(&address, job));
+        self.call(address, call, move |answer| answered(job, run, answer));
     }
 
     /// Makes a call. Its answer, or the timeout, comes back to the loop.

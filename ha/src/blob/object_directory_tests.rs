@@ -1,10 +1,11 @@
-//! Objects of checkpoints in a directory: what is written is read, and what is missing or damaged is told from what
+//! Objects in a directory and in a bucket: what is written is read, and what is missing or damaged is told from what
 //! can't be read at present.
 
-use super::super::{BlobOptions, ClusterTag};
+use super::super::ClusterTag;
 use super::*;
 use crate::Outcome;
 use crate::blob::missing::MissingBucket;
+use crate::blob::object_name;
 use crate::election::ClusterIncarnation;
 
 fn job(text: &str) -> Name {

@@ -15,9 +15,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use tanist_ha::blob::Checksum;
 use xxhash_rust::xxh3::Xxh3;
-
-use super::Checksum;
 
 /// The newest format that this version reads.
 pub(super) const FORMAT: u16 = 1;
@@ -80,7 +79,7 @@ fn entries(content: &[u8]) -> Option<(BTreeMap<String, u64>, &[u8])> {
     let entry = |entry: &[u8]| {
         let (sum, size) = entry.split_first_chunk::<32>()?;
         let size = u64::from_le_bytes(*size.first_chunk::<8>()?);
-        Some((Checksum(*sum).to_string(), size))
+        Some((Checksum::from(*sum).to_string(), size))
     };
     let objects = entries.chunks(ENTRY).map(entry).collect::<Option<_>>()?;
     Some((objects, rest))

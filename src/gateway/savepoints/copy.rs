@@ -9,14 +9,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use object_store::path::Path;
-use object_store::{MultipartUpload, ObjectStoreExt as _};
 use sha2::{Digest as _, Sha256};
+use tanist_ha::blob::{Checksum, ObjectDirectory, ObjectRange, ObjectUpload, STORE};
+use tanist_ha::failpoint::failpoint;
+use tanist_ha::{Error, Result};
 use xxhash_rust::xxh3::Xxh3;
-
-use super::{BlobStore, CheckpointStorage, Checksum, ObjectRange, STORE, failure};
-use crate::error::{Error, Result};
-use crate::failpoint::failpoint;
 
 /// The size of an object that is held in memory.
 const SMALL: u64 = 16 << 20;
@@ -28,7 +25,7 @@ const MOST_PIECES: u64 = 9_000;
 const AT_ONCE: usize = 4;
 /// Time without an answer after which one step of a copy has failed: a file system that hangs returns no error. Each
 /// step is the reading or writing of one piece, so a copy of any size has time.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// An object of a savepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +52,9 @@ impl Default for Sizes {
 
 /// Copies every object that has one of `ranges`. Returns the copies by the names of the objects.
 pub(super) async fn copy_all(
-    source: &CheckpointStorage,
+    source: &ObjectDirectory,
     ranges: &[ObjectRange],
-    target: &BlobStore,
+    target: &ObjectDirectory,
     sizes: Sizes,
 ) -> Result<BTreeMap<String, Copied>> {
     let mut of_objects: BTreeMap<&str, Vec<&ObjectRange>> = BTreeMap::new();
@@ -83,7 +80,7 @@ pub(super) async fn copy_all(
 
 /// Calculates the checksum of an object in pieces.
 pub(super) async fn checksum_of(
-    source: &CheckpointStorage,
+    source: &ObjectDirectory,
     object: &str,
     size: u64,
 ) -> Result<Checksum> {
@@ -107,9 +104,9 @@ pub(super) async fn answered<T>(what: &str, step: impl Future<Output = Result<T>
 }
 
 struct Copy<'a> {
-    source: &'a CheckpointStorage,
+    source: &'a ObjectDirectory,
     object: &'a str,
-    target: &'a BlobStore,
+    target: &'a ObjectDirectory,
     sizes: Sizes,
 }
 
@@ -139,61 +136,45 @@ impl Copy<'_> {
             return Err(self.source.corrupt(self.object, reason));
         }
         let copied = Copied { sha256, size };
-        let path = Path::from(sha256.to_string());
+        let name = sha256.to_string();
+        let place = self.target.location();
         // An earlier copy may have written it, or another object may have the same bytes.
-        let looking = async {
-            match self.target.objects.head(&path).await {
-                Ok(meta) => Ok(meta.size == size),
-                Err(object_store::Error::NotFound { .. }) => Ok(false),
-                Err(error) => Err(failure(error)),
-            }
-        };
-        let is_there = answered(&self.target.location, looking).await?;
-        if !is_there {
-            let put = |bytes| answered(&self.target.location, self.target.put_at(&path, bytes));
+        let found = answered(&place, self.target.find_size(&name)).await?;
+        if found != Some(size) {
+            let put = |bytes| answered(&place, self.target.put(&name, bytes));
             match (size, whole) {
                 (0, _) => put(Bytes::new()).await?,
                 (_, Some(bytes)) => put(bytes).await?,
-                (_, None) => self.put_in_pieces(&path, copied, piece).await?,
+                (_, None) => self.put_in_pieces(&name, copied, piece).await?,
             }
         }
         failpoint("savepoint.some-copied").await;
         Ok(copied)
     }
 
-    async fn put_in_pieces(&self, path: &Path, copied: Copied, piece: u64) -> Result<()> {
-        let place = &self.target.location;
-        let beginning = async {
-            self.target
-                .objects
-                .put_multipart(path)
-                .await
-                .map_err(failure)
-        };
-        let mut upload = answered(place, beginning).await?;
-        let written = self.put_pieces(&mut *upload, copied, piece).await;
+    async fn put_in_pieces(&self, name: &str, copied: Copied, piece: u64) -> Result<()> {
+        let place = self.target.location();
+        let mut upload = answered(&place, self.target.begin(name)).await?;
+        let written = self.put_pieces(&mut upload, copied, piece).await;
         if written.is_err() {
-            let aborting = async { upload.abort().await.map_err(failure) };
-            let _it_stays_unfinished = answered(place, aborting).await;
+            let _it_stays_unfinished = answered(&place, upload.abort()).await;
             return written;
         }
-        let completing = async { upload.complete().await.map(drop).map_err(failure) };
-        answered(place, completing).await
+        answered(&place, upload.complete()).await
     }
 
     async fn put_pieces(
         &self,
-        upload: &mut dyn MultipartUpload,
+        upload: &mut ObjectUpload,
         copied: Copied,
         piece: u64,
     ) -> Result<()> {
+        let place = self.target.location();
         let mut sums = Sums::new(Vec::new());
         for range in pieces(copied.size, piece) {
             let bytes = read(self.source, self.object, range).await?;
             sums = sums.with(bytes.clone()).await?;
-            let putting = upload.put_part(bytes.into());
-            let putting = async { putting.await.map_err(failure) };
-            answered(&self.target.location, putting).await?;
+            answered(&place, upload.put_part(bytes)).await?;
         }
         if sums.finish().0 == copied.sha256 {
             return Ok(());
@@ -214,7 +195,7 @@ fn pieces(size: u64, piece: u64) -> impl Iterator<Item = Range<u64>> {
     starts.map(move |start| start..size.min(start + piece))
 }
 
-async fn read(source: &CheckpointStorage, object: &str, range: Range<u64>) -> Result<Bytes> {
+async fn read(source: &ObjectDirectory, object: &str, range: Range<u64>) -> Result<Bytes> {
     let end = range.end;
     let bytes = answered(object, source.read(object, range)).await?;
     bytes.ok_or_else(|| source.corrupt(object, format!("it ends before byte {end}")))
@@ -264,7 +245,7 @@ impl Sums {
 
     /// The checksum of all bytes, and the first range that has another one than was written.
     fn finish(self) -> (Checksum, Option<ObjectRange>) {
-        let sha256 = Checksum(self.whole.finalize().into());
+        let sha256 = Checksum::from(<[u8; 32]>::from(self.whole.finalize()));
         let mut ranges = self.ranges.into_iter();
         let different = ranges.find(|(range, sum)| sum.digest() != range.checksum);
         (sha256, different.map(|(range, _)| range))

@@ -10,21 +10,18 @@
 //! that is missing or damaged is told from one that can't be read at present.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path as FilePath;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use object_store::ObjectStoreExt as _;
-use object_store::path::Path;
+use tanist_ha::Error;
+use tanist_ha::blob::{Checksum, ObjectDirectory, ObjectRange, STORE};
 
-use super::savepoint_copy::{Copied, Sizes, answered, checksum_of, copy_all};
-use super::savepoint_metadata::{self as metadata, Unread};
-use super::{BlobOptions, BlobStore, CheckpointStorage, Checksum, ObjectRange, STORE, failure};
-use crate::error::Error;
-use crate::own_directory;
+use super::copy::{Copied, Sizes, answered, checksum_of, copy_all};
+use super::metadata::{self, Unread};
 
 /// The file that makes a directory a savepoint.
-pub const METADATA: &str = "_metadata";
+const METADATA: &str = "_metadata";
 /// What `_metadata` becomes when the removal of a savepoint begins.
 const REMOVED: &str = "_removed";
 /// Objects that are read or removed at the same time.
@@ -78,8 +75,7 @@ pub struct SavepointContent {
 /// The directory of one savepoint. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct SavepointStorage {
-    blobs: BlobStore,
-    objects: CheckpointStorage,
+    objects: ObjectDirectory,
     sizes: Sizes,
 }
 
@@ -87,14 +83,8 @@ impl SavepointStorage {
     /// Names the directory of a savepoint: an absolute path, `file:///path` or `s3://bucket/prefix`. Creates nothing,
     /// and does not look whether it exists. A directory that other users may change is refused.
     pub async fn open(directory: &str) -> Result<SavepointStorage> {
-        let options = BlobOptions {
-            url: directory.to_owned(),
-            shared: true,
-        };
-        let blobs = BlobStore::open(&options).await?;
         Ok(SavepointStorage {
-            objects: blobs.savepoint(),
-            blobs,
+            objects: ObjectDirectory::open(directory, METADATA).await?,
             sizes: Sizes::default(),
         })
     }
@@ -105,7 +95,7 @@ impl SavepointStorage {
     }
 
     /// Its objects, to be read by range as those of a checkpoint.
-    pub fn objects(&self) -> &CheckpointStorage {
+    pub fn objects(&self) -> &ObjectDirectory {
         &self.objects
     }
 
@@ -118,13 +108,13 @@ impl SavepointStorage {
     /// If this process ends before it has looked, the next [`SavepointStorage::discard_copy`] removes what it wrote.
     pub async fn write(
         &self,
-        source: &CheckpointStorage,
+        source: &ObjectDirectory,
         ranges: &[ObjectRange],
         manifest: impl FnOnce(&BTreeMap<String, String>) -> Bytes + Send,
     ) -> Result<()> {
         let place = self.location();
-        answered(&place, self.make_directory()).await?;
-        let copied = copy_all(source, ranges, &self.blobs, self.sizes).await?;
+        answered(&place, self.objects.make()).await?;
+        let copied = copy_all(source, ranges, &self.objects, self.sizes).await?;
         let sizes = copied.values().map(|copy| (copy.sha256, copy.size));
         let names = copied.iter();
         let names = names.map(|(object, copy)| (object.clone(), copy.sha256.to_string()));
@@ -134,12 +124,9 @@ impl SavepointStorage {
         match found {
             Some(found) if found == bytes => return Ok(()),
             Some(_) => return Err(self.not_savepoint("another savepoint is there")),
-            None => {
-                let path = Path::from(METADATA);
-                answered(&place, self.blobs.put_at(&path, bytes)).await?;
-            }
+            None => answered(&place, self.objects.put(METADATA, bytes)).await?,
         }
-        let listed = answered(&place, async { Ok(self.list().await) }).await??;
+        let listed = answered(&place, self.objects.sizes()).await?;
         let is_there = |copy: &Copied| listed.contains_key(&copy.sha256.to_string());
         if copied.values().all(is_there) {
             return Ok(());
@@ -155,7 +142,7 @@ impl SavepointStorage {
             return Err(self.without_metadata().await);
         };
         let content = self.decode(&bytes)?;
-        let found = self.list().await?;
+        let found = self.objects.sizes().await?;
         for (object, size) in &content.objects {
             match found.get(object) {
                 Some(found) if found == size => {}
@@ -197,7 +184,7 @@ impl SavepointStorage {
         let content = match (whole, removed) {
             (Some(bytes), _) => {
                 let content = self.decode(&bytes)?;
-                self.blobs.put_at(&Path::from(REMOVED), bytes).await?;
+                self.objects.put(REMOVED, bytes).await?;
                 self.remove([METADATA]).await?;
                 content
             }
@@ -229,7 +216,7 @@ impl SavepointStorage {
                 // First, so that it is never a savepoint without its objects.
                 self.remove([METADATA]).await?;
             }
-            let names = self.list().await?.into_keys();
+            let names = self.objects.sizes().await?.into_keys();
             let objects: BTreeSet<String> = names.filter(|name| is_object(name)).collect();
             self.remove(objects.iter().map(String::as_str)).await?;
             // A process that did not know of the failure may have written it meanwhile, and more objects before.
@@ -255,30 +242,16 @@ impl SavepointStorage {
 
     /// Reads a file; `None` if it does not exist.
     async fn get(&self, name: &str) -> Result<Option<Bytes>> {
-        match self.blobs.objects.get(&Path::from(name)).await {
-            Ok(found) => Ok(Some(found.bytes().await.map_err(failure)?)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(_)
-                if self
-                    .blobs
-                    .directory
-                    .as_deref()
-                    .is_some_and(FilePath::is_file) =>
-            {
+        match self.objects.find(name).await {
+            Err(_) if self.local().as_deref().is_some_and(Path::is_file) => {
                 Err(self.not_savepoint("it is a file"))
             }
-            Err(error) => Err(failure(error).into()),
+            found => Ok(found?),
         }
     }
 
-    /// The names of the files, with their sizes in bytes.
-    async fn list(&self) -> Result<BTreeMap<String, u64>> {
-        let listed = self.blobs.objects.list_with_delimiter(None).await;
-        let listed = listed.map_err(failure)?.objects.into_iter();
-        let file = |meta: object_store::ObjectMeta| {
-            Some((meta.location.filename()?.to_owned(), meta.size))
-        };
-        Ok(listed.filter_map(file).collect())
+    fn local(&self) -> Option<PathBuf> {
+        self.objects.local_directory()
     }
 
     /// What is there, if it is no savepoint.
@@ -290,17 +263,12 @@ impl SavepointStorage {
             }
             Err(error) => return error,
         }
-        if self
-            .blobs
-            .directory
-            .as_deref()
-            .is_some_and(|it| !it.exists())
-        {
+        if self.local().is_some_and(|it| !it.exists()) {
             return SavepointError::Missing(self.location());
         }
-        let names = match self.list().await {
+        let names = match self.objects.sizes().await {
             Ok(files) => files.into_keys(),
-            Err(error) => return error,
+            Err(error) => return error.into(),
         };
         let names: Vec<String> = names.collect();
         match names.iter().any(|name| is_object(name)) {
@@ -308,7 +276,7 @@ impl SavepointStorage {
             false if !names.is_empty() => {
                 self.not_savepoint(&format!("it has no {METADATA}, and other files are in it"))
             }
-            false if self.blobs.directory.is_some() => self.not_savepoint(&format!(
+            false if self.local().is_some() => self.not_savepoint(&format!(
                 "it has no {METADATA}, and no other file. If savepoints are in it, name one of them"
             )),
             false => SavepointError::Missing(self.location()),
@@ -316,29 +284,19 @@ impl SavepointStorage {
     }
 
     async fn remove<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<()> {
-        let removals = names.into_iter().map(|name| {
-            let path = Path::from(name);
-            async move { self.blobs.delete_at(&path).await }
-        });
+        let removals = names.into_iter().map(|name| self.objects.remove(name));
         let removals: Vec<_> = removals.collect();
         let removals = stream::iter(removals).buffer_unordered(AT_ONCE);
         Ok(removals.try_collect::<()>().await?)
     }
 
-    async fn make_directory(&self) -> std::result::Result<(), Error> {
-        let Some(directory) = self.blobs.directory.clone() else {
-            return Ok(());
-        };
-        let making = blocking(move || make_durably(&directory)).await;
-        making.map_err(|error| self.blobs.unusable(&error))
-    }
-
     async fn remove_directory(&self) -> Result<()> {
-        let Some(directory) = self.blobs.directory.clone() else {
+        let Some(directory) = self.local() else {
             return Ok(());
         };
-        let removing = blocking(move || remove_without_files(&directory)).await;
-        Ok(removing.map_err(|error| Error::Unavailable {
+        let removing = tokio::task::spawn_blocking(move || remove_without_files(&directory)).await;
+        let removed = removing.map_err(std::io::Error::other).flatten();
+        Ok(removed.map_err(|error| Error::Unavailable {
             store: STORE,
             reason: error.to_string(),
         })?)
@@ -357,27 +315,8 @@ fn is_object(name: &str) -> bool {
     name.parse::<Checksum>().is_ok()
 }
 
-async fn blocking(
-    work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
-) -> std::io::Result<()> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(std::io::Error::other).flatten()
-}
-
-/// Creates a directory with its parents, which survive a loss of power as its files do.
-fn make_durably(directory: &FilePath) -> std::io::Result<()> {
-    let parents = directory.ancestors().skip(1);
-    let missing: Vec<&FilePath> = parents.take_while(|it| !it.exists()).collect();
-    own_directory::make(directory)?;
-    let first_existing = missing.last().unwrap_or(&directory).parent();
-    for parent in missing.iter().copied().chain(first_existing) {
-        std::fs::File::open(parent)?.sync_all()?;
-    }
-    Ok(())
-}
-
 /// Removes a directory in which there are at most unfinished files of objects, `<object>#<number>`.
-fn remove_without_files(directory: &FilePath) -> std::io::Result<()> {
+fn remove_without_files(directory: &Path) -> std::io::Result<()> {
     use std::io::ErrorKind::{DirectoryNotEmpty, NotFound};
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries.collect::<std::io::Result<Vec<_>>>()?,
@@ -399,5 +338,5 @@ fn remove_without_files(directory: &FilePath) -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "savepoints_tests.rs"]
+#[path = "directory_tests.rs"]
 mod tests;

@@ -1,23 +1,24 @@
 //! Savepoints in a directory and in a bucket: what is copied stands alone, and what is no savepoint is told in words.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use object_store::path::Path as ObjectPath;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    ObjectStoreExt as _, PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
+use tanist_ha::blob::missing::MissingBucket;
+use tanist_ha::blob::{BlobOptions, BlobStore, range_checksum};
+use tanist_ha::keys::Name;
+
 use super::*;
-use crate::blob::missing::MissingBucket;
-use crate::blob::range_checksum;
-use crate::keys::Name;
 
 const SMALL: Sizes = Sizes {
     small: 1_000,
@@ -31,7 +32,7 @@ fn content(length: usize, salt: usize) -> Vec<u8> {
 /// A directory with a blob store, in which a job has three checkpoint objects, two of them with the same bytes.
 struct World {
     directory: tempfile::TempDir,
-    source: CheckpointStorage,
+    source: ObjectDirectory,
     ranges: Vec<ObjectRange>,
 }
 
@@ -340,10 +341,8 @@ async fn a_directory_that_others_may_change_is_refused() {
 async fn a_bucket_holds_savepoints_as_a_directory_does() {
     let world = World::new().await;
     let bucket = MissingBucket::default();
-    let blobs = bucket.store();
     let savepoint = SavepointStorage {
-        objects: blobs.savepoint(),
-        blobs,
+        objects: bucket.store().itself(METADATA),
         sizes: SMALL,
     };
     for error in [
@@ -364,7 +363,10 @@ async fn a_bucket_holds_savepoints_as_a_directory_does() {
     assert!(matches!(error, SavepointError::HalfCopied(_)), "{error}");
     world.write(&savepoint).await.expect("written");
     savepoint.dispose().await.expect("disposed");
-    assert_eq!(savepoint.list().await.expect("listed"), BTreeMap::new());
+    assert_eq!(
+        savepoint.objects.sizes().await.expect("listed"),
+        BTreeMap::new()
+    );
 }
 
 proptest! {
@@ -397,7 +399,7 @@ struct Steered {
     objects: Arc<dyn ObjectStore>,
     hangs: bool,
     /// Removed before `_metadata` is written.
-    vanishes: Mutex<Option<Path>>,
+    vanishes: Mutex<Option<ObjectPath>>,
     /// `_metadata`, written before the next removal.
     appears: Mutex<Option<Bytes>>,
 }
@@ -414,7 +416,7 @@ type Answer<T> = object_store::Result<T>;
 impl ObjectStore for Steered {
     async fn put_opts(
         &self,
-        location: &Path,
+        location: &ObjectPath,
         payload: PutPayload,
         opts: PutOptions,
     ) -> Answer<PutResult> {
@@ -433,24 +435,24 @@ impl ObjectStore for Steered {
 
     async fn put_multipart_opts(
         &self,
-        location: &Path,
+        location: &ObjectPath,
         opts: PutMultipartOptions,
     ) -> Answer<Box<dyn MultipartUpload>> {
         self.objects.put_multipart_opts(location, opts).await
     }
 
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Answer<GetResult> {
+    async fn get_opts(&self, location: &ObjectPath, options: GetOptions) -> Answer<GetResult> {
         self.objects.get_opts(location, options).await
     }
 
     fn delete_stream(
         &self,
-        locations: BoxStream<'static, Answer<Path>>,
-    ) -> BoxStream<'static, Answer<Path>> {
+        locations: BoxStream<'static, Answer<ObjectPath>>,
+    ) -> BoxStream<'static, Answer<ObjectPath>> {
         let (appears, objects) = (self.appears.lock().take(), self.objects.clone());
         let appearing = stream::once(async move {
             if let Some(bytes) = appears {
-                let put = objects.put(&Path::from(METADATA), bytes.into()).await;
+                let put = objects.put(&ObjectPath::from(METADATA), bytes.into()).await;
                 put.expect("written");
             }
         });
@@ -458,15 +460,20 @@ impl ObjectStore for Steered {
         none.chain(self.objects.delete_stream(locations)).boxed()
     }
 
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Answer<ObjectMeta>> {
+    fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Answer<ObjectMeta>> {
         self.objects.list(prefix)
     }
 
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Answer<ListResult> {
+    async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Answer<ListResult> {
         self.objects.list_with_delimiter(prefix).await
     }
 
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Answer<()> {
+    async fn copy_opts(
+        &self,
+        from: &ObjectPath,
+        to: &ObjectPath,
+        options: CopyOptions,
+    ) -> Answer<()> {
         self.objects.copy_opts(from, to, options).await
     }
 }
@@ -475,20 +482,18 @@ impl World {
     /// The savepoint of this name in a storage that is steered.
     async fn steered(&self, name: &str, steer: impl FnOnce(&mut Steered)) -> SavepointStorage {
         let savepoint = self.savepoint(name).await;
-        let mut steered = Steered {
-            objects: savepoint.blobs.objects.clone(),
-            hangs: false,
-            vanishes: Mutex::default(),
-            appears: Mutex::default(),
-        };
-        steer(&mut steered);
-        let blobs = BlobStore {
-            objects: Arc::new(steered),
-            ..savepoint.blobs.clone()
+        let steered = |objects| -> Arc<dyn ObjectStore> {
+            let mut steered = Steered {
+                objects,
+                hangs: false,
+                vanishes: Mutex::default(),
+                appears: Mutex::default(),
+            };
+            steer(&mut steered);
+            Arc::new(steered)
         };
         SavepointStorage {
-            objects: blobs.savepoint(),
-            blobs,
+            objects: savepoint.objects.in_storage(steered),
             ..savepoint
         }
     }
@@ -511,7 +516,7 @@ async fn a_copy_that_is_discarded_by_a_later_leader_leaves_no_savepoint() {
     let object = written.read().await.expect("whole").objects;
     let object = object.keys().next().expect("one").clone();
     // The objects go before `_metadata` is written.
-    let steer = |it: &mut Steered| *it.vanishes.get_mut() = Some(Path::from(object));
+    let steer = |it: &mut Steered| *it.vanishes.get_mut() = Some(ObjectPath::from(object));
     let savepoint = world.steered("one", steer).await;
     let error = world.write(&savepoint).await.expect_err("discarded");
     assert!(matches!(error, SavepointError::HalfCopied(_)), "{error}");
