@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_gateway::{kinds, manifests, savepoints};
+use tanist_gateway::{kinds, manifests, savepoints, shorten};
 use tanist_ha::Error;
 use tanist_ha::keys::Name;
 use tanist_ha::records::store::Prepared;
@@ -53,6 +53,9 @@ impl Default for Kept {
         }
     }
 }
+
+/// Length in bytes to which the cause of a result is cut that is too large for the store.
+const KEPT_CAUSE: usize = 4096;
 
 /// What stays of the checkpoints of a job that ends.
 #[derive(Debug, Clone, Default)]
@@ -205,7 +208,7 @@ impl JobStore {
                 }
                 result.details = None;
                 result.description = None;
-                result.cause = shortened(&result.cause);
+                shorten(&mut result.cause, KEPT_CAUSE);
                 self.try_put_result(job, result, None, retained).await?;
                 Ok(false)
             }
@@ -453,9 +456,4 @@ impl JobStore {
         let names: Vec<Name> = names.collect();
         self.records.remove_chunks_until_space(&names).await
     }
-}
-
-/// Returns the beginning of a cause that is too long to keep.
-fn shortened(cause: &str) -> String {
-    cause.chars().take(4096).collect()
 }
