@@ -241,6 +241,9 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
 fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     let last = match checkpoints.completed {
+        Some(number) if checkpoints.completed_at <= 0 => {
+            format!("number {number}, before this JobManager led the job")
+        }
         Some(number) => format!(
             "number {number}, at {}",
             time_if_known(checkpoints.completed_at)
@@ -448,6 +451,10 @@ Not saved    program, out: no checkpoint can save what is inside a program
 ";
         assert!(text.contains(lines), "{text}");
         assert!(!text.contains("Retained"), "{text}");
+        let earlier = info.checkpoints.as_mut().map(|it| &mut it.completed_at);
+        *earlier.expect("it has some") = -1;
+        let line = "Checkpoint   number 18, before this JobManager led the job\n";
+        assert!(job_text(&info, None).contains(line));
         info.state = JobStatus::Canceled;
         let none = "Retained     no checkpoint: `retention: RETAIN_ON_CANCELLATION` in the `checkpoints` of a job keeps the last one\n";
         assert!(job_text(&info, None).contains(none));
