@@ -88,7 +88,16 @@ impl JobStore {
             Err(error) => return Err(error),
         };
         let is_kept = manifests::is_retained(result.status(), record.retention());
+        let newest = record.retained.last().map(newest_alone);
         let record = manifests::ended(record, is_kept);
+        if let Some(details) = &mut result.details {
+            let kept = record.retained.last().map_or(0, |kept| kept.number);
+            let checkpoints = details.checkpoints.get_or_insert_default();
+            checkpoints.history.extend(newest);
+            checkpoints.started_from.clone_from(&record.started_from);
+            checkpoints.set_retention(record.retention());
+            checkpoints.kept = kept;
+        }
         result.remove.get_or_insert_default().savepoints = savepoints::failed_paths(&record);
         Ok(match record.retained.is_empty() {
             true => Retained::Nothing,
@@ -455,5 +464,16 @@ impl JobStore {
         });
         let names: Vec<Name> = names.collect();
         self.records.remove_chunks_until_space(&names).await
+    }
+}
+
+/// What the description of a job without a JobMaster has of its newest checkpoint.
+fn newest_alone(newest: &pb::CompletedCheckpoint) -> pb::CheckpointSummary {
+    pb::CheckpointSummary {
+        number: newest.number,
+        outcome: pb::CheckpointOutcome::Completed.into(),
+        triggered_at_ms: newest.triggered_at_ms,
+        size: newest.size,
+        ..pb::CheckpointSummary::default()
     }
 }

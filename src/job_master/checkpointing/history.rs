@@ -187,10 +187,13 @@ impl History {
                 // Other regions may still work on it.
                 let is_in_flight = progress(*number).0 > 0;
                 if let Some(open) = self.open(*number).filter(|_| !is_in_flight) {
+                    // Those that have acknowledged it, also of regions that gave it up before.
+                    let acknowledged = u32::try_from(open.acknowledgements.len());
                     let summary = &mut open.summary;
                     summary.set_outcome(CheckpointOutcome::Failed);
                     summary.ended_at_ms = now_ms;
                     summary.reason.clone_from(reason);
+                    summary.acknowledged_subtasks = acknowledged.unwrap_or(u32::MAX);
                     self.failed += 1;
                     self.failed_in_a_row += 1;
                     if self.failed_in_a_row == 1 {

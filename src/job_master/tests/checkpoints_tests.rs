@@ -311,9 +311,11 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     let (fixture, task_executor) = running().await;
     wait_until("a trigger", || triggered(&task_executor) > 0).await;
     let number = triggered(&task_executor);
+    let source = all_saved(number, 1).split_off(2);
+    tell(&fixture, 1, source).await;
     let declined = pb::CheckpointReport {
         reason: "its disk is full".to_owned(),
-        ..report(execution(2, 1, 1), number, pb::CheckpointProgress::Declined)
+        ..report(execution(2, 0, 1), number, pb::CheckpointProgress::Declined)
     };
     tell(&fixture, 1, vec![declined]).await;
     let aborted = format!("abort {number}");
@@ -325,7 +327,8 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     let checkpoints = details.checkpoints.expect("taken");
     assert_eq!((checkpoints.completed, checkpoints.failed), (0, 1));
     let failed = checkpoints.history.last().expect("failed");
-    assert_eq!(failed.reason, "b (2/2) declined it: its disk is full");
+    assert_eq!(failed.reason, "b (1/2) declined it: its disk is full");
+    assert_eq!((failed.acknowledged_subtasks, failed.subtasks), (1, 3));
     wait_until("the next one", || triggered(&task_executor) > number).await;
     // The first failure in a row is an event, and so is the first completion after it.
     let (failed, number) = (number, triggered(&task_executor));

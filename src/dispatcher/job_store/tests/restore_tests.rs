@@ -581,6 +581,11 @@ async fn a_cancellation_without_a_job_master_keeps_the_checkpoint_if_the_job_wan
             };
             leader.cancel(JOB).await.expect("canceled");
             assert_eq!(until_clean(&leader).await, expected, "{retention:?}");
+            let details = leader.describe(JOB).await.expect("it has ended");
+            let checkpoints = details.checkpoints.expect("it had one");
+            let kept = if expected.is_empty() { 0 } else { 7 };
+            assert_eq!(checkpoints.kept, kept, "as it is shown");
+            assert_eq!(checkpoints.history[0].number, 7);
             if expected.is_empty() {
                 assert_eq!(record(&leader, JOB).await, None);
                 continue;
