@@ -256,24 +256,38 @@ impl Calls {
                     Event::ResultsRead(Box::new(read))
                 });
             }
-            Effect::ReadQuarantined { job, reply } => {
-                let store = self.context.store.clone();
-                self.spawn(async move {
-                    let found = store.reread(job).await;
-                    Event::QuarantinedRead { job, found, reply }
-                });
-            }
-            Effect::RemoveQuarantine {
+            Effect::ReadQuarantined {
                 job,
-                to_retry,
+                from_checkpoint,
                 reply,
             } => {
                 let store = self.context.store.clone();
                 self.spawn(async move {
-                    let written = store.put_state(&to_retry.state).await;
+                    let found = store.reread(job).await;
+                    Event::QuarantinedRead {
+                        job,
+                        found,
+                        from_checkpoint,
+                        reply,
+                    }
+                });
+            }
+            Effect::RemoveQuarantine {
+                job,
+                mut to_retry,
+                from_checkpoint,
+                reply,
+            } => {
+                let store = self.context.store.clone();
+                self.spawn(async move {
+                    let written = match from_checkpoint {
+                        None => store.put_state(&to_retry.state).await,
+                        Some(number) => store.go_back(job, &mut to_retry.state, number).await,
+                    };
                     Event::QuarantineRemoved {
                         job,
                         to_retry,
+                        goes_back: from_checkpoint.is_some(),
                         written,
                         reply,
                     }

@@ -357,7 +357,7 @@ impl JobStore {
     }
 
     /// The objects of the checkpoints of a job; `None` without a blob store that outlives the host.
-    fn objects_of(&self, job: JobId) -> Option<CheckpointStorage> {
+    pub(super) fn objects_of(&self, job: JobId) -> Option<CheckpointStorage> {
         let blobs = self.records.blobs().filter(|it| it.keeps_checkpoints())?;
         Some(blobs.checkpoints(&name_of(job)))
     }

@@ -346,7 +346,7 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     let events = events.filter(|it| it.kind() == pb::JobEventKind::Checkpoint);
     let texts: Vec<&str> = events.map(|it| &*it.text).collect();
     let expected = [
-        format!("checkpoint {failed} failed: b (2/2) declined it: its disk is full"),
+        format!("checkpoint {failed} failed: b (1/2) declined it: its disk is full"),
         format!("checkpoint {number} is complete, after 2 that failed"),
     ];
     assert_eq!(texts, expected);

@@ -141,7 +141,7 @@ mod tests {
             });
             CheckpointSummary {
                 outcome: CheckpointOutcome::Completed.into(),
-            ended_at_ms: 1,
+                ended_at_ms: 1,
                 size: 300,
                 vertices: vec![pb::VertexCheckpoint {
                     acknowledgements: acknowledgements.collect(),

@@ -19,6 +19,8 @@ use crate::cleanup::HiddenOutput;
 use crate::core::{Submission, first_state};
 use crate::tests::scripted::{End, JOB, Leader, blobs, result_of, submission};
 
+#[path = "go_back_tests.rs"]
+mod go_back;
 #[path = "hidden_output_tests.rs"]
 mod hidden_output;
 
