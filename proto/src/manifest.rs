@@ -235,6 +235,7 @@ mod tests {
                 epoch: 3,
                 size: 65_536,
                 committed: true,
+                triggered_at_ms: 0,
             }],
             removing: vec![pb::SubsumedCheckpoint {
                 number: 5,

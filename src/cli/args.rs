@@ -1,5 +1,6 @@
 //! The command line arguments, as clap reads them.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -219,6 +220,13 @@ pub(super) enum QuarantineCommand {
     Retry {
         /// The job's id
         job: JobId,
+        /// Goes back to this retained checkpoint, which is older than the newest one: what was made visible since then
+        /// appears twice
+        #[arg(long, value_name = "NUMBER")]
+        from_checkpoint: Option<NonZeroU64>,
+        /// Accepts that output appears twice, which --from-checkpoint needs
+        #[arg(long, requires = "from_checkpoint")]
+        accept_duplicates: bool,
     },
     /// Cancels a job: its tasks end, and its data is removed
     Delete {
@@ -486,7 +494,19 @@ mod tests {
         let listed = read(&["job", "quarantine", "list"])?;
         assert_eq!(listed, QuarantineCommand::List);
         let retried = read(&["job", "quarantine", "retry", id])?;
-        assert_eq!(retried, QuarantineCommand::Retry { job });
+        let retry = |from_checkpoint, accept_duplicates| QuarantineCommand::Retry {
+            job,
+            from_checkpoint,
+            accept_duplicates,
+        };
+        assert_eq!(retried, retry(None, false));
+        let number = NonZeroU64::new(7);
+        let back = ["job", "quarantine", "retry", id, "--from-checkpoint", "7"];
+        assert_eq!(read(&back)?, retry(number, false));
+        let accepted = [&back[..], &["--accept-duplicates"]].concat();
+        assert_eq!(read(&accepted)?, retry(number, true));
+        let alone = ["job", "quarantine", "retry", id, "--accept-duplicates"];
+        assert!(read(&alone).is_err());
         let deleted = read(&["job", "quarantine", "delete", id])?;
         assert_eq!(deleted, QuarantineCommand::Delete { job });
         Ok(())

@@ -30,6 +30,11 @@ fn listing(statistics: &CheckpointStatistics) -> String {
         table.row(row(checkpoint));
     }
     let mut text = table.to_string();
+    let counts = &statistics.counts;
+    text.push_str(&format!(
+        "\n{} completed and {} failed since this JobManager leads the job\n",
+        counts.completed, counts.failed
+    ));
     if let Some(path) = &statistics.started_from {
         text.push_str(&format!("\nstarted from {path}\n"));
     }
@@ -50,10 +55,11 @@ fn row(checkpoint: &CheckpointInfo) -> [String; 7] {
         time_if_known(checkpoint.trigger_timestamp),
         duration(checkpoint.end_to_end_duration),
         bytes(checkpoint.state_size),
-        format!(
-            "{}/{}",
-            checkpoint.num_acknowledged_subtasks, checkpoint.num_subtasks
-        ),
+        match checkpoint.num_subtasks {
+            // An earlier leader took it.
+            0 => "-".to_owned(),
+            all => format!("{}/{all}", checkpoint.num_acknowledged_subtasks),
+        },
         reason.lines().next().unwrap_or_default().to_owned(),
     ]
 }
@@ -118,6 +124,8 @@ mod tests {
 NUMBER  OUTCOME    BEGAN                    DURATION   SIZE     SUBTASKS  REASON
 17      COMPLETED  2023-11-14 22:13:20 UTC  12 ms      2.0 KiB  3/4
 18      FAILED     2023-11-14 22:13:20 UTC  10 min 0 s  2.0 KiB  3/4       timeout
+
+1 completed and 1 failed since this JobManager leads the job
 
 started from /savepoints/of-another
 

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use tanist_client::{
-    CheckpointInProgress, ClientError, JobCheckpoints, JobClient, JobInfo, JobSummary,
+    BlockedReason, CheckpointInProgress, ClientError, JobCheckpoints, JobClient, JobInfo,
+    JobSummary,
 };
 use tanist_config::Configuration;
 use tanist_ha::clock::wall_clock_ms;
@@ -18,6 +19,9 @@ use super::checkpoints::skipped;
 use super::connect::{Connection, connect, connect_to_change, reporting};
 use super::output::{Table, answer, answer_json, duration, field, inform, time_if_known};
 use super::report_error;
+
+/// The kind of the reason why a quarantined job does not run.
+const QUARANTINED: &str = "quarantined";
 
 /// The state as shown to users.
 pub(super) fn shown_name(shown: Option<&Word>, status: JobStatus) -> &str {
@@ -180,7 +184,9 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
     if let Some(reason) = &job.quarantine {
         line("Quarantine", reason);
     }
-    for blocked_reason in &job.blocked_by {
+    // The reason of the quarantine is in the line above.
+    let is_told = |it: &&BlockedReason| job.quarantine.is_some() && it.kind == QUARANTINED;
+    for blocked_reason in job.blocked_by.iter().filter(|it| !is_told(it)) {
         let mut text = blocked_reason.text.clone();
         if !blocked_reason.missing.is_empty() {
             write!(text, " ({})", blocked_reason.missing.join(", "))
@@ -241,6 +247,9 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
 fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     let last = match checkpoints.completed {
+        Some(number) if checkpoints.completed_at <= 0 => {
+            format!("number {number}, before this JobManager led the job")
+        }
         Some(number) => format!(
             "number {number}, at {}",
             time_if_known(checkpoints.completed_at)
@@ -425,6 +434,13 @@ b       lines        RUNNING  2/2    0           1000
 c       sums -> out  RUNNING  2/2    1000        0
 ";
         assert_eq!(job_text(&info, Some("sums (1/2): it broke")), expected);
+        let mut quarantined = info.clone();
+        quarantined.quarantine = Some("bit rot".to_owned());
+        quarantined.blocked_by = serde_json::from_value(json!([
+            {"kind": "quarantined", "text": "quarantined: bit rot", "since": 1, "until": -1, "missing": []}
+        ]))?;
+        let text = job_text(&quarantined, None);
+        assert_eq!(text.matches("bit rot").count(), 1, "{text}");
         info.checkpoints = Some(serde_json::from_value(json!({
             "interval": 1000, "completed": 18, "completed-at": 1_700_000_000_000_i64, "restored": 16,
             "restored-at": 1_700_000_000_000_i64, "failure": "timeout", "started-from": "/savepoints/a",
@@ -448,6 +464,10 @@ Not saved    program, out: no checkpoint can save what is inside a program
 ";
         assert!(text.contains(lines), "{text}");
         assert!(!text.contains("Retained"), "{text}");
+        let earlier = info.checkpoints.as_mut().map(|it| &mut it.completed_at);
+        *earlier.expect("it has some") = -1;
+        let line = "Checkpoint   number 18, before this JobManager led the job\n";
+        assert!(job_text(&info, None).contains(line));
         info.state = JobStatus::Canceled;
         let none = "Retained     no checkpoint: `retention: RETAIN_ON_CANCELLATION` in the `checkpoints` of a job keeps the last one\n";
         assert!(job_text(&info, None).contains(none));

@@ -28,7 +28,23 @@ pub(super) async fn quarantine(
                 answer_json(&jobs.raw(paths::QUARANTINED_JOBS).await?);
             }
             QuarantineCommand::List => answer(listing(&jobs.quarantined().await?)),
-            QuarantineCommand::Retry { job } => {
+            QuarantineCommand::Retry {
+                job,
+                from_checkpoint: Some(number),
+                accept_duplicates,
+            } => {
+                let number = number.get();
+                jobs.retry_quarantined_from(*job, number, *accept_duplicates)
+                    .await?;
+                inform(format_args!(
+                    "job {job} is no longer quarantined, and begins again from checkpoint {number}"
+                ));
+            }
+            QuarantineCommand::Retry {
+                job,
+                from_checkpoint: None,
+                ..
+            } => {
                 jobs.retry_quarantined(*job).await?;
                 inform(format_args!("job {job} is no longer quarantined"));
             }

@@ -168,6 +168,18 @@ impl JobClient {
         self.change(Method::POST, &path).await
     }
 
+    /// Retries a quarantined job from one of its retained checkpoints that is older than the newest. What the job has
+    /// made visible since then may appear twice: without `accept_duplicates` that is refused.
+    pub async fn retry_quarantined_from(
+        &self,
+        job: JobId,
+        checkpoint: u64,
+        accept_duplicates: bool,
+    ) -> Result<(), ClientError> {
+        let path = paths::job_quarantine_retry_from(job, checkpoint, accept_duplicates);
+        self.change(Method::POST, &path).await
+    }
+
     /// Cancels a quarantined job.
     pub async fn delete_quarantined(&self, job: JobId) -> Result<(), ClientError> {
         self.change(Method::DELETE, &paths::job_quarantine(job))

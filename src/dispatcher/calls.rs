@@ -131,12 +131,17 @@ impl Calls {
             Effect::AwaitRecords { job, number } => self.await_records(job, number),
             Effect::AwaitResult { job } => self.await_result(job),
             Effect::ReadResults => self.read_results(),
-            Effect::ReadQuarantined { job, reply } => self.read_quarantined(job, reply),
+            Effect::ReadQuarantined {
+                job,
+                from_checkpoint,
+                reply,
+            } => self.read_quarantined(job, from_checkpoint, reply),
             Effect::RemoveQuarantine {
                 job,
                 to_retry,
+                from_checkpoint,
                 reply,
-            } => self.remove_quarantine(job, to_retry, reply),
+            } => self.remove_quarantine(job, to_retry, from_checkpoint, reply),
             Effect::DeleteUnreadableResult { job, reply } => {
                 self.delete_unreadable_result(job, reply);
             }

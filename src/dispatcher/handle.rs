@@ -15,7 +15,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::core::{self, Deadline, Replies, Submission, SubmissionKey};
+use super::core::{self, Deadline, Replies, Resolution, Submission, SubmissionKey};
 use super::graph_checks::GraphChecks;
 use super::term_clock::TermClock;
 
@@ -365,12 +365,12 @@ impl DispatcherGateway for DispatcherHandle {
         request: pb::ResolveQuarantineRequest,
     ) -> GatewayResult<pb::Ack> {
         let job = job_of(&request.job_id)?;
-        let action = request.action();
-        if action == pb::QuarantineAction::Unspecified {
-            let text = "the request names no action for the quarantined job".to_owned();
-            return Err(GatewayError::Invalid(text));
-        }
-        self.write(|reply| Command::ResolveQuarantine { job, action, reply })
-            .await
+        let resolution = Resolution::of(&request)?;
+        let command = |reply| Command::ResolveQuarantine {
+            job,
+            resolution,
+            reply,
+        };
+        self.write(command).await
     }
 }

@@ -8,6 +8,7 @@
 //!     BlobLedger        which blobs, chunks and uploads the jobs need
 //!     DescriptionStore  descriptions of ended jobs
 //!     CheckpointRecords records of checkpoints, as this term found them
+//!     go_back           returns a quarantined job to an older checkpoint
 //!     Origins           which savepoints jobs begin from
 //!     Storage           the marker of the blob storage
 //!     JobReader         reads jobs and results: recovery, and later reads (LateReads)
@@ -19,6 +20,7 @@ mod checkpoint_records;
 mod description_cache;
 mod description_store;
 mod error;
+mod go_back;
 mod hidden_output;
 mod job_reader;
 mod job_records;

@@ -22,6 +22,7 @@ pub mod refusals;
 pub mod registration;
 pub mod remote_files;
 pub mod savepoints;
+mod texts;
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ pub use job_control::{Adoption, Detail, JobMasterControl, JobMasterLauncher};
 pub use job_masters::JobMastersOf;
 pub use job_records::{JobRecords, NoAnswer, StoredGenerations, StoredJobs};
 pub use local::LocalConnector;
+pub use texts::shorten;
 
 /// Why a gateway call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,5 +1,7 @@
 //! Handlers about jobs: reading, cancelling, and resolving quarantines.
 
+use std::num::NonZeroU64;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -9,6 +11,7 @@ use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tanist_rest_model::{
     JobEvents, JobExceptions, JobInfo, JobStatusBody, Nothing, QuarantineList, VertexSubtasks,
+    paths,
 };
 
 use super::ask::Context;
@@ -167,8 +170,22 @@ pub(super) async fn quarantined(
 pub(super) async fn retry_quarantined(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
+    parameters: Parameters,
 ) -> Result<(StatusCode, Json<Nothing>), RestError> {
-    resolve(&context, &job, pb::QuarantineAction::Retry).await
+    let number = parameters.0.get(paths::FROM_CHECKPOINT);
+    let number = number.map(|text| text.parse::<NonZeroU64>());
+    let number = number.transpose().map_err(|error| {
+        let name = paths::FROM_CHECKPOINT;
+        RestError::bad_request(format!("`{name}` is the number of a checkpoint: {error}"))
+    })?;
+    let accepts = parameters.0.get(paths::ACCEPT_DUPLICATES);
+    let request = pb::ResolveQuarantineRequest {
+        action: pb::QuarantineAction::Retry.into(),
+        from_checkpoint: number.map_or(0, NonZeroU64::get),
+        accept_duplicates: accepts.is_some_and(|text| text == "true"),
+        ..pb::ResolveQuarantineRequest::default()
+    };
+    resolve(&context, &job, request).await
 }
 
 /// Accepted means that the cancellation is in the store.
@@ -176,23 +193,23 @@ pub(super) async fn delete_quarantined(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
 ) -> Result<(StatusCode, Json<Nothing>), RestError> {
-    resolve(&context, &job, pb::QuarantineAction::Delete).await
+    let request = pb::ResolveQuarantineRequest {
+        action: pb::QuarantineAction::Delete.into(),
+        ..pb::ResolveQuarantineRequest::default()
+    };
+    resolve(&context, &job, request).await
 }
 
 async fn resolve(
     context: &Context,
     job: &str,
-    action: pb::QuarantineAction,
+    request: pb::ResolveQuarantineRequest,
 ) -> Result<(StatusCode, Json<Nothing>), RestError> {
     let job: JobId = id(job)?;
+    let job_id = job.to_string();
+    let request = pb::ResolveQuarantineRequest { job_id, ..request };
     context
-        .ask(async |dispatcher| {
-            let request = pb::ResolveQuarantineRequest {
-                job_id: job.to_string(),
-                action: action.into(),
-            };
-            dispatcher.resolve_quarantine(request).await
-        })
+        .ask(async |dispatcher| dispatcher.resolve_quarantine(request.clone()).await)
         .await?;
     Ok((StatusCode::ACCEPTED, Json(Nothing {})))
 }

@@ -325,7 +325,7 @@ pub struct JobCheckpoints {
     /// Number of the last one that is durable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed: Option<u64>,
-    /// When it became durable.
+    /// When it became durable; -1: before this leader led the job.
     pub completed_at: i64,
     /// The subtask that was the last to acknowledge that one.
     #[serde(skip_serializing_if = "Option::is_none")]

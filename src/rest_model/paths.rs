@@ -80,6 +80,21 @@ pub fn job_quarantine(job: impl Display) -> String {
     format!("{JOBS}/{job}/quarantine")
 }
 
+/// `POST`: starts a quarantined job again, from an older checkpoint.
+pub fn job_quarantine_retry_from(
+    job: impl Display,
+    checkpoint: u64,
+    accept_duplicates: bool,
+) -> String {
+    let path = job_quarantine_retry(job);
+    format!("{path}?{FROM_CHECKPOINT}={checkpoint}&{ACCEPT_DUPLICATES}={accept_duplicates}")
+}
+
+/// The number of the checkpoint to which a quarantined job goes back.
+pub const FROM_CHECKPOINT: &str = "from-checkpoint";
+/// `true`: what the job has made visible since that checkpoint may appear twice.
+pub const ACCEPT_DUPLICATES: &str = "accept-duplicates";
+
 /// `POST`: starts a quarantined job again.
 pub fn job_quarantine_retry(job: impl Display) -> String {
     format!("{JOBS}/{job}/quarantine/retry")

@@ -31,6 +31,7 @@ on_stores! {
         a_taskmanager_that_cannot_read_objects_is_named_until_it_can,
         a_job_whose_object_is_lost_is_quarantined_alone,
         a_job_whose_object_is_damaged_is_quarantined_alone,
+        a_job_goes_back_to_an_older_checkpoint_if_a_person_accepts_duplicates,
         one_sink_that_cannot_commit_is_named_until_it_can,
         two_clusters_in_one_directory_keep_each_their_own,
         checkpoints_with_a_directory_of_their_own_are_restored_from_it,
@@ -212,6 +213,72 @@ async fn only_its_job_is_quarantined(
     cluster.wait_for_state(job.job, "CANCELED").await?;
     other.finish(&mut cluster, JOB).await?;
     cluster.check_nothing_left(&job.directories()).await
+}
+
+/// Each of its checkpoints has objects of its own, and no part file is open at one: each is older than 100 ms.
+const GOES_BACK: TwoRegions = TwoRegions {
+    count: 400_000,
+    rate: 10_000,
+    keys: 20_000,
+    interval: "300ms",
+};
+
+async fn a_job_goes_back_to_an_older_checkpoint_if_a_person_accepts_duplicates(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let builder = with_storage(cluster_on(kind).await?, directory.path());
+    let builder = builder.set("execution.checkpointing.num-retained", "4");
+    let mut cluster = builder.taskmanagers(2).slots(4).start().await?;
+    let job = Verified::submit(&mut cluster, GOES_BACK).await?;
+    cluster.wait_until_running(job.job).await?;
+    job.until_visible().await?;
+    job.until_completed_above(&mut cluster, 8).await?;
+    for taskmanager in 0..2 {
+        cluster.taskmanager(taskmanager).kill();
+    }
+    let shown = job.checkpoints(&mut cluster).await?;
+    let history = shown["history"].as_array().context("it has some")?;
+    let completed = history.iter().filter(|it| it["status"] == "COMPLETED");
+    let completed: Vec<u64> = completed.filter_map(|it| it["id"].as_u64()).collect();
+    let [newest, older, ..] = completed[..] else {
+        anyhow::bail!("{shown}");
+    };
+    let mut damaged = 0;
+    for object in objects_of(directory.path(), job.job)? {
+        let name = object.file_name().unwrap_or_default().to_string_lossy();
+        let number = name.split('-').next().and_then(|it| it.parse::<u64>().ok());
+        if number.is_some_and(|number| number > older) {
+            std::fs::write(&object, "damaged")?;
+            damaged += 1;
+        }
+    }
+    ensure!(damaged > 0, "checkpoint {newest} has no object of its own");
+    for taskmanager in 0..2 {
+        cluster.taskmanager(taskmanager).start()?;
+    }
+    cluster.wait_for_state(job.job, "SUSPENDED").await?;
+    let (id, number) = (job.job.to_string(), older.to_string());
+    let address = cluster.leader().await?.rest;
+    let retry = ["--address", &address, "job", "quarantine", "retry", &id];
+    let back = [&retry[..], &["--from-checkpoint", &number]].concat();
+    let refused = cluster.cli().run(&back).await?.success();
+    let refusal = refused.err().map(|error| format!("{error:#}"));
+    ensure!(
+        refusal
+            .as_ref()
+            .is_some_and(|it| it.contains("would appear twice")),
+        "{refusal:?}"
+    );
+    let accepted = [&back[..], &["--accept-duplicates"]].concat();
+    cluster.cli().run(&accepted).await?.success()?;
+    // The next leader finds the same records.
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    cluster.wait_until_running(job.job).await?;
+    let later = job.until_completed_above(&mut cluster, newest).await?;
+    job.until_completed_above(&mut cluster, later + 1).await?;
+    job.finish_with_duplicates(&mut cluster, GOES_BACK).await
 }
 
 async fn one_sink_that_cannot_commit_is_named_until_it_can(kind: StoreKind) -> anyhow::Result<()> {

@@ -41,6 +41,23 @@ pub(crate) async fn stop_with_savepoint(
     Ok(path)
 }
 
+/// All vertices of a stopped job are FINISHED, as it is: in REST and on the command line.
+async fn check_vertices_finished(cluster: &mut Cluster, job: &Verified) -> anyhow::Result<()> {
+    let shown = cluster.get(&format!("/v1/jobs/{}", job.job)).await?;
+    let vertices = shown["vertices"].as_array().cloned().unwrap_or_default();
+    let is_finished = |vertex: &serde_json::Value| vertex["status"] == "FINISHED";
+    ensure!(
+        !vertices.is_empty() && vertices.iter().all(is_finished),
+        "{shown}"
+    );
+    let leader = cluster.leader().await?;
+    let id = job.job.to_string();
+    let arguments = ["info", &id, "--address", &leader.rest];
+    let told = cluster.cli().run(&arguments).await?.success()?;
+    ensure!(!told.contains("CANCELED"), "{told}");
+    Ok(())
+}
+
 async fn a_job_goes_on_at_another_parallelism_where_another_one_was_stopped(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
@@ -52,6 +69,7 @@ async fn a_job_goes_on_at_another_parallelism_where_another_one_was_stopped(
         job.until_completed_above(&mut cluster, 0).await?;
         let path = stop_with_savepoint(&mut cluster, &job).await?;
         cluster.wait_for_state(job.job, "FINISHED").await?;
+        check_vertices_finished(&mut cluster, &job).await?;
         let arguments = ["--parallelism", parallelism];
         job = job.go_on(&mut cluster, &path, &arguments).await?;
         job.until_visible().await?;

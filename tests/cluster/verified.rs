@@ -307,6 +307,46 @@ impl Verified {
         rest.await?.check_result(cluster).await
     }
 
+    /// The same for a job that went back to an older checkpoint: checks that each number is there, at most twice, and
+    /// some are. Its counts are those of one run.
+    pub(crate) async fn finish_with_duplicates(
+        self,
+        cluster: &mut Cluster,
+        job: TwoRegions,
+    ) -> anyhow::Result<()> {
+        let path = stop_with_savepoint(cluster, &self).await?;
+        cluster.wait_for_state(self.job, "FINISHED").await?;
+        let rest = self.submit_next_from(cluster, job.without_rate(), &path);
+        let rest = rest.await?;
+        cluster.wait_for_state(rest.job, "FINISHED").await?;
+        let mut seen = vec![0_u32; usize::try_from(rest.count)?];
+        for [_, numbers] in &rest.outputs {
+            for line in lines(numbers)? {
+                let [seq, ..]: [i64; 3] = fields(&line)?;
+                seen[usize::try_from(seq)?] += 1;
+            }
+        }
+        let lost = seen.iter().filter(|times| **times == 0).count();
+        let most = seen.iter().max().copied().unwrap_or_default();
+        let twice = seen.iter().filter(|times| **times == 2).count();
+        ensure!(
+            lost == 0 && most == 2,
+            "{lost} are lost, {twice} are there twice, at most {most} times"
+        );
+        let mut counted = 0;
+        for [counts, _] in &rest.outputs {
+            for line in lines(counts)? {
+                let [_, count] = fields(&line)?;
+                counted += count;
+            }
+        }
+        ensure!(
+            counted == i64::try_from(rest.count)?,
+            "{counted} are counted"
+        );
+        cluster.check_nothing_left(&rest.directories()).await
+    }
+
     /// Checks that each number counts once in all outputs of the finished job.
     pub(crate) fn check_output(&self) -> anyhow::Result<()> {
         let (mut expected, mut in_windows) = (BTreeMap::new(), BTreeMap::new());

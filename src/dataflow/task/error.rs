@@ -89,6 +89,21 @@ impl TaskError {
         }
     }
 
+    /// Whether the task only lost a producer or a consumer, which may have failed before it.
+    fn has_lost_peer(&self) -> bool {
+        match self {
+            TaskError::Input(InputError { kept, .. }) => kept.is_none(),
+            TaskError::Output(_) => true,
+            TaskError::Plan(_)
+            | TaskError::Operator { .. }
+            | TaskError::DamagedState { .. }
+            | TaskError::Keep(_)
+            | TaskError::Partition(_)
+            | TaskError::Artifact(_)
+            | TaskError::Aborted(_) => false,
+        }
+    }
+
     /// The error of a task that is restored from this checkpoint.
     pub(super) fn of_restore(self, number: u64) -> TaskError {
         match self {
@@ -107,6 +122,7 @@ impl TaskError {
         let cause = self.to_string();
         let unrecoverable = self.is_unrecoverable();
         let has_damaged_state = matches!(self, TaskError::DamagedState { .. });
+        let lost_peer = self.has_lost_peer();
         let unreadable = match self {
             TaskError::Input(InputError { kept, .. }) => kept,
             _ => None,
@@ -116,6 +132,7 @@ impl TaskError {
             unreadable,
             unrecoverable,
             has_damaged_state,
+            lost_peer,
         }
     }
 }

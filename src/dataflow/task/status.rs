@@ -36,6 +36,8 @@ pub enum TaskStatus {
         unrecoverable: bool,
         /// Whether the state that it is restored from is missing, damaged or too new.
         has_damaged_state: bool,
+        /// Whether it only lost a task to which it is connected.
+        lost_peer: bool,
     },
 }
 
@@ -54,6 +56,7 @@ impl TaskStatus {
             unreadable: None,
             unrecoverable: false,
             has_damaged_state: false,
+            lost_peer: false,
         }
     }
 
@@ -64,6 +67,7 @@ impl TaskStatus {
             unreadable: None,
             unrecoverable: false,
             has_damaged_state: true,
+            lost_peer: false,
         }
     }
 }

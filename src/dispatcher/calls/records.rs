@@ -239,26 +239,41 @@ impl Calls {
         });
     }
 
-    pub(super) fn read_quarantined(&mut self, job: JobId, reply: Reply<pb::Ack>) {
+    pub(super) fn read_quarantined(
+        &mut self,
+        job: JobId,
+        from_checkpoint: Option<u64>,
+        reply: Reply<pb::Ack>,
+    ) {
         let store = self.context.store.clone();
         self.spawn(async move {
             let found = store.reread(job).await;
-            Event::QuarantinedRead { job, found, reply }
+            Event::QuarantinedRead {
+                job,
+                found,
+                from_checkpoint,
+                reply,
+            }
         });
     }
 
     pub(super) fn remove_quarantine(
         &mut self,
         job: JobId,
-        to_retry: JobToRetry,
+        mut to_retry: JobToRetry,
+        from_checkpoint: Option<u64>,
         reply: Reply<pb::Ack>,
     ) {
         let store = self.context.store.clone();
         self.spawn(async move {
-            let written = store.put_state(&to_retry.state).await;
+            let written = match from_checkpoint {
+                None => store.put_state(&to_retry.state).await,
+                Some(number) => store.go_back(job, &mut to_retry.state, number).await,
+            };
             Event::QuarantineRemoved {
                 job,
                 to_retry,
+                goes_back: from_checkpoint.is_some(),
                 written,
                 reply,
             }

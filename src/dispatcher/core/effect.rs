@@ -161,11 +161,17 @@ pub(crate) enum Effect<R: Replies> {
     /// Read the results that existed when the term began.
     ReadResults,
     /// Read a quarantined job, to retry it.
-    ReadQuarantined { job: JobId, reply: R::To<pb::Ack> },
-    /// Write a job's record, which has no quarantine any more.
+    ReadQuarantined {
+        job: JobId,
+        from_checkpoint: Option<u64>,
+        reply: R::To<pb::Ack>,
+    },
+    /// Write a job's record, which has no quarantine any more. `from_checkpoint`: if the job can go back to that one,
+    /// and with the record of its checkpoints, which then has that as the newest.
     RemoveQuarantine {
         job: JobId,
         to_retry: JobToRetry,
+        from_checkpoint: Option<u64>,
         reply: R::To<pb::Ack>,
     },
     /// Remove an unreadable result.

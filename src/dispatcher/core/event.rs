@@ -124,12 +124,15 @@ pub(crate) enum Event<R: Replies> {
     QuarantinedRead {
         job: JobId,
         found: Reread,
+        from_checkpoint: Option<u64>,
         reply: R::To<pb::Ack>,
     },
     /// A job's record was written without its quarantine, or writing it failed.
     QuarantineRemoved {
         job: JobId,
         to_retry: JobToRetry,
+        /// Whether it was to go back to an older checkpoint.
+        goes_back: bool,
         written: Result<(), PersistError>,
         reply: R::To<pb::Ack>,
     },

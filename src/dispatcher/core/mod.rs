@@ -54,7 +54,7 @@ pub(crate) use self::admission::{
     Admission, Deadline, Known, Submission, SubmissionKey, Times, admit, first_state, is_expired,
     sink_directories,
 };
-pub(crate) use self::command::{Command, Replies, Subject};
+pub(crate) use self::command::{Command, Replies, Resolution, Subject};
 pub(crate) use self::effect::Effect;
 pub(crate) use self::ended::Ended;
 pub(crate) use self::entry::{
@@ -192,15 +192,19 @@ impl<R: Replies> DispatcherCore<R> {
             } => self.on_waiting_jobs_read(found, number, reply),
             Event::ResultRead { job, found } => self.on_result_read(job, found),
             Event::ResultsRead(read) => self.on_results_read(*read),
-            Event::QuarantinedRead { job, found, reply } => {
-                self.on_quarantined_read(job, found, reply);
-            }
+            Event::QuarantinedRead {
+                job,
+                found,
+                from_checkpoint,
+                reply,
+            } => self.on_quarantined_read(job, found, from_checkpoint, reply),
             Event::QuarantineRemoved {
                 job,
                 to_retry,
+                goes_back,
                 written,
                 reply,
-            } => self.on_quarantine_removed(job, to_retry, written, reply),
+            } => self.on_quarantine_removed(job, (to_retry, goes_back), written, reply),
             Event::UnreadableResultDeleted {
                 job,
                 deleted,

@@ -2,7 +2,8 @@
 //!
 //! *Retry*: all records are read again, the reason is removed from the record, then the JobMaster is started.
 //! After a crash before the write the job is still quarantined; after the write it is recovered like any other
-//! job. *Delete*: the result CANCELED replaces its records in one transaction, then the request is
+//! job. A retry may name an older checkpoint to which the job goes back (`docs/adr/0060`): then both records are
+//! written at once, or neither, if the job can't go back to it. *Delete*: the result CANCELED replaces its records in one transaction, then the request is
 //! acknowledged; TaskExecutors stop its tasks once the store says that it has ended. A *cancellation* does the
 //! same, except for a job whose tasks have all finished: part of its output may be visible, and only its
 //! JobMaster puts a cancellation and a finish in order.
@@ -14,8 +15,8 @@ use tanist_proto::v1 as pb;
 
 use super::quarantined::event;
 use super::{
-    DispatcherCore, Effect, Entry, JobToRetry, LogLine, Replies, Reread, is_written_about,
-    no_such_job, suspended,
+    DispatcherCore, Effect, Entry, JobToRetry, LogLine, Replies, Reread, Resolution,
+    is_written_about, no_such_job, suspended,
 };
 use crate::{JobStoreError, RecoveredJob};
 
@@ -24,18 +25,25 @@ impl<R: Replies> DispatcherCore<R> {
     pub(super) fn resolve_quarantine(
         &mut self,
         job: JobId,
-        action: pb::QuarantineAction,
+        resolution: Resolution,
         reply: R::To<pb::Ack>,
     ) {
-        let is_retry = action == pb::QuarantineAction::Retry;
+        let is_retry = resolution != Resolution::Delete;
+        let goes_back = !matches!(
+            resolution,
+            Resolution::Delete
+                | Resolution::Retry {
+                    from_checkpoint: None
+                }
+        );
         let answer = match self.jobs.get(job) {
             None => Err(no_such_job(job)),
-            Some(Entry::Running { .. }) if is_retry => {
+            Some(Entry::Running { .. }) if is_retry && !goes_back => {
                 self.out.effect(Effect::AnswerRetried { job, reply });
                 return;
             }
             // It is being read again anyway, as a retry would do.
-            Some(Entry::Rebuilding(_)) if is_retry => Ok(()),
+            Some(Entry::Rebuilding(_)) if is_retry && !goes_back => Ok(()),
             Some(Entry::Ended(ended))
                 if !is_retry && ended.result().status() == pb::JobStatus::Canceled =>
             {
@@ -49,14 +57,18 @@ impl<R: Replies> DispatcherCore<R> {
             Some(Entry::Quarantined(known)) => {
                 let has_ended = known.has_ended();
                 self.set_busy(job, true);
-                match action {
-                    pb::QuarantineAction::Delete if has_ended => {
+                match resolution {
+                    Resolution::Delete if has_ended => {
                         let effect = Effect::DeleteUnreadableResult { job, reply };
                         self.out.effect(effect);
                     }
-                    pb::QuarantineAction::Delete => self.end_quarantined(job, Some(reply)),
-                    pb::QuarantineAction::Retry | pb::QuarantineAction::Unspecified => {
-                        self.out.effect(Effect::ReadQuarantined { job, reply });
+                    Resolution::Delete => self.end_quarantined(job, Some(reply)),
+                    Resolution::Retry { from_checkpoint } => {
+                        self.out.effect(Effect::ReadQuarantined {
+                            job,
+                            from_checkpoint,
+                            reply,
+                        });
                     }
                 }
                 return;
@@ -69,7 +81,13 @@ impl<R: Replies> DispatcherCore<R> {
     }
 
     /// The job was read again: removes the quarantine from its record.
-    pub(super) fn on_quarantined_read(&mut self, job: JobId, found: Reread, reply: R::To<pb::Ack>) {
+    pub(super) fn on_quarantined_read(
+        &mut self,
+        job: JobId,
+        found: Reread,
+        from_checkpoint: Option<u64>,
+        reply: R::To<pb::Ack>,
+    ) {
         let judged = match found {
             Ok(RecoveredJob::Unavailable { reason, .. }) => {
                 self.set_busy(job, false);
@@ -90,13 +108,19 @@ impl<R: Replies> DispatcherCore<R> {
         match judged {
             Ok(mut to_retry) => {
                 let epoch = self.term.epoch.get();
-                let retried = event(pb::JobEventKind::Retry, epoch, self.now.wall_ms);
+                let mut retried = event(pb::JobEventKind::Retry, epoch, self.now.wall_ms);
+                if let Some(number) = from_checkpoint {
+                    retried.text = format!(
+                        "from checkpoint {number}: what it has made visible since then may appear twice"
+                    );
+                }
                 let set_aside = known.map(|known| known.set_aside());
                 let events = &mut to_retry.state.events;
                 events.extend(set_aside.into_iter().chain([retried]));
                 self.out.effect(Effect::RemoveQuarantine {
                     job,
                     to_retry,
+                    from_checkpoint,
                     reply,
                 });
             }
@@ -116,7 +140,7 @@ impl<R: Replies> DispatcherCore<R> {
     pub(super) fn on_quarantine_removed(
         &mut self,
         job: JobId,
-        to_retry: JobToRetry,
+        (to_retry, goes_back): (JobToRetry, bool),
         written: Result<(), PersistError>,
         reply: R::To<pb::Ack>,
     ) {
@@ -131,6 +155,8 @@ impl<R: Replies> DispatcherCore<R> {
                 self.set_busy(job, false);
                 Err(match error {
                     PersistError::TermOver => GatewayError::Unknown(error.to_string()),
+                    // Nothing was written.
+                    PersistError::Refused(reason) if goes_back => GatewayError::Conflict(reason),
                     PersistError::TooLarge { .. } | PersistError::Refused(_) => {
                         GatewayError::Internal(error.to_string())
                     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use tanist_gateway::persistence::was_never_placed;
+use tanist_gateway::shorten;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
@@ -47,7 +48,7 @@ impl Told {
     }
 }
 
-/// Maximum length of an event's text, in bytes.
+/// Length to which an event's text is cut, in bytes.
 const KEPT_TEXT: usize = 256;
 
 /// An event of a job's history.
@@ -168,7 +169,7 @@ impl Quarantined {
         let known = &self.quarantine;
         let epoch = known.evidence.last().map_or(0, |it| it.epoch);
         let mut text = known.reason.clone();
-        text.truncate(text.floor_char_boundary(KEPT_TEXT));
+        shorten(&mut text, KEPT_TEXT);
         pb::JobEvent {
             text,
             ..event(pb::JobEventKind::Quarantine, epoch, known.since_ms)

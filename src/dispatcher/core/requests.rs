@@ -61,8 +61,12 @@ impl<R: Replies> DispatcherCore<R> {
             Command::DrainTaskManager { request, reply } => {
                 self.out.effect(Effect::DrainTaskManager { request, reply });
             }
-            Command::ResolveQuarantine { job, action, reply } => {
-                self.resolve_quarantine(job, action, reply);
+            Command::ResolveQuarantine {
+                job,
+                resolution,
+                reply,
+            } => {
+                self.resolve_quarantine(job, resolution, reply);
             }
             Command::StartCrashSuspects { jobs, reply } => {
                 self.read_waiting_jobs(jobs, Some(reply));

@@ -35,7 +35,8 @@ use crate::cleanup::SinkCleaner;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 const COPIES_AT_ONCE: usize = 8;
 /// Where users say what a job begins from.
-const NAMED_BY: &str = "named by `--from-savepoint`, or else by `execution.state-recovery.path`";
+const NAMED_BY: &str = "named by `--from-savepoint` or REST's `savepoint-path`, or else by \
+                        `execution.state-recovery.path`";
 
 /// What a job begins from.
 enum Source {
@@ -356,7 +357,7 @@ impl JobStore {
     }
 
     /// The objects of the checkpoints of a job; `None` without a blob store that outlives the host.
-    fn objects_of(&self, job: JobId) -> Option<ObjectDirectory> {
+    pub(super) fn objects_of(&self, job: JobId) -> Option<ObjectDirectory> {
         let blobs = self.records.blobs().filter(|it| it.keeps_checkpoints())?;
         Some(blobs.checkpoints(&name_of(job)))
     }

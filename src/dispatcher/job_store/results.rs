@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_gateway::{kinds, manifests, savepoints};
+use tanist_gateway::{kinds, manifests, savepoints, shorten};
 use tanist_ha::Error;
 use tanist_ha::keys::Name;
 use tanist_ha::records::store::Prepared;
@@ -54,6 +54,9 @@ impl Default for Kept {
     }
 }
 
+/// Length in bytes to which the cause of a result is cut that is too large for the store.
+const KEPT_CAUSE: usize = 4096;
+
 /// What stays of the checkpoints of a job that ends.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Retained {
@@ -85,7 +88,16 @@ impl JobStore {
             Err(error) => return Err(error),
         };
         let is_kept = manifests::is_retained(result.status(), record.retention());
+        let newest = record.retained.last().map(newest_alone);
         let record = manifests::ended(record, is_kept);
+        if let Some(details) = &mut result.details {
+            let kept = record.retained.last().map_or(0, |kept| kept.number);
+            let checkpoints = details.checkpoints.get_or_insert_default();
+            checkpoints.history.extend(newest);
+            checkpoints.started_from.clone_from(&record.started_from);
+            checkpoints.set_retention(record.retention());
+            checkpoints.kept = kept;
+        }
         result.remove.get_or_insert_default().savepoints = savepoints::failed_paths(&record);
         Ok(match record.retained.is_empty() {
             true => Retained::Nothing,
@@ -205,7 +217,7 @@ impl JobStore {
                 }
                 result.details = None;
                 result.description = None;
-                result.cause = shortened(&result.cause);
+                shorten(&mut result.cause, KEPT_CAUSE);
                 self.try_put_result(job, result, None, retained).await?;
                 Ok(false)
             }
@@ -455,7 +467,13 @@ impl JobStore {
     }
 }
 
-/// Returns the beginning of a cause that is too long to keep.
-fn shortened(cause: &str) -> String {
-    cause.chars().take(4096).collect()
+/// What the description of a job without a JobMaster has of its newest checkpoint.
+fn newest_alone(newest: &pb::CompletedCheckpoint) -> pb::CheckpointSummary {
+    pb::CheckpointSummary {
+        number: newest.number,
+        outcome: pb::CheckpointOutcome::Completed.into(),
+        triggered_at_ms: newest.triggered_at_ms,
+        size: newest.size,
+        ..pb::CheckpointSummary::default()
+    }
 }

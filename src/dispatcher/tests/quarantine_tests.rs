@@ -355,6 +355,7 @@ async fn resolve(leader: &Leader, action: pb::QuarantineAction) -> GatewayResult
     let request = pb::ResolveQuarantineRequest {
         job_id: OTHER.to_string(),
         action: action.into(),
+        ..pb::ResolveQuarantineRequest::default()
     };
     leader.dispatcher.resolve_quarantine(request).await
 }

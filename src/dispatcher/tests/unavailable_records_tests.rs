@@ -18,7 +18,7 @@ use super::ended_tests::kill;
 use super::scripted::{End, JOB, Leader, blobs, large_name, result_of, submission};
 use super::testing::recovered;
 use crate::DispatcherOptions;
-use crate::core::first_state;
+use crate::core::{Resolution, first_state};
 use crate::handle::Command;
 
 const OTHER: JobId = JobId::from_bits(8);
@@ -83,9 +83,15 @@ async fn put(leader: &Leader, job: JobId, large: bool, change: impl FnOnce(&mut 
 }
 
 async fn resolve(leader: &Leader, action: pb::QuarantineAction) -> GatewayResult<pb::Ack> {
+    let resolution = match action {
+        pb::QuarantineAction::Delete => Resolution::Delete,
+        _ => Resolution::Retry {
+            from_checkpoint: None,
+        },
+    };
     let ask = |reply| Command::ResolveQuarantine {
         job: JOB,
-        action,
+        resolution,
         reply,
     };
     leader.dispatcher.ask(ask).await

@@ -1,4 +1,5 @@
-//! The last checkpoints of a job, for people. Counts begin with this JobMaster.
+//! The last checkpoints of a job, for people. Counts begin with this JobMaster. Of those that earlier ones took, the
+//! newest complete one is known, from the record.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -78,10 +79,20 @@ impl Shown {
 }
 
 impl History {
-    /// The JobMaster begins.
-    pub(super) fn new(now_ms: u64) -> History {
+    /// The JobMaster begins. `newest`: the newest complete checkpoint of the record.
+    pub(super) fn new(newest: Option<&pb::CompletedCheckpoint>, now_ms: u64) -> History {
+        let newest = newest.map(|newest| Shown {
+            summary: pb::CheckpointSummary {
+                number: newest.number,
+                outcome: CheckpointOutcome::Completed.into(),
+                triggered_at_ms: newest.triggered_at_ms,
+                size: newest.size,
+                ..pb::CheckpointSummary::default()
+            },
+            ..Shown::default()
+        });
         History {
-            last: VecDeque::new(),
+            last: newest.into_iter().collect(),
             completed: 0,
             failed: 0,
             failed_in_a_row: 0,
@@ -176,10 +187,13 @@ impl History {
                 // Other regions may still work on it.
                 let is_in_flight = progress(*number).0 > 0;
                 if let Some(open) = self.open(*number).filter(|_| !is_in_flight) {
+                    // Those that have acknowledged it, also of regions that gave it up before.
+                    let acknowledged = u32::try_from(open.acknowledgements.len());
                     let summary = &mut open.summary;
                     summary.set_outcome(CheckpointOutcome::Failed);
                     summary.ended_at_ms = now_ms;
                     summary.reason.clone_from(reason);
+                    summary.acknowledged_subtasks = acknowledged.unwrap_or(u32::MAX);
                     self.failed += 1;
                     self.failed_in_a_row += 1;
                     if self.failed_in_a_row == 1 {
@@ -298,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_newest_complete_checkpoint_is_shown_however_many_have_failed_since() {
-        let mut history = History::new(0);
+        let mut history = History::new(None, 0);
         for number in 1..=3 * SHOWN as u64 {
             let outcome = match number {
                 2 | 3 => CheckpointOutcome::Completed,

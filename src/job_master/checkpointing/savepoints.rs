@@ -156,6 +156,13 @@ pub(crate) fn end_open(details: &mut pb::CheckpointDetails) {
 }
 
 impl Checkpoints {
+    /// Whether a request is durable, or is being written.
+    fn has_taken(&self, trigger_id: &str) -> bool {
+        let mut durable = self.core.durable().requests.iter();
+        let is_durable = durable.any(|it| it.trigger_id == trigger_id);
+        is_durable || self.savepoints.waiting.contains_key(trigger_id)
+    }
+
     /// The job has ended: callers that wait get no savepoint.
     pub(super) fn refuse_savepoints(&mut self) {
         let waiting = std::mem::take(&mut self.savepoints.waiting);
@@ -195,6 +202,15 @@ impl JobMasterActor {
             let _ = reply.send(Err(
                 self.no_savepoint("it is being stopped: its sources end")
             ));
+            return;
+        }
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return;
+        };
+        // One that was taken before goes on.
+        let is_new = !checkpoints.has_taken(&request.trigger_id);
+        if is_new && let Some(why) = self.core.savepoint_obstacle(self.now_ms()) {
+            let _ = reply.send(Err(self.no_savepoint(&why)));
             return;
         }
         let Some(checkpoints) = &mut self.checkpoints else {

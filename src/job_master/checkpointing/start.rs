@@ -199,6 +199,7 @@ pub(crate) fn begin(
     let start = core.checkpoint_start();
     let record = found.record;
     let started_from = record.started_from.clone();
+    let history = History::new(record.retained.last(), now_ms);
     let savepoints = Savepoints::new(&record);
     let has_received = started_from.starts_with(FROM_JOB);
     let sinks = pb::SinkDirectories {
@@ -211,7 +212,7 @@ pub(crate) fn begin(
         core: checkpoints,
         settings: found.settings,
         storage: found.storage,
-        history: History::new(now_ms),
+        history,
         files: SinkFiles::new(sinks, has_received),
         savepoints,
         refusal: None,

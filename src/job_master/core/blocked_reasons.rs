@@ -147,7 +147,8 @@ impl JobMasterCore {
         })
     }
 
-    fn restarting(&self) -> Option<pb::BlockedReason> {
+    /// The reason while regions wait for their restart.
+    pub(super) fn restarting(&self) -> Option<pb::BlockedReason> {
         let restarting = self.graph.indexes().restarting_at.iter();
         // Moved regions have not failed; `moving` reports them.
         let restarting = restarting.filter(|(at_ms, _)| !self.moves.is_of_move(*at_ms));
@@ -187,7 +188,8 @@ impl JobMasterCore {
         })
     }
 
-    fn without_slots(&self) -> Option<pb::BlockedReason> {
+    /// The reason while regions wait for slots.
+    pub(super) fn without_slots(&self) -> Option<pb::BlockedReason> {
         if self.is_reconciling() {
             // The job's slots are not known yet.
             return None;

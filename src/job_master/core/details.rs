@@ -4,8 +4,10 @@ use tanist_gateway::persistence::was_never_placed;
 use tanist_ha::election::Epoch;
 use tanist_model::OperatorSpec;
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
 
 use super::JobMasterCore;
+use super::execution_graph::execution::Execution;
 use super::job_events::entering;
 
 impl JobMasterCore {
@@ -74,9 +76,13 @@ impl JobMasterCore {
             .task(first + super::execution_graph::as_index(subtask));
         let execution = &task.execution;
         let place = execution.place.as_ref();
+        let (state, timestamps) = match self.stops_with_savepoint() {
+            true => finished(execution),
+            false => (execution.state, execution.timestamps()),
+        };
         pb::SubtaskDetails {
             subtask,
-            state: execution.state.into(),
+            state: state.into(),
             attempt: execution.generation.get(),
             host: place
                 .map(|place| place.location.rpc_address.clone())
@@ -87,9 +93,16 @@ impl JobMasterCore {
             started_at_ms: execution.started_at_ms,
             ended_at_ms: execution.ended_at_ms,
             metrics: execution.metrics,
-            timestamps: execution.timestamps(),
+            timestamps,
             unread_state: execution.unread_state().unwrap_or_default().to_owned(),
         }
+    }
+
+    /// Whether the job ends as FINISHED with a savepoint. A cancellation or a failure that is decided since is another
+    /// end.
+    fn stops_with_savepoint(&self) -> bool {
+        let stops = |state: &pb::JobState| !state.stopped_with.is_empty();
+        stops(self.record.durable()) && stops(self.record.decided())
     }
 
     /// The result of the job if it ends now, dirty.
@@ -118,6 +131,24 @@ impl JobMasterCore {
             now_ms,
         ))
     }
+}
+
+/// State and times of a task that ends with a savepoint. All that it has read is in the savepoint, so it has finished
+/// like its job, although its TaskManager cancels it.
+fn finished(execution: &Execution) -> (ExecutionState, Vec<pb::ExecutionTimestamp>) {
+    use ExecutionState::{Canceled, Canceling, Finished};
+    let mut times = execution.timestamps();
+    times.retain(|it| it.state() != Canceling);
+    for time in &mut times {
+        if time.state() == Canceled {
+            time.set_state(Finished);
+        }
+    }
+    let state = match execution.state {
+        Canceled => Finished,
+        state => state,
+    };
+    (state, times)
 }
 
 /// A result of `state`, dirty, that names the resources to clean up after the job.

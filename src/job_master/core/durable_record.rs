@@ -345,6 +345,17 @@ impl DurableRecord {
         }
     }
 
+    /// Puts a failure in the place of the last one, which it has caused. It becomes durable with the next write.
+    pub(super) fn replace_failure(
+        &mut self,
+        cause: impl FnOnce(pb::FailureRecord) -> pb::FailureRecord,
+    ) {
+        let failures = &mut Arc::make_mut(&mut self.decided).failures;
+        if let Some(last) = failures.pop() {
+            failures.push(cause(last));
+        }
+    }
+
     /// Adds events and entered statuses. They become durable with the next write; none is made for them.
     pub(super) fn add_events(
         &mut self,

@@ -4,7 +4,12 @@
 //! same moment, or before the restart has happened, is *concurrent* to it: mostly tasks that lost their
 //! connection to the first one, and tasks whose output was lost with it and is produced again. Those are part
 //! of the next write, which always follows: of the new placement, or of the job's end.
+//!
+//! The entry names the cause: reports of several TaskManagers arrive in any order, so the first one may be of a task
+//! that only lost its connection to the one that failed. The first concurrent failure with a reason of its own takes
+//! the place of such an entry.
 
+use tanist_gateway::shorten;
 use tanist_proto::v1 as pb;
 
 use super::durable_record::DurableRecord;
@@ -54,6 +59,9 @@ impl DurableRecord {
         let Some(root) = self.decided().failures.last() else {
             return;
         };
+        if root.is_consequence && !failure.is_consequence {
+            return self.note_cause(failure, now_ms);
+        }
         let is_it = |it: &pb::FailureRecord| it.task == failure.task && it.cause == failure.cause;
         let is_known = is_it(root) || root.concurrent.iter().any(is_it);
         if is_known || root.concurrent.len() >= KEPT_CONCURRENT {
@@ -62,6 +70,24 @@ impl DurableRecord {
         let mut concurrent = record_of(failure, now_ms);
         shorten(&mut concurrent.cause, KEPT_CAUSE);
         self.add_concurrent_failure(concurrent);
+    }
+
+    /// Records a failure as the cause of the last one, if that is a consequence.
+    pub(super) fn note_cause(&mut self, failure: Failure, now_ms: u64) {
+        let last = self.decided().failures.last();
+        if !last.is_some_and(|last| last.is_consequence) || failure.is_consequence {
+            return;
+        }
+        self.replace_failure(|mut consequence| {
+            let mut concurrent = std::mem::take(&mut consequence.concurrent);
+            shorten(&mut consequence.cause, KEPT_CAUSE);
+            concurrent.insert(0, consequence);
+            concurrent.truncate(KEPT_CONCURRENT);
+            pb::FailureRecord {
+                concurrent,
+                ..record_of(failure, now_ms)
+            }
+        });
     }
 }
 
@@ -73,13 +99,6 @@ fn record_of(failure: Failure, at_ms: u64) -> pb::FailureRecord {
         host: failure.host,
         resource_id: failure.resource_id,
         concurrent: Vec::new(),
-    }
-}
-
-/// Cuts a text to `bytes`.
-pub(super) fn shorten(text: &mut String, bytes: usize) {
-    if text.len() > bytes {
-        text.truncate(text.floor_char_boundary(bytes));
-        text.push_str(" ...");
+        is_consequence: failure.is_consequence,
     }
 }

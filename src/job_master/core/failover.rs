@@ -41,6 +41,8 @@ pub(super) struct Failure {
     pub(super) is_counted: bool,
     /// Whether a restart can't help.
     pub(super) is_unrecoverable: bool,
+    /// Whether the task only lost another one: the cause is another failure, if there is one.
+    pub(super) is_consequence: bool,
 }
 
 impl Failure {
@@ -55,6 +57,7 @@ impl Failure {
             resource_id,
             is_counted: true,
             is_unrecoverable: false,
+            is_consequence: false,
         }
     }
 
@@ -125,10 +128,17 @@ impl Failover {
         self.failures.push(failure);
     }
 
-    /// Removes and returns the noted failures, the worst first.
+    /// Removes and returns the noted failures, the worst first, and causes before consequences.
     pub(super) fn take_failures(&mut self) -> Vec<Failure> {
         let mut failures = std::mem::take(&mut self.failures);
-        failures.sort_by_key(|failure| (!failure.is_unrecoverable, !failure.is_counted));
+        failures.sort_by_key(|failure| {
+            let is_counted = failure.is_counted;
+            (
+                !failure.is_unrecoverable,
+                !is_counted,
+                failure.is_consequence,
+            )
+        });
         failures
     }
 

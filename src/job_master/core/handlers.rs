@@ -99,6 +99,7 @@ impl JobMasterCore {
             failover: &mut self.failover,
             reconciliation: &mut self.reconciliation,
             dirty: &mut self.dirty,
+            moves: &self.moves,
             out: &mut self.out,
             has_ended: self.end.has_ended(),
             turn: self.turn,

@@ -7,10 +7,10 @@
 //!
 //! Invariant: a status that a job returns to from RECONCILING was never left and keeps its time.
 
+use tanist_gateway::shorten;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{JobEvent, JobEventKind, JobStatus, StatusTimestamp};
 
-use super::exceptions::shorten;
 use super::status::{illegal, is_edge};
 use super::{JobMasterCore, LogLine};
 

@@ -60,6 +60,7 @@ mod registering;
 mod reports;
 mod restart;
 mod result_partitions;
+mod savepoint_obstacle;
 mod scheduling;
 mod slot_assignment;
 mod slot_needs;

@@ -18,6 +18,7 @@ use super::durable_record::DurableRecord;
 use super::execution_graph::execution::is_terminal;
 use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::failover::{Failover, Failure};
+use super::moves::Moves;
 use super::output::Output;
 use super::reconciling::Reconciliation;
 use super::slots::Slots;
@@ -35,6 +36,7 @@ pub(super) struct Reports<'a> {
     pub(super) failover: &'a mut Failover,
     pub(super) reconciliation: &'a mut Reconciliation,
     pub(super) dirty: &'a mut Dirty,
+    pub(super) moves: &'a Moves,
     pub(super) out: &'a mut Output,
     /// Whether the job has ended.
     pub(super) has_ended: bool,
@@ -152,7 +154,7 @@ impl Reports<'_> {
                 if report.unrecoverable {
                     self.fail_for_good(task, cause);
                 } else {
-                    self.fail_task(task, cause);
+                    self.fail_task(task, cause, report.lost_peer);
                 }
             }
             ExecutionState::Canceled => {
@@ -362,7 +364,9 @@ impl Reports<'_> {
         self.slots.remove_all_of(task_manager);
         let address = &location.rpc_address;
         let cause = format!("TaskManager {task_manager} ({address}) was lost: {cause}");
-        for task in self.graph.live_on(task_manager) {
+        let lost = self.graph.live_on(task_manager);
+        self.note_lost_tasks(&lost, &cause);
+        for task in lost {
             self.note_gone(task, &cause);
         }
         let there = self.graph.tasks_on(task_manager);
@@ -386,7 +390,7 @@ impl Reports<'_> {
             self.graph.fail(task, cause, self.now_ms);
             self.reconciliation.report_missing(self.graph, task, cause);
         } else {
-            self.fail_task(task, cause);
+            self.fail_task(task, cause, false);
         }
     }
 
@@ -407,15 +411,32 @@ impl Reports<'_> {
         }
     }
 
-    /// Notes that an execution has failed.
-    pub(super) fn fail_task(&mut self, task: usize, cause: &str) {
+    /// Notes that an execution has failed. `is_consequence`: it only lost another one.
+    fn fail_task(&mut self, task: usize, cause: &str, is_consequence: bool) {
         let is_to_stop = self.is_to_stop(task);
         if self.graph.fail(task, cause, self.now_ms) {
+            let failure = Failure {
+                is_consequence,
+                ..Failure::of_task(self.graph, task, cause.to_owned())
+            };
             if is_to_stop {
-                let failure = Failure::of_task(self.graph, task, cause.to_owned());
                 self.record.note_concurrent(failure, self.now_ms);
             } else {
-                self.fail_region_of(task, cause.to_owned());
+                self.failover.report(failure);
+            }
+        }
+    }
+
+    /// Notes why the tasks of a TaskManager end whose regions restart since other tasks of them lost the connection to
+    /// these.
+    fn note_lost_tasks(&mut self, lost: &[usize], cause: &str) {
+        for task in lost {
+            let phase = self.graph.region(self.graph.task(*task).region).phase;
+            let restarts = matches!(phase, RegionPhase::Stopping { restart_at_ms: Some(at_ms) }
+                if !self.moves.is_of_move(at_ms));
+            if restarts && !self.record.is_stopping() {
+                let failure = Failure::of_task(self.graph, *task, cause.to_owned());
+                self.record.note_cause(failure, self.now_ms);
             }
         }
     }

@@ -275,13 +275,47 @@ async fn a_number_in_flight_outlives_its_leader_and_no_task_restarts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_newest_complete_checkpoint_of_an_earlier_leader_is_shown_and_not_counted() {
+    let (former, task_executor) = running().await;
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    let number = triggered(&task_executor);
+    tell(&former, 1, all_saved(number, 1)).await;
+    wait_until("complete", || retained(&former.store) == [number]).await;
+    let of_former = former.details().await.checkpoints.expect("taken");
+    former.job_master.stop().await;
+    let fixture = Fixture::start_with(
+        with_checkpoints(),
+        former.graph.clone(),
+        former.stored(),
+        former.store.clone(),
+    );
+    let details = fixture.details().await.checkpoints.expect("it has some");
+    let [known] = details.history.as_slice() else {
+        panic!("{:?}", details.history);
+    };
+    let [before] = of_former.history.as_slice() else {
+        panic!("{:?}", of_former.history);
+    };
+    assert_eq!(known.outcome(), pb::CheckpointOutcome::Completed);
+    let told = |it: &pb::CheckpointSummary| (it.number, it.size, it.triggered_at_ms);
+    assert_eq!(told(known), told(before));
+    assert!(
+        known.triggered_at_ms > 0 && known.ended_at_ms == 0,
+        "{known:?}"
+    );
+    assert_eq!(details.completed, 0, "of this leader");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     let (fixture, task_executor) = running().await;
     wait_until("a trigger", || triggered(&task_executor) > 0).await;
     let number = triggered(&task_executor);
+    let source = all_saved(number, 1).split_off(2);
+    tell(&fixture, 1, source).await;
     let declined = pb::CheckpointReport {
         reason: "its disk is full".to_owned(),
-        ..report(execution(2, 1, 1), number, pb::CheckpointProgress::Declined)
+        ..report(execution(2, 0, 1), number, pb::CheckpointProgress::Declined)
     };
     tell(&fixture, 1, vec![declined]).await;
     let aborted = format!("abort {number}");
@@ -293,7 +327,8 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     let checkpoints = details.checkpoints.expect("taken");
     assert_eq!((checkpoints.completed, checkpoints.failed), (0, 1));
     let failed = checkpoints.history.last().expect("failed");
-    assert_eq!(failed.reason, "b (2/2) declined it: its disk is full");
+    assert_eq!(failed.reason, "b (1/2) declined it: its disk is full");
+    assert_eq!((failed.acknowledged_subtasks, failed.subtasks), (1, 3));
     wait_until("the next one", || triggered(&task_executor) > number).await;
     // The first failure in a row is an event, and so is the first completion after it.
     let (failed, number) = (number, triggered(&task_executor));
@@ -311,7 +346,7 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     let events = events.filter(|it| it.kind() == pb::JobEventKind::Checkpoint);
     let texts: Vec<&str> = events.map(|it| &*it.text).collect();
     let expected = [
-        format!("checkpoint {failed} failed: b (2/2) declined it: its disk is full"),
+        format!("checkpoint {failed} failed: b (1/2) declined it: its disk is full"),
         format!("checkpoint {number} is complete, after 2 that failed"),
     ];
     assert_eq!(texts, expected);

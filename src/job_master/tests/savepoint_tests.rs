@@ -1,5 +1,7 @@
 //! Savepoints through the actor: requests that are refused, and a job that begins from one.
 
+use std::time::Duration;
+
 use tanist_gateway::GatewayError;
 use tanist_gateway::persistence::{JobStateStore as _, MemoryJobStateStore};
 use tanist_proto::v1 as pb;
@@ -32,6 +34,48 @@ async fn a_job_without_checkpoints_has_no_savepoint_and_says_what_to_set() {
     };
     assert!(why.contains("execution.checkpointing.interval"), "{why}");
     assert!(why.contains(&fixture.graph.job_id), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_lacks_slots_for_long_has_no_savepoint_and_says_what_it_waits_for() {
+    let (graph, store) = (graph(), MemoryJobStateStore::default());
+    let state = submitted(&graph);
+    let fixture = Fixture::start_with(with_checkpoints(), graph, state, store.clone());
+    let job = fixture.graph.job_id.clone();
+    let asking = |trigger_id: &str, stop: bool| pb::TriggerSavepointRequest {
+        trigger_id: trigger_id.repeat(32),
+        stop,
+        ..request(&job)
+    };
+    wait_until("the JobMaster has the job", || {
+        fixture.stored().job_incarnation > 0
+    })
+    .await;
+    // At first slots may come at any moment, as after a change of leaders.
+    let early = fixture.job_master.trigger_savepoint(asking("a", false));
+    assert_eq!(early.await, Ok(()));
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    for stop in [false, true] {
+        let answer = fixture.job_master.trigger_savepoint(asking("b", stop));
+        let Err(GatewayError::Conflict(why)) = answer.await else {
+            panic!("it was taken");
+        };
+        assert!(why.contains(&job), "{why}");
+        let waits = "the region of a, b does not run: 2 of 2 slots are missing";
+        assert!(why.contains(waits), "{why}");
+    }
+    let again = fixture.job_master.trigger_savepoint(asking("a", false));
+    assert_eq!(again.await, Ok(()), "it was taken before");
+    let requests = store.checkpoints(&job).await.expect("read");
+    let requests = requests.map_or_else(Vec::new, |it| it.requests.clone());
+    assert_eq!(requests.len(), 1, "what was refused is not written");
+
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    let running = fixture.job_master.trigger_savepoint(asking("b", false));
+    assert_eq!(running.await, Ok(()));
 }
 
 /// The record of a job that begins from a savepoint of another one.

@@ -50,6 +50,7 @@ impl Cancellations {
         let request = pb::ResolveQuarantineRequest {
             job_id: job.to_string(),
             action: pb::QuarantineAction::Retry.into(),
+            ..pb::ResolveQuarantineRequest::default()
         };
         match dispatcher.resolve_quarantine(request).await {
             Ok(_) => info!(%job, "a quarantined job was started once more"),

@@ -97,6 +97,7 @@ impl Client {
         let request = pb::ResolveQuarantineRequest {
             job_id: job.to_string(),
             action: action.into(),
+            ..pb::ResolveQuarantineRequest::default()
         };
         self.repeat("resolve", |dispatcher| {
             let request = request.clone();

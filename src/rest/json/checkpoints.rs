@@ -160,7 +160,10 @@ fn checkpoint_info(details: &CheckpointDetails, summary: &Summary, now: u64) -> 
         latest_ack_timestamp: time(summary.acknowledged_at_ms),
         checkpointed_size: summary.written,
         state_size: summary.size,
-        end_to_end_duration: duration(summary.triggered_at_ms, summary.ended_at_ms, now),
+        end_to_end_duration: match is_completed && !is_timed(summary) {
+            true => -1,
+            false => duration(summary.triggered_at_ms, summary.ended_at_ms, now),
+        },
         alignment_buffered: 0,
         processed_data: 0,
         persisted_data: 0,
@@ -175,8 +178,16 @@ fn checkpoint_info(details: &CheckpointDetails, summary: &Summary, now: u64) -> 
     }
 }
 
+/// Whether this leader saw it end. An earlier one may have taken it: then its number and its size are known.
+fn is_timed(summary: &Summary) -> bool {
+    summary.ended_at_ms > 0
+}
+
 fn summaries(details: &CheckpointDetails) -> CheckpointSummaries {
-    let completed = || of_outcome(details, CheckpointOutcome::Completed);
+    let completed = || {
+        let completed = of_outcome(details, CheckpointOutcome::Completed);
+        completed.filter(|summary| is_timed(summary))
+    };
     CheckpointSummaries {
         checkpointed_size: statistics(completed().map(|it| it.written)),
         state_size: statistics(completed().map(|it| it.size)),

@@ -109,6 +109,7 @@ fn failure(at_ms: u64, cause: &str) -> pb::FailureRecord {
         task: "sums (1/2)".to_owned(),
         host: "worker:5001".to_owned(),
         resource_id: "tm-1".to_owned(),
+        is_consequence: false,
         concurrent: vec![],
     }
 }

@@ -22,10 +22,13 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// The last complete one.
+    /// The last complete one. None: an earlier leader took it, and its times are not known.
     fn last(&self) -> Option<&'a CheckpointSummary> {
         let mut newest_first = self.checkpoints.history.iter().rev();
-        newest_first.find(|it| it.outcome() == CheckpointOutcome::Completed)
+        let is_complete = |it: &&CheckpointSummary| it.outcome() == CheckpointOutcome::Completed;
+        newest_first
+            .find(is_complete)
+            .filter(|it| it.ended_at_ms > 0)
     }
 }
 
@@ -138,6 +141,7 @@ mod tests {
             });
             CheckpointSummary {
                 outcome: CheckpointOutcome::Completed.into(),
+                ended_at_ms: 1,
                 size: 300,
                 vertices: vec![pb::VertexCheckpoint {
                     acknowledgements: acknowledgements.collect(),

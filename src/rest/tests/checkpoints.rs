@@ -141,6 +141,23 @@ fn path(job: u128, rest: &str) -> String {
     format!("/jobs/{}/checkpoints{rest}", JobId::from_bits(job))
 }
 
+#[test]
+fn of_a_checkpoint_that_an_earlier_leader_took_no_duration_is_shown() {
+    let mut details = details();
+    details.history = vec![pb::CheckpointSummary {
+        number: 17,
+        outcome: pb::CheckpointOutcome::Completed.into(),
+        triggered_at_ms: 17_000,
+        size: 100,
+        ..pb::CheckpointSummary::default()
+    }];
+    let shown = checkpoint_statistics(&details, 20_000);
+    let latest = shown.latest.completed.expect("it is complete");
+    assert_eq!((latest.id, latest.state_size), (17, 100));
+    assert_eq!(latest.end_to_end_duration, -1);
+    assert_eq!(shown.summary.end_to_end_duration.max, 0);
+}
+
 #[tokio::test]
 async fn the_statistics_are_of_what_is_in_the_history() {
     let served = served().await;

@@ -487,6 +487,7 @@ fn message(
 ) -> pb::ExecutionReport {
     let (mut unreadable, mut unrecoverable) = (None, false);
     let mut damaged_state = String::new();
+    let mut lost_peer = false;
     let (cause, output) = match &execution.status {
         TaskStatus::Finished { output } => (String::new(), output.clone()),
         TaskStatus::Failed {
@@ -494,7 +495,9 @@ fn message(
             unreadable: input,
             unrecoverable: is_unrecoverable,
             has_damaged_state,
+            lost_peer: has_lost_peer,
         } => {
+            lost_peer = *has_lost_peer;
             unreadable.clone_from(input);
             unrecoverable = *is_unrecoverable;
             if *has_damaged_state {
@@ -518,6 +521,7 @@ fn message(
         metrics: metrics.or(execution.metrics),
         allocation_id: execution.allocation.to_string(),
         unreadable,
+        lost_peer,
         unrecoverable,
         ages: Vec::new(),
         highest_checkpoint: execution.highest_checkpoint,

@@ -19,6 +19,8 @@ use crate::cleanup::HiddenOutput;
 use crate::core::{Submission, first_state};
 use crate::tests::scripted::{End, JOB, Leader, blobs, result_of, submission};
 
+#[path = "go_back_tests.rs"]
+mod go_back;
 #[path = "hidden_output_tests.rs"]
 mod hidden_output;
 
@@ -581,6 +583,11 @@ async fn a_cancellation_without_a_job_master_keeps_the_checkpoint_if_the_job_wan
             };
             leader.cancel(JOB).await.expect("canceled");
             assert_eq!(until_clean(&leader).await, expected, "{retention:?}");
+            let details = leader.describe(JOB).await.expect("it has ended");
+            let checkpoints = details.checkpoints.expect("it had one");
+            let kept = if expected.is_empty() { 0 } else { 7 };
+            assert_eq!(checkpoints.kept, kept, "as it is shown");
+            assert_eq!(checkpoints.history[0].number, 7);
             if expected.is_empty() {
                 assert_eq!(record(&leader, JOB).await, None);
                 continue;

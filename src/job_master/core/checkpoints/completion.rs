@@ -268,9 +268,17 @@ impl Completing<'_> {
         };
         Completion {
             manifest: Arc::new(manifest),
+            triggered_at_ms: self.triggered_at_ms(&regions),
             regions,
             finished: finished.to_vec(),
         }
+    }
+
+    /// When the first of these numbers was triggered; 0: all of these regions have finished.
+    fn triggered_at_ms(&self, regions: &[(usize, u64)]) -> u64 {
+        let attempts = regions.iter().map(|(region, _)| self.regions.get(*region));
+        let began = attempts.filter_map(|at| Some(at.attempt()?.began_ms()));
+        began.min().unwrap_or_default()
     }
 
     fn without_snapshot(&self, region: usize) -> pb::RegionSnapshot {

@@ -30,6 +30,8 @@ pub(super) struct Completion {
     pub(super) regions: Vec<(usize, u64)>,
     /// Regions among them that have durably finished, in order.
     pub(super) finished: Vec<usize>,
+    /// For people; 0: unknown.
+    pub(super) triggered_at_ms: u64,
 }
 
 /// What a write changes.
@@ -338,6 +340,7 @@ impl CheckpointRecord {
                 epoch: self.epoch,
                 size: state_size(manifest),
                 committed: manifest.uncommitted.is_empty(),
+                triggered_at_ms: completion.triggered_at_ms,
             });
             let pinned = pinned(&record);
             manifests::subsume(&mut record, change.retained.max(1), &pinned);

@@ -70,6 +70,61 @@ fn what_fails_before_the_restart_came_with_the_failure_and_the_next_leader_knows
     assert_eq!(told(&next.core.details().failures), expected);
 }
 
+fn lost_peer(vertex: u32, subtask: u32, generation: u64, cause: &str) -> pb::ExecutionReport {
+    pb::ExecutionReport {
+        lost_peer: true,
+        ..failed(vertex, subtask, generation, cause)
+    }
+}
+
+#[test]
+fn the_cause_takes_the_place_of_a_consequence_that_was_reported_before_it() {
+    let graph = one_region();
+    let mut job = running(&graph, restarting(16));
+    job.reports("tm1", vec![lost_peer(2, 1, 1, "its input ended")]);
+    assert_eq!(told(&job.stored.failures), [("its input ended", vec![])]);
+    job.now_ms += 5;
+    job.reports("tm0", vec![failed(1, 0, 1, "root")]);
+    job.reports("tm0", vec![lost_peer(2, 0, 1, "its output was closed")]);
+    job.reports("tm1", vec![report(1, 1, 1, S::Canceled)]);
+    let with_it = vec!["its input ended", "its output was closed"];
+    assert_eq!(told(&job.core.details().failures), [("root", with_it)]);
+    job.pass(1_000);
+    let next = Recovered::with_options(&graph, job.stored.clone(), 3, restarting(16));
+    assert_eq!(next.core.details().failures[0].cause, "root");
+}
+
+#[test]
+fn the_loss_of_a_task_manager_takes_the_place_of_the_connections_to_it() {
+    let graph = one_region();
+    let mut job = running(&graph, restarting(16));
+    job.reports("tm1", vec![lost_peer(2, 1, 1, "its input ended")]);
+    let connection = job.connection("tm0");
+    let cause = "its process has ended".to_owned();
+    job.hear(Event::TaskManagerLost { connection, cause });
+    job.reports("tm1", vec![report(1, 1, 1, S::Canceled)]);
+    let failures = job.core.details().failures;
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(
+        failures[0].cause.contains("its process has ended"),
+        "{failures:?}"
+    );
+    assert_eq!(failures[0].host, "tm0:1");
+    assert_eq!(failures[0].concurrent[0].cause, "its input ended");
+}
+
+#[test]
+fn of_reports_in_one_message_the_cause_comes_first() {
+    let mut job = running(&one_region(), restarting(16));
+    let together = vec![
+        lost_peer(2, 0, 1, "its input ended"),
+        failed(1, 0, 1, "root"),
+    ];
+    job.reports("tm0", together);
+    let expected = [("root", vec!["its input ended"])];
+    assert_eq!(told(&job.stored.failures), expected);
+}
+
 #[test]
 fn what_fails_at_the_same_moment_is_one_entry() {
     let graph = two_regions();

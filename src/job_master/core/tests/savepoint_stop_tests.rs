@@ -94,6 +94,17 @@ fn the_stop_is_durable_before_a_task_is_cancelled_and_the_job_is_finished() {
     assert!(events.iter().any(is_told), "{events:?}");
     let cleanup = result.remove.as_ref();
     assert!(cleanup.is_some(), "pending files are cleaned up");
+    let of_result = result.details.clone().expect("described");
+    for details in [of_result, job.core.details()] {
+        let subtasks = details.vertices.iter().flat_map(|it| &it.subtasks);
+        for subtask in subtasks {
+            assert_eq!(subtask.state(), S::Finished, "as their job");
+            let times = subtask.timestamps.iter().map(|it| it.state());
+            let times: Vec<S> = times.collect();
+            assert!(times.contains(&S::Finished), "{times:?}");
+            assert!(!times.contains(&S::Canceled), "{times:?}");
+        }
+    }
 }
 
 #[test]
@@ -104,6 +115,9 @@ fn a_cancellation_that_is_durable_first_wins() {
     assert!(job.stored.stopped_with.is_empty());
     end_canceled(&mut job);
     assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+    let vertices = job.core.details().vertices;
+    let mut subtasks = vertices.iter().flat_map(|it| &it.subtasks);
+    assert!(subtasks.all(|subtask| subtask.state() == S::Canceled));
 }
 
 #[test]

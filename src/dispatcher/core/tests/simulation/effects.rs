@@ -324,6 +324,7 @@ impl World {
             Effect::RemoveQuarantine {
                 job,
                 to_retry,
+                from_checkpoint,
                 reply,
             } => {
                 if written.is_ok() {
@@ -332,6 +333,7 @@ impl World {
                 Event::QuarantineRemoved {
                     job,
                     to_retry,
+                    goes_back: from_checkpoint.is_some(),
                     written: persisted(),
                     reply,
                 }
@@ -371,9 +373,14 @@ impl World {
                     other => unreachable!("{other:?}"),
                 }
             }
-            Effect::ReadQuarantined { job, reply } => Event::QuarantinedRead {
+            Effect::ReadQuarantined {
+                job,
+                from_checkpoint,
+                reply,
+            } => Event::QuarantinedRead {
                 job,
                 found: Read::into_job(read),
+                from_checkpoint,
                 reply,
             },
             Effect::RemoveJobMaster {

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use tanist_ha::election::NotLeading;
 use tanist_proto::id::JobId;
-use tanist_proto::v1 as pb;
 
 use super::store::Health;
 use super::world::{Asked, RETENTION, Reached, World, job_of};
-use crate::core::{Command, Entry, Event};
+use crate::core::{Command, Entry, Event, Resolution};
 
 impl World {
     /// Whether the term ends, so that it answers its requests but leads no job.
@@ -114,7 +113,7 @@ impl World {
             let is_damaged = |health| matches!(health, Health::Damaged(_));
             let result = self.store.results.get(&job);
             if self.store.has_begun(job) || result.is_some_and(|it| is_damaged(it.health)) {
-                self.ask_resolve(job, pb::QuarantineAction::Delete);
+                self.ask_resolve(job, Resolution::Delete);
                 self.come_to_rest();
             }
         }

@@ -7,7 +7,11 @@ use tanist_proto::v1 as pb;
 use super::store::Health;
 use super::world::{Asked, Pending, RETENTION, World, job_of};
 use crate::core::job_master_failures::TOLERATED;
-use crate::core::{Command, Deadline, Effect, Event};
+use crate::core::{Command, Deadline, Effect, Event, Resolution};
+
+const RETRY: Resolution = Resolution::Retry {
+    from_checkpoint: None,
+};
 
 /// Number of kinds of steps.
 pub(super) const KINDS: u8 = 60;
@@ -28,8 +32,8 @@ impl World {
                 let command = |reply| Command::StopJob { job, reply };
                 self.ask(Asked::Stop(job), command, false);
             }
-            11 | 12 => self.ask_resolve(job, pb::QuarantineAction::Retry),
-            13 => self.ask_resolve(job, pb::QuarantineAction::Delete),
+            11 | 12 => self.ask_resolve(job, RETRY),
+            13 => self.ask_resolve(job, Resolution::Delete),
             14 => {
                 let (brief, is_consistent) = (pick & 8 == 8, pick & 16 == 16);
                 let command = |reply| Command::Describe { job, brief, reply };
@@ -110,12 +114,16 @@ impl World {
         self.ask(Asked::Cancel(job), command, false);
     }
 
-    pub(super) fn ask_resolve(&mut self, job: JobId, action: pb::QuarantineAction) {
-        let asked = match action {
-            pb::QuarantineAction::Delete => Asked::Delete(job),
-            _ => Asked::Retry(job),
+    pub(super) fn ask_resolve(&mut self, job: JobId, resolution: Resolution) {
+        let asked = match resolution {
+            Resolution::Delete => Asked::Delete(job),
+            Resolution::Retry { .. } => Asked::Retry(job),
         };
-        let command = |reply| Command::ResolveQuarantine { job, action, reply };
+        let command = |reply| Command::ResolveQuarantine {
+            job,
+            resolution,
+            reply,
+        };
         self.ask(asked, command, false);
     }
 

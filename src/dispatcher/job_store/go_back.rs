@@ -1,0 +1,202 @@
+//! A quarantined job goes back to an older one of its retained checkpoints, because a person wants it (`docs/adr/0060`).
+//!
+//! Invariants: nothing is written before all that the job needs of that checkpoint is there; both records are written in
+//! one transaction, so the job is quarantined as before or is led from that checkpoint with all of its regions.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+
+use tanist_gateway::persistence::PersistError;
+use tanist_gateway::{manifests, savepoints};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::stored_manifest::Place;
+use tracing::warn;
+
+use super::JobStore;
+use super::error::JobStoreError;
+use super::records::{CheckpointsRecord, StateRecord};
+use super::transaction::Transaction;
+
+impl JobStore {
+    /// Writes the record of a job that is led again from its retained checkpoint `number`, with that of its checkpoints.
+    /// `Refused`: nothing was written.
+    pub(crate) async fn go_back(
+        &self,
+        job: JobId,
+        state: &mut pb::JobState,
+        number: u64,
+    ) -> Result<(), PersistError> {
+        let refused = |reason: String| {
+            PersistError::Refused(format!(
+                "job {job} can't go back to checkpoint {number}: {reason}"
+            ))
+        };
+        let reading = self.checkpoints.read_once(job, &self.records, &self.ledger);
+        let record = match reading.await {
+            Ok(Some(record)) => record,
+            Ok(None) => return Err(refused("it has no checkpoints".to_owned())),
+            Err(JobStoreError::Refused(error)) => return Err(refused(error.to_string())),
+            Err(error) => return Err(error.into()),
+        };
+        let manifest = self.older_manifest(job, &record, number).await;
+        let manifest = manifest.map_err(refused)?;
+        if let Some(reason) = unfit(&record, state, &manifest) {
+            return Err(refused(reason));
+        }
+        self.check_objects(job, &manifest).await.map_err(refused)?;
+        check_files(&manifest).await.map_err(refused)?;
+        let record = shortened(record, number);
+        give_up_regions(state, self.records.epoch().get());
+        warn!(%job, number, "a job goes back to an older checkpoint");
+        self.checkpoints.note_written(job);
+        let taken = CheckpointsRecord(record.clone());
+        let taken = self.records.prepare_until_accepted(job, taken).await?;
+        let left = StateRecord(state.clone());
+        let left = self.records.prepare_until_accepted(job, left).await?;
+        let both = Transaction::default().put(job, taken).put(job, left);
+        self.commit_until_space(both).await?;
+        self.origins.note(job, &record);
+        Ok(())
+    }
+
+    /// The manifest of a retained checkpoint that is not the newest.
+    async fn older_manifest(
+        &self,
+        job: JobId,
+        record: &pb::JobCheckpoints,
+        number: u64,
+    ) -> Result<pb::CheckpointManifest, String> {
+        let (older, newest) = match record.retained.split_last() {
+            Some((newest, older)) => (older, newest.number),
+            None => return Err("no checkpoint is retained".to_owned()),
+        };
+        if number == newest {
+            return Err("it is the newest one, from which a retry goes on anyway".to_owned());
+        }
+        let Some(wanted) = older.iter().find(|it| it.number == number) else {
+            let numbers: Vec<String> = older.iter().map(|it| it.number.to_string()).collect();
+            return Err(match numbers.as_slice() {
+                [] => format!(
+                    "only the newest one, {newest}, is retained (execution.checkpointing.num-retained)"
+                ),
+                numbers => format!("the retained older ones are {}", numbers.join(", ")),
+            });
+        };
+        let place = wanted.manifest.as_ref().and_then(|it| it.place.as_ref());
+        let bytes = match place {
+            Some(Place::Inline(bytes)) => bytes.clone(),
+            Some(Place::Object(object)) => {
+                let storage = self.objects_of(job);
+                let storage = storage.ok_or("there is no place for checkpoints")?;
+                let read = storage.get(&object.name).await;
+                read.map_err(|error| error.to_string())?.to_vec()
+            }
+            None => return Err("its record names no manifest".to_owned()),
+        };
+        let manifest = tanist_proto::manifest::decode(&bytes);
+        manifest.map_err(|error| format!("its manifest can't be read: {error}"))
+    }
+
+    /// Whether each object that a manifest names is there.
+    async fn check_objects(
+        &self,
+        job: JobId,
+        manifest: &pb::CheckpointManifest,
+    ) -> Result<(), String> {
+        let named = savepoints::objects_of(manifest);
+        let Some(storage) = self.objects_of(job).filter(|_| !named.is_empty()) else {
+            return Ok(());
+        };
+        let listed = storage.list().await.map_err(|error| error.to_string())?;
+        let listed: BTreeSet<String> = listed.into_iter().collect();
+        match named.iter().find(|object| !listed.contains(*object)) {
+            Some(missing) => Err(format!(
+                "the object {missing} is missing in {}",
+                storage.location()
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether the pending files of sinks that a manifest names are there.
+async fn check_files(manifest: &pb::CheckpointManifest) -> Result<(), String> {
+    let files = manifests::hidden_files(manifest).into_iter();
+    let files: Vec<PathBuf> = files
+        .map(|path| PathBuf::from(OsString::from_vec(path)))
+        .collect();
+    let looking = tokio::task::spawn_blocking(move || {
+        files.into_iter().find_map(|path| match path.try_exists() {
+            Ok(true) => None,
+            Ok(false) => Some(format!(
+                "the file {} of a sink, which it names, is visible by now, or was removed",
+                path.display()
+            )),
+            Err(error) => Some(format!("{} can't be looked at: {error}", path.display())),
+        })
+    });
+    match looking.await {
+        Ok(None) => Ok(()),
+        Ok(Some(reason)) => Err(reason),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Why an intact manifest can't be the newest one of the job.
+fn unfit(
+    record: &pb::JobCheckpoints,
+    state: &pb::JobState,
+    manifest: &pb::CheckpointManifest,
+) -> Option<String> {
+    if !state.stopped_with.is_empty() {
+        return Some(format!(
+            "it has stopped with the savepoint {}",
+            state.stopped_with
+        ));
+    }
+    if manifest.layout != record.layout || manifest.regions.len() != state.regions.len() {
+        return Some("it was taken of other regions than the job has".to_owned());
+    }
+    let is_of_origin = |it: &pb::RegionSnapshot| it.kind() == pb::RegionSnapshotKind::FromOrigin;
+    let needs_origin = manifest.regions.iter().any(is_of_origin);
+    (needs_origin && record.origin.is_none()).then(|| {
+        "it needs the savepoint from which the job was started, which is forgotten".to_owned()
+    })
+}
+
+/// The record with `number` as the newest checkpoint. All numbers stay given out, and what was taken since is garbage.
+fn shortened(mut record: pb::JobCheckpoints, number: u64) -> pb::JobCheckpoints {
+    let kept = record.retained.iter().take_while(|it| it.number <= number);
+    let abandoned = record.retained.split_off(kept.count());
+    let abandoned = abandoned.into_iter().map(|it| pb::SubsumedCheckpoint {
+        number: it.number,
+        manifest: it.manifest,
+    });
+    record.removing.extend(abandoned);
+    record.floor = record.next;
+    for request in record
+        .requests
+        .iter_mut()
+        .filter(|it| savepoints::is_open(it))
+    {
+        request.set_progress(pb::SavepointProgress::Failed);
+        request.outcome = format!("the job went back to checkpoint {number}");
+    }
+    record
+}
+
+/// Gives each region up: none of its tasks goes on, and none has ended.
+fn give_up_regions(state: &mut pb::JobState, epoch: u64) {
+    for region in &mut state.regions {
+        *region = pb::RegionState {
+            generation: region.generation.max(1) + 1,
+            epoch,
+            placed_before: region.placed_before || !region.placements.is_empty(),
+            ..pb::RegionState::default()
+        };
+    }
+    state.terminal.clear();
+}

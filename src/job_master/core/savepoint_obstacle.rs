@@ -1,0 +1,62 @@
+//! Why a savepoint would only wait: regions of the job have no slots, or restart much later (`docs/adr/0061`). Pure;
+//! decides nothing.
+
+use super::JobMasterCore;
+use super::execution_graph::RegionPhase;
+
+/// Time in ms for which a savepoint waits for a region without slots, or for one that restarts: a region that was moved
+/// or whose TaskManager was lost, and one of a new leader, mostly have slots by then.
+const PATIENCE_MS: u64 = 5_000;
+
+impl JobMasterCore {
+    /// Why no savepoint can begin at present: the vertices of a region that does not run, and what it waits for. None:
+    /// all regions run, or something is being started.
+    pub fn savepoint_obstacle(&self, now_ms: u64) -> Option<String> {
+        let is_known = self.record.is_durable() && !self.is_reconciling();
+        if !is_known || self.record.is_stopping() || self.end.has_ended() || self.is_starting() {
+            return None;
+        }
+        let without_slots = self.without_slots().filter(|it| it.slots_missing > 0);
+        let is_long = |since_ms: u64| now_ms >= since_ms.saturating_add(PATIENCE_MS);
+        let is_hopeless = self.slots.unfulfillable().is_some();
+        let mut regions = self.graph.regions().iter().enumerate();
+        let (region, why) = regions.find_map(|(region, at)| {
+            let waits = match at.phase {
+                RegionPhase::Waiting { since_ms } if is_hopeless || is_long(since_ms) => {
+                    without_slots.as_ref().map(|it| it.text.clone())
+                }
+                RegionPhase::Stopping {
+                    restart_at_ms: Some(at_ms),
+                } if now_ms.saturating_add(PATIENCE_MS) < at_ms => {
+                    self.restarting().map(|it| it.text)
+                }
+                RegionPhase::Waiting { .. }
+                | RegionPhase::Stopping { .. }
+                | RegionPhase::AwaitingInput
+                | RegionPhase::Reconciling
+                | RegionPhase::Placed
+                | RegionPhase::Deployed => None,
+            };
+            Some((region, waits?))
+        })?;
+        let vertices = self.vertices_of(region).join(", ");
+        Some(format!("the region of {vertices} does not run: {why}"))
+    }
+
+    /// Whether a region has its slots, and not all of its tasks run yet.
+    fn is_starting(&self) -> bool {
+        let mut regions = self
+            .graph
+            .regions()
+            .iter()
+            .zip(&self.graph.indexes().regions);
+        regions.any(|(at, tally)| match at.phase {
+            RegionPhase::Placed => true,
+            RegionPhase::Deployed => tally.running < tally.live,
+            RegionPhase::AwaitingInput
+            | RegionPhase::Waiting { .. }
+            | RegionPhase::Reconciling
+            | RegionPhase::Stopping { .. } => false,
+        })
+    }
+}
