@@ -22,6 +22,7 @@ pub mod restore;
 mod schema;
 pub mod timestamp;
 pub mod topology;
+mod unnamed_steps;
 
 pub use artifact::ArtifactSpec;
 pub use endless::{commit_of, input_ends};
@@ -42,3 +43,4 @@ pub use topology::{
     MAX_REGIONS, blocking_edges_within_regions, count_regions, edges_into, edges_out_of,
     fed_subtasks, feeding_subtasks, regions, slots_needed, subtask_regions,
 };
+pub use unnamed_steps::unnamed_steps;

@@ -245,6 +245,11 @@ impl History {
         }
     }
 
+    /// Adds the text of an event.
+    pub(super) fn announce(&mut self, text: String) {
+        self.news.push(text);
+    }
+
     /// Takes the texts of events: of the first failure in a row, and of the first completion behind failures.
     pub(super) fn take_news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)

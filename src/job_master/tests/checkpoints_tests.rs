@@ -326,6 +326,51 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     assert!(kept.eq([1, 1]), "{complete:?}");
 }
 
+/// The job file says nothing about checkpoints: the configuration asks for them.
+#[tokio::test(start_paused = true)]
+async fn steps_with_state_and_without_names_are_one_event_of_the_job() {
+    let mut graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+    let operator = |name: &str, spec: &str| pb::Operator {
+        name: name.to_owned(),
+        spec: spec.to_owned(),
+        ..pb::Operator::default()
+    };
+    graph.vertices[0].operators = vec![operator(
+        "datagen",
+        r#"{"type":"datagen","seed":0,"keys":1}"#,
+    )];
+    let count = r#"{"type":"count","keys":["key"],"emit":"updates"}"#;
+    graph.vertices[1].operators = vec![
+        operator("count", count),
+        operator("discard", r#"{"type":"discard"}"#),
+    ];
+    let warnings = async |fixture: &Fixture| {
+        let details = fixture.details().await;
+        let texts = details.events.into_iter().map(|it| it.text);
+        let warnings: Vec<String> = texts.filter(|it| it.starts_with("warning")).collect();
+        warnings
+    };
+    let (former, _) = running_with(with_checkpoints(), graph.clone()).await;
+    let text = "warning: only the name of their operator identifies the state of the steps `datagen`, `count` in \
+                checkpoints: give each a `name` or a `uid`";
+    assert_eq!(warnings(&former).await, [text]);
+    former.job_master.stop().await;
+    let (state, store) = (former.stored(), former.store.clone());
+    let successor = Fixture::start_with(with_checkpoints(), graph.clone(), state, store);
+    assert_eq!(warnings(&successor).await, [text], "once");
+
+    for (name, operator) in ["read", "counts", "out"].into_iter().zip(
+        graph
+            .vertices
+            .iter_mut()
+            .flat_map(|vertex| &mut vertex.operators),
+    ) {
+        name.clone_into(&mut operator.name);
+    }
+    let (named, _) = running_with(with_checkpoints(), graph).await;
+    assert_eq!(warnings(&named).await, [""; 0]);
+}
+
 fn declined(execution: pb::ExecutionId, number: u64, reason: &str) -> pb::CheckpointReport {
     pb::CheckpointReport {
         reason: reason.to_owned(),
