@@ -1,7 +1,7 @@
 //! `tanist checkpoints`: checkpoints and savepoints of a job.
 
 use tanist_client::{
-    CheckpointInfo, CheckpointStatistics, JobClient, SavepointInfo, SkippedRegion,
+    CheckpointInfo, CheckpointStatistics, FailingRegions, JobClient, SavepointInfo, SkippedRegion,
 };
 use tanist_config::Configuration;
 use tanist_proto::id::JobId;
@@ -21,7 +21,7 @@ pub(super) async fn checkpoints(
     show(configuration, global, &paths::job_checkpoints(job), table).await
 }
 
-/// The oldest first, and then the regions without checkpoints.
+/// The oldest first, and then the regions whose checkpoints fail, and those without any.
 fn listing(statistics: &CheckpointStatistics) -> String {
     let mut table = Table::new([
         "NUMBER", "OUTCOME", "BEGAN", "DURATION", "SIZE", "SUBTASKS", "REASON",
@@ -40,6 +40,9 @@ fn listing(statistics: &CheckpointStatistics) -> String {
     }
     if !statistics.savepoints.is_empty() {
         text.push_str(&format!("\n{}", savepoints(&statistics.savepoints)));
+    }
+    for regions in &statistics.failing {
+        text.push_str(&format!("\nfailing: {}\n", failing(regions)));
     }
     for region in &statistics.skipped {
         text.push_str(&format!("\nnot checkpointed: {}\n", skipped(region)));
@@ -86,6 +89,19 @@ pub(super) fn skipped(region: &SkippedRegion) -> String {
     format!("{}: {}", region.vertices.join(", "), region.reason)
 }
 
+/// Regions whose checkpoints fail, as a line: their vertices, since when, and why.
+pub(super) fn failing(regions: &FailingRegions) -> String {
+    let vertices = regions.vertices.join(", ");
+    let of = match regions.regions {
+        1 => String::new(),
+        count => format!(" ({count} regions)"),
+    };
+    let since = time_if_known(regions.since);
+    let first_line = regions.reason.lines().next().unwrap_or_default();
+    let (row, id) = (regions.in_a_row, regions.id);
+    format!("{vertices}{of}: {row} in a row since {since}, the last is number {id}: {first_line}")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -113,6 +129,8 @@ mod tests {
             "latest": {},
             "history": [failed, checkpoint(17, "COMPLETED", 12)],
             "skipped": [{"vertices": ["a", "b -> c"], "reason": "no checkpoint can save what is inside a program"}],
+            "failing": [{"vertices": ["c", "d"], "regions": 2, "id": 16, "reason": "timeout\nin detail", "in-a-row": 3,
+                "since": 1_700_000_000_000_i64}],
             "savepoints": [
                 {"trigger-id": "b", "status": "FAILED", "requested-at": -1, "stops": true, "reason": "timeout\nin detail"},
                 {"trigger-id": "a", "status": "COMPLETED", "requested-at": 1_700_000_000_000_i64, "number": 17,
@@ -132,6 +150,8 @@ started from /savepoints/of-another
 SAVEPOINT  OUTCOME    REQUESTED                NUMBER  PATH
 a          COMPLETED  2023-11-14 22:13:20 UTC  17      /savepoints/a
 b          FAILED     -                        -       timeout
+
+failing: c, d (2 regions): 3 in a row since 2023-11-14 22:13:20 UTC, the last is number 16: timeout
 
 not checkpointed: a, b -> c: no checkpoint can save what is inside a program
 ";

@@ -15,7 +15,7 @@ use tanist_rest_model::{Word, job_status_name, paths};
 use tanist_telemetry::ExitCode;
 
 use super::args::{GlobalArgs, ListArgs, OutputFormat};
-use super::checkpoints::skipped;
+use super::checkpoints::{failing, skipped};
 use super::connect::{Connection, connect, connect_to_change, reporting};
 use super::output::{Table, answer, answer_json, duration, field, inform, time_if_known};
 use super::report_error;
@@ -280,7 +280,13 @@ fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)>
     if let Some(path) = &checkpoints.started_from {
         lines.push(("Started from", path.clone()));
     }
-    if let Some(failure) = &checkpoints.failure {
+    for regions in &checkpoints.failing {
+        lines.push(("Failing", failing(regions)));
+    }
+    // Of regions that fail it is said why.
+    if let Some(failure) = &checkpoints.failure
+        && checkpoints.failing.is_empty()
+    {
         lines.push(("Failed", format!("the last checkpoint: {failure}")));
     }
     if let Some(savepoint) = &checkpoints.savepoint {
@@ -464,6 +470,16 @@ Not saved    program, out: no checkpoint can save what is inside a program
 ";
         assert!(text.contains(lines), "{text}");
         assert!(!text.contains("Retained"), "{text}");
+        let checkpoints = info.checkpoints.as_mut().expect("it has some");
+        checkpoints.failing =
+            serde_json::from_value(json!([{"vertices": ["c"], "regions": 1, "id": 17,
+            "reason": "timeout", "in-a-row": 3, "since": 1_700_000_000_000_i64}]))?;
+        let text = job_text(&info, None);
+        let failing = "\
+Failing      c: 3 in a row since 2023-11-14 22:13:20 UTC, the last is number 17: timeout
+";
+        assert!(text.contains(failing), "{text}");
+        assert!(!text.contains("\nFailed "), "{text}");
         let earlier = info.checkpoints.as_mut().map(|it| &mut it.completed_at);
         *earlier.expect("it has some") = -1;
         let line = "Checkpoint   number 18, before this JobManager led the job\n";

@@ -38,9 +38,9 @@ pub use tanist_proto::{id::JobId, v1::JobStatus};
 /// Bodies of the REST API.
 pub use tanist_rest_model::{
     BlockedReason, CacheInfo, CheckpointInProgress, CheckpointInfo, CheckpointStatistics,
-    ClaimInfo, DrainOptions, DrainSummary, DurationText, Evidence, HaStatusInfo, IoMetrics,
-    JobCheckpoints, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, LeaderInfo, MemberInfo,
-    Quarantine, QuarantinedJob, SavepointInfo, SkippedRegion, StateCounts, StoreInfo,
+    ClaimInfo, DrainOptions, DrainSummary, DurationText, Evidence, FailingRegions, HaStatusInfo,
+    IoMetrics, JobCheckpoints, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, LeaderInfo,
+    MemberInfo, Quarantine, QuarantinedJob, SavepointInfo, SkippedRegion, StateCounts, StoreInfo,
     StoreServerInfo, Submitted, SubtaskInfo, TaskCounts, TaskManagerList, TaskManagerSummary,
     TermHistory, TermInfo, VertexInfo, VertexSubtasks,
 };

@@ -5,8 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tanist_ha::clock::millis;
-use tanist_model::OperatorSpec;
-use tanist_model::operators::StateUse;
+use tanist_model::unnamed_steps;
 use tanist_proto::v1;
 
 /// The shortest interval, in milliseconds.
@@ -153,7 +152,8 @@ pub(super) fn describe(settings: &v1::CheckpointSettings) -> String {
 }
 
 /// What a person should know about a valid job, and no reason to refuse it: steps of a job with checkpoints whose
-/// state has no name of its own.
+/// state has no name of its own. Of a job that has them by the configuration of its cluster alone, its JobMaster says
+/// the same in an event.
 pub fn warnings(graph: &v1::JobGraph) -> Vec<String> {
     let options = graph.options.as_ref();
     if !options
@@ -162,18 +162,8 @@ pub fn warnings(graph: &v1::JobGraph) -> Vec<String> {
     {
         return Vec::new();
     }
-    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
-    let unnamed: Vec<String> = operators
-        .filter(|operator| operator.uid.is_empty())
-        .filter(|operator| {
-            OperatorSpec::from_json(&operator.spec).is_ok_and(|spec| {
-                spec.kind() == operator.name
-                    && spec.state() != StateUse::None
-                    && !spec.runs_program()
-            })
-        })
-        .map(|operator| format!("`{}`", operator.name))
-        .collect();
+    let unnamed = unnamed_steps(graph).into_iter();
+    let unnamed: Vec<String> = unnamed.map(|step| format!("`{step}`")).collect();
     if unnamed.is_empty() {
         return Vec::new();
     }

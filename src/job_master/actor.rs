@@ -129,7 +129,9 @@ async fn begin(
     match core {
         Ok(core) => {
             let (graph, now_ms) = (&context.graph, clock.now_ms());
-            let checkpoints = match checkpointing::begin(found, &core, graph, epoch, now_ms) {
+            let is_first = !had_a_job_master;
+            let begun = checkpointing::begin(found, &core, graph, is_first, epoch, now_ms);
+            let checkpoints = match begun {
                 Ok(checkpoints) => checkpoints,
                 Err(unreadable) => return Ok(unfit(&seen, unreadable.to_string())),
             };

@@ -23,6 +23,7 @@ pub mod restore;
 mod schema;
 pub mod timestamp;
 pub mod topology;
+mod unnamed_steps;
 
 pub use artifact::ArtifactSpec;
 pub use commit_error::CommitError;
@@ -44,3 +45,4 @@ pub use topology::{
     MAX_REGIONS, blocking_edges_within_regions, count_regions, edges_into, edges_out_of,
     fed_subtasks, feeding_subtasks, regions, slots_needed, subtask_regions,
 };
+pub use unnamed_steps::unnamed_steps;

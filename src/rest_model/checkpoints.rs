@@ -20,6 +20,9 @@ pub struct CheckpointStatistics {
     /// Regions of which no checkpoint is taken at present.
     #[serde(default)]
     pub skipped: Vec<SkippedRegion>,
+    /// Regions whose last checkpoint failed, also while those of others complete.
+    #[serde(default)]
+    pub failing: Vec<FailingRegions>,
     /// The last requested savepoints, newest first.
     #[serde(default)]
     pub savepoints: Vec<SavepointInfo>,
@@ -39,7 +42,7 @@ pub struct CheckpointCounts {
     pub in_progress: u64,
     /// Those that are durable.
     pub completed: u64,
-    /// Those that failed.
+    /// Those that failed, at some regions or all.
     pub failed: u64,
 }
 
@@ -286,6 +289,25 @@ pub struct SkippedRegion {
     pub reason: String,
 }
 
+/// Regions of the same vertices whose last checkpoint failed. Of the one of which most failed in a row: what failed
+/// last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct FailingRegions {
+    /// Names of the vertices.
+    pub vertices: Vec<String>,
+    /// Number of the regions.
+    pub regions: u32,
+    /// The number that failed last.
+    pub id: u64,
+    /// Why.
+    pub reason: String,
+    /// How many have failed in a row.
+    pub in_a_row: u64,
+    /// When the first of these failed.
+    pub since: i64,
+}
+
 /// The subtask that was the last to acknowledge a checkpoint. Times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowestSubtask {
@@ -344,6 +366,9 @@ pub struct JobCheckpoints {
     /// Regions of which no checkpoint is taken at present.
     #[serde(default)]
     pub skipped: Vec<SkippedRegion>,
+    /// Regions whose last checkpoint failed, also while those of others complete.
+    #[serde(default)]
+    pub failing: Vec<FailingRegions>,
     /// The savepoint that was requested last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub savepoint: Option<SavepointInfo>,

@@ -32,9 +32,10 @@ use serde::{Deserialize, Serialize};
 pub use blocked_reason::{BlockedReason, Evidence, Quarantine, QuarantineList, QuarantinedJob};
 pub use checkpoints::{
     CheckpointAlignment, CheckpointCounts, CheckpointDurations, CheckpointInProgress,
-    CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary, JobCheckpoints,
-    LatestCheckpoints, RestoredCheckpoint, SkippedRegion, SlowestSubtask, SubtaskAcknowledgement,
-    SubtaskCheckpoint, SubtaskSummaries, VertexCheckpoint, VertexCheckpointInfo,
+    CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary, FailingRegions,
+    JobCheckpoints, LatestCheckpoints, RestoredCheckpoint, SkippedRegion, SlowestSubtask,
+    SubtaskAcknowledgement, SubtaskCheckpoint, SubtaskSummaries, VertexCheckpoint,
+    VertexCheckpointInfo,
 };
 pub use counts::{StateCounts, TaskCounts};
 pub use drain::{DrainOptions, DrainSummary, DurationText};

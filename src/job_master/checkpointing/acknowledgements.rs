@@ -11,6 +11,8 @@ use crate::core::checkpoints::CheckpointCore;
 #[derive(Debug, Default)]
 pub(super) struct Acknowledgements {
     regions: BTreeSet<usize>,
+    /// Regions whose snapshots it has, once it is complete. Others may still work on the number.
+    completed: BTreeSet<usize>,
     subtasks: BTreeMap<usize, Acknowledged>,
     /// How long subtasks took that have not acknowledged it yet.
     times: BTreeMap<usize, pb::CheckpointTimes>,
@@ -100,19 +102,42 @@ impl Acknowledgements {
         self.times.clear();
     }
 
-    /// By vertex. `is_complete`: each subtask has acknowledged it, or had ended before.
+    /// The checkpoint is complete with new snapshots of these regions. Each of their subtasks has acknowledged it, or
+    /// had ended before; what those of other regions acknowledged is not in it.
+    pub(super) fn complete(&mut self, regions: &[usize], core: &CheckpointCore) {
+        self.completed.extend(regions);
+        self.regions.extend(regions);
+        let others = self.regions.difference(&self.completed);
+        let tasks = others.flat_map(|region| core.subtasks_of(*region));
+        for (task, ..) in tasks {
+            self.subtasks.remove(&task);
+        }
+    }
+
+    /// Number of the subtasks of its regions, and of those that are in it if it is complete.
+    pub(super) fn counts(&self, core: &CheckpointCore) -> (u32, u32) {
+        let count = |regions: &BTreeSet<usize>| {
+            let tasks = regions.iter().map(|it| core.subtasks_of(*it).count());
+            u32::try_from(tasks.sum::<usize>()).unwrap_or(u32::MAX)
+        };
+        (count(&self.regions), count(&self.completed))
+    }
+
+    /// By vertex.
     pub(super) fn vertices(
         &self,
         core: &CheckpointCore,
-        is_complete: bool,
     ) -> impl Iterator<Item = pb::VertexCheckpoint> {
         let mut vertices: BTreeMap<&str, pb::VertexCheckpoint> = BTreeMap::new();
-        let subtasks = self.regions.iter();
-        for (number, task, _) in subtasks.flat_map(|region| core.subtasks_of(*region)) {
+        let subtasks = self.regions.iter().flat_map(|region| {
+            let is_in = self.completed.contains(region);
+            core.subtasks_of(*region).map(move |it| (is_in, it))
+        });
+        for (is_in, (number, task, _)) in subtasks {
             let vertex = vertices.entry(&task.vertex_id).or_default();
             vertex.subtasks += 1;
             let known = self.subtasks.get(&number);
-            vertex.acknowledged_subtasks += u32::from(is_complete || known.is_some());
+            vertex.acknowledged_subtasks += u32::from(is_in || known.is_some());
             let acknowledged = known.map(|known| pb::SubtaskAcknowledgement {
                 subtask: task.subtask,
                 at_ms: known.at_ms,

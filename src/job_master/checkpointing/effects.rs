@@ -69,11 +69,14 @@ struct OfRegion {
     tasks: Vec<usize>,
 }
 
+/// What a barrier says: its number, the newest checkpoint, the floor, and whether it is for a savepoint and pauses
+/// sources.
+type Barrier = (u64, u64, u64, bool, bool);
+
 /// What TaskManagers are called for, each once for all regions.
 #[derive(Debug, Default)]
 struct Calls {
-    /// By barrier: its number, the newest checkpoint, the floor, and whether it is for a savepoint and pauses sources.
-    triggers: BTreeMap<(Connection, (u64, u64, u64, bool, bool)), Vec<OfRegion>>,
+    triggers: BTreeMap<(Connection, Barrier), Vec<OfRegion>>,
     aborts: BTreeMap<(Connection, u64), Vec<OfRegion>>,
 }
 

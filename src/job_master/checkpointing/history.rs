@@ -1,13 +1,14 @@
 //! The last checkpoints of a job, for people. Counts begin with this JobMaster. Of those that earlier ones took, the
 //! newest complete one is known, from the record.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tanist_gateway::Detail;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::CheckpointOutcome;
 
 use super::acknowledgements::Acknowledgements;
+use super::failing_regions::{FailingRegions, part_of};
 use crate::core::JobMasterCore;
 use crate::core::checkpoints::{CheckpointCore, Effect, Event, TaskProgress};
 
@@ -23,8 +24,9 @@ pub(super) struct History {
     last: VecDeque<Shown>,
     completed: u64,
     failed: u64,
-    /// Number of checkpoints that have failed since the last complete one.
-    failed_in_a_row: u64,
+    /// Numbers that are counted as failed, and still in flight somewhere.
+    counted: BTreeSet<u64>,
+    failing: FailingRegions,
     restored_from: u64,
     restored_at_ms: u64,
     /// The directory of the savepoint, if it was one.
@@ -57,7 +59,7 @@ impl Shown {
         if self.is_open() && subtasks > 0 {
             summary.acknowledged_subtasks = acknowledged;
         }
-        let vertices = self.acknowledgements.vertices(core, self.is_complete());
+        let vertices = self.acknowledgements.vertices(core);
         summary.vertices = vertices.collect();
         summary
     }
@@ -65,7 +67,7 @@ impl Shown {
     /// A complete checkpoint, with one subtask of each vertex: the one that waited longest for barriers.
     fn in_brief(&self, core: &CheckpointCore) -> pb::CheckpointSummary {
         let waited = |it: &pb::SubtaskAcknowledgement| it.times.map(|times| times.alignment_us);
-        let vertices = self.acknowledgements.vertices(core, true);
+        let vertices = self.acknowledgements.vertices(core);
         let vertices = vertices.map(|mut vertex| {
             let longest = vertex.acknowledgements.drain(..).max_by_key(waited);
             vertex.acknowledgements.extend(longest);
@@ -95,7 +97,8 @@ impl History {
             last: newest.into_iter().collect(),
             completed: 0,
             failed: 0,
-            failed_in_a_row: 0,
+            counted: BTreeSet::new(),
+            failing: FailingRegions::default(),
             restored_from: 0,
             restored_at_ms: 0,
             restored_directory: String::new(),
@@ -105,8 +108,11 @@ impl History {
         }
     }
 
-    /// Notes when a number was acknowledged.
+    /// Notes when a number was acknowledged, and when a region has finished.
     pub(super) fn note_event(&mut self, event: &Event, now_ms: u64) {
+        if let Event::RegionFinished { region, .. } = event {
+            self.failing.finish(*region);
+        }
         if let Event::Acknowledged {
             number,
             task,
@@ -135,75 +141,127 @@ impl History {
     }
 
     /// Notes what became of numbers.
-    pub(super) fn note_effects(&mut self, effects: &[Effect], core: &CheckpointCore, now_ms: u64) {
+    pub(super) fn note_effects(
+        &mut self,
+        effects: &[Effect],
+        (core, job): (&CheckpointCore, &JobMasterCore),
+        now_ms: u64,
+    ) {
         // A number has an effect for each region and TaskExecutor, and its progress is counted over all regions.
         let mut known = BTreeMap::new();
         let mut progress = |number| *known.entry(number).or_insert_with(|| core.progress(number));
+        // The groups of regions of which a number is the first that failed, by number and reason.
+        let mut first: BTreeMap<(u64, &str), BTreeSet<Vec<String>>> = BTreeMap::new();
         for effect in effects {
-            self.note_effect(effect, core, &mut progress, now_ms);
+            match effect {
+                Effect::Trigger { number, region, .. } => {
+                    let progress = progress(*number);
+                    self.note_trigger((*number, *region), progress, core, now_ms);
+                }
+                Effect::Completed { number, regions } => {
+                    self.note_completion(*number, regions, (core, job), now_ms);
+                }
+                Effect::Aborted {
+                    number,
+                    reason,
+                    region,
+                    is_failure,
+                } => {
+                    // Other regions may still work on it, or have completed it.
+                    let is_in_flight = progress(*number).0 > 0;
+                    self.note_abort((*number, reason), is_in_flight, *is_failure, now_ms);
+                    if *is_failure {
+                        let vertices = job.vertices_of(*region);
+                        let failure = (*number, reason.as_str());
+                        let region = (*region, &vertices);
+                        if self.failing.fail(region, failure, now_ms) {
+                            first.entry(failure).or_default().insert(vertices);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.counted.retain(|number| progress(*number).0 > 0);
+        for ((number, reason), groups) in first {
+            let part = part_of(&groups, core, job);
+            self.news
+                .push(format!("checkpoint {number}{part} failed: {reason}"));
         }
     }
 
-    fn note_effect(
+    fn note_trigger(
         &mut self,
-        effect: &Effect,
+        (number, region): (u64, usize),
+        (subtasks, acknowledged): (u32, u32),
         core: &CheckpointCore,
-        progress: &mut impl FnMut(u64) -> (u32, u32),
         now_ms: u64,
     ) {
-        match effect {
-            Effect::Trigger { number, region, .. } => {
-                let (subtasks, acknowledged) = progress(*number);
-                let entry = self.entry(*number, now_ms);
-                if entry.is_open() {
-                    let summary = &mut entry.summary;
-                    summary.subtasks = subtasks.max(summary.subtasks);
-                    summary.acknowledged_subtasks = acknowledged;
-                    let acknowledgements = &mut entry.acknowledgements;
-                    acknowledgements.add_region(*region, *number, core, now_ms);
-                }
-            }
-            Effect::Completed { number, regions } => {
-                let completed = core.durable().retained.last();
-                let size = completed.map_or(0, |completed| completed.size);
-                self.completed += 1;
-                let failed = std::mem::take(&mut self.failed_in_a_row);
-                if failed > 0 {
-                    let text =
-                        format!("checkpoint {number} is complete, after {failed} that failed");
-                    self.news.push(text);
-                }
-                self.saved_ms
-                    .extend(regions.iter().map(|region| (*region, now_ms)));
-                let entry = self.entry(*number, now_ms);
-                let summary = &mut entry.summary;
-                summary.set_outcome(CheckpointOutcome::Completed);
-                summary.ended_at_ms = now_ms;
-                summary.size = size;
-                summary.written = entry.acknowledgements.written();
-                summary.acknowledged_subtasks = summary.subtasks;
-            }
-            Effect::Aborted { number, reason, .. } => {
-                // Other regions may still work on it.
-                let is_in_flight = progress(*number).0 > 0;
-                if let Some(open) = self.open(*number).filter(|_| !is_in_flight) {
-                    // Those that have acknowledged it, also of regions that gave it up before.
-                    let acknowledged = u32::try_from(open.acknowledgements.len());
-                    let summary = &mut open.summary;
-                    summary.set_outcome(CheckpointOutcome::Failed);
-                    summary.ended_at_ms = now_ms;
-                    summary.reason.clone_from(reason);
-                    summary.acknowledged_subtasks = acknowledged.unwrap_or(u32::MAX);
-                    self.failed += 1;
-                    self.failed_in_a_row += 1;
-                    if self.failed_in_a_row == 1 {
-                        self.news
-                            .push(format!("checkpoint {number} failed: {reason}"));
-                    }
-                }
-            }
-            _ => {}
+        let entry = self.entry(number, now_ms);
+        if entry.is_open() {
+            let summary = &mut entry.summary;
+            summary.subtasks = subtasks.max(summary.subtasks);
+            summary.acknowledged_subtasks = acknowledged;
+            let acknowledgements = &mut entry.acknowledgements;
+            acknowledgements.add_region(region, number, core, now_ms);
         }
+    }
+
+    fn note_completion(
+        &mut self,
+        number: u64,
+        regions: &[usize],
+        (core, job): (&CheckpointCore, &JobMasterCore),
+        now_ms: u64,
+    ) {
+        let completed = core.durable().retained.last();
+        let size = completed.map_or(0, |completed| completed.size);
+        self.completed += 1;
+        let recovered = self.failing.complete(regions);
+        if let Some(failed) = recovered.iter().map(|it| it.1).max() {
+            let groups = recovered.into_iter().map(|it| it.0).collect();
+            let part = part_of(&groups, core, job);
+            let text = format!("checkpoint {number}{part} is complete, after {failed} that failed");
+            self.news.push(text);
+        }
+        self.saved_ms
+            .extend(regions.iter().map(|region| (*region, now_ms)));
+        let entry = self.entry(number, now_ms);
+        entry.acknowledgements.complete(regions, core);
+        let summary = &mut entry.summary;
+        summary.set_outcome(CheckpointOutcome::Completed);
+        summary.ended_at_ms = now_ms;
+        summary.size = size;
+        summary.written = entry.acknowledgements.written();
+        (summary.subtasks, summary.acknowledged_subtasks) = entry.acknowledgements.counts(core);
+    }
+
+    fn note_abort(
+        &mut self,
+        (number, reason): (u64, &str),
+        is_in_flight: bool,
+        is_failure: bool,
+        now_ms: u64,
+    ) {
+        let open = self.open(number).filter(|_| !is_in_flight);
+        let has_ended = open.is_some();
+        if let Some(open) = open {
+            // Those that have acknowledged it, also of regions that gave it up before.
+            let acknowledged = u32::try_from(open.acknowledgements.len());
+            let summary = &mut open.summary;
+            summary.set_outcome(CheckpointOutcome::Failed);
+            summary.ended_at_ms = now_ms;
+            summary.acknowledged_subtasks = acknowledged.unwrap_or(u32::MAX);
+            reason.clone_into(&mut summary.reason);
+        }
+        if (has_ended || is_failure) && self.counted.insert(number) {
+            self.failed += 1;
+        }
+    }
+
+    /// Adds the text of an event.
+    pub(super) fn announce(&mut self, text: String) {
+        self.news.push(text);
     }
 
     /// Takes the texts of events: of the first failure in a row, and of the first completion behind failures.
@@ -282,6 +340,7 @@ impl History {
             restored_at_ms: self.restored_at_ms,
             restored_directory: self.restored_directory.clone(),
             saved: self.saved(core, job),
+            failing: self.failing.described(),
             ..pb::CheckpointDetails::default()
         }
     }

@@ -11,12 +11,13 @@
 //! any more.
 //!
 //! `start.rs` reads record and manifests, `effects.rs` runs effects, `commits.rs` and `savepoints.rs` those of their
-//! kind, `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs` and
-//! `acknowledgements.rs` are for people.
+//! kind, `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs`,
+//! `acknowledgements.rs` and `failing_regions.rs` are for people.
 
 mod acknowledgements;
 mod commits;
 mod effects;
+mod failing_regions;
 mod history;
 mod reports;
 mod restoring;
@@ -72,14 +73,15 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    fn handle(&mut self, now_ms: u64, events: Vec<Event>) -> Vec<Effect> {
+    fn handle(&mut self, now_ms: u64, events: Vec<Event>, job: &JobMasterCore) -> Vec<Effect> {
         for event in &events {
             self.history.note_event(event, now_ms);
         }
         // What the end of the job aborts is no news.
         let is_end = matches!(events.as_slice(), [Event::EndDecided]);
         let effects = self.core.handle(now_ms, events);
-        self.history.note_effects(&effects, &self.core, now_ms);
+        self.history
+            .note_effects(&effects, (&self.core, job), now_ms);
         if is_end {
             self.history.take_news();
         }
@@ -258,7 +260,7 @@ impl JobMasterActor {
         // The JobMaster's core waits for an answer to it.
         let is_end = |event: &Event| matches!(event, Event::RegionFinished { .. });
         let is_awaited = events.iter().any(is_end);
-        let effects = checkpoints.handle(now_ms, events);
+        let effects = checkpoints.handle(now_ms, events, &self.core);
         let changed = checkpoints.take_changed();
         let changed = changed.or_else(|| is_awaited.then(|| checkpoints.points.clone()));
         let news = checkpoints.history.take_news().into_iter();

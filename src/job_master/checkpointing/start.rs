@@ -13,6 +13,7 @@ use tanist_ha::blob::CheckpointStorage;
 use tanist_ha::election::Epoch;
 use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
+use tanist_model::unnamed_steps;
 use tanist_proto::v1 as pb;
 
 use super::commits::SinkFiles;
@@ -184,11 +185,34 @@ impl Found {
     }
 }
 
-/// Builds the core of the checkpoints beside that of the JobMaster.
+/// Number of steps that the warning of steps without names has.
+const NAMED_STEPS: usize = 4;
+
+/// Says which steps have state that no name of their own identifies. None: all have names.
+fn warning_of_names(graph: &pb::JobGraph) -> Option<String> {
+    let unnamed = unnamed_steps(graph);
+    let named = unnamed.iter().take(NAMED_STEPS);
+    let named: Vec<String> = named.map(|step| format!("`{step}`")).collect();
+    if unnamed.is_empty() {
+        return None;
+    }
+    let others = match unnamed.len().saturating_sub(NAMED_STEPS) {
+        0 => String::new(),
+        others => format!(" and {others} others"),
+    };
+    let steps = named.join(", ");
+    Some(format!(
+        "warning: only the name of their operator identifies the state of the steps {steps}{others} in checkpoints: \
+         give each a `name` or a `uid`"
+    ))
+}
+
+/// Builds the core of the checkpoints beside that of the JobMaster. `is_first`: the job has had no JobMaster.
 pub(crate) fn begin(
     found: Option<Found>,
     core: &JobMasterCore,
     graph: &pb::JobGraph,
+    is_first: bool,
     epoch: Epoch,
     now_ms: u64,
 ) -> Begun {
@@ -199,13 +223,18 @@ pub(crate) fn begin(
     let start = core.checkpoint_start();
     let record = found.record;
     let started_from = record.started_from.clone();
-    let history = History::new(record.retained.last(), now_ms);
+    let mut history = History::new(record.retained.last(), now_ms);
     let savepoints = Savepoints::new(&record);
     let has_received = started_from.starts_with(FROM_JOB);
     let sinks = pb::SinkDirectories {
         paths: sink_directories(graph),
         run: graph.run.clone(),
     };
+    if is_first && found.settings.interval_ms() > 0 {
+        warning_of_names(graph)
+            .into_iter()
+            .for_each(|it| history.announce(it));
+    }
     let checkpoints = CheckpointCore::new(options, record, &found.objects, start, epoch, now_ms)?;
     Ok(Some(Box::new(Checkpoints {
         points: Arc::default(),

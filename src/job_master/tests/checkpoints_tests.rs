@@ -361,6 +361,134 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     assert!(kept.eq([1, 1]), "{complete:?}");
 }
 
+/// The job file says nothing about checkpoints: the configuration asks for them.
+#[tokio::test(start_paused = true)]
+async fn steps_with_state_and_without_names_are_one_event_of_the_job() {
+    let mut graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+    let operator = |name: &str, spec: &str| pb::Operator {
+        name: name.to_owned(),
+        spec: spec.to_owned(),
+        ..pb::Operator::default()
+    };
+    graph.vertices[0].operators = vec![operator(
+        "datagen",
+        r#"{"type":"datagen","seed":0,"keys":1}"#,
+    )];
+    let count = r#"{"type":"count","keys":["key"],"emit":"updates"}"#;
+    graph.vertices[1].operators = vec![
+        operator("count", count),
+        operator("discard", r#"{"type":"discard"}"#),
+    ];
+    let warnings = async |fixture: &Fixture| {
+        let details = fixture.details().await;
+        let texts = details.events.into_iter().map(|it| it.text);
+        let warnings: Vec<String> = texts.filter(|it| it.starts_with("warning")).collect();
+        warnings
+    };
+    let (former, _) = running_with(with_checkpoints(), graph.clone()).await;
+    let text = "warning: only the name of their operator identifies the state of the steps `datagen`, `count` in \
+                checkpoints: give each a `name` or a `uid`";
+    assert_eq!(warnings(&former).await, [text]);
+    former.job_master.stop().await;
+    let (state, store) = (former.stored(), former.store.clone());
+    let successor = Fixture::start_with(with_checkpoints(), graph.clone(), state, store);
+    assert_eq!(warnings(&successor).await, [text], "once");
+
+    for (name, operator) in ["read", "counts", "out"].into_iter().zip(
+        graph
+            .vertices
+            .iter_mut()
+            .flat_map(|vertex| &mut vertex.operators),
+    ) {
+        name.clone_into(&mut operator.name);
+    }
+    let (named, _) = running_with(with_checkpoints(), graph).await;
+    assert_eq!(warnings(&named).await, [""; 0]);
+}
+
+fn declined(execution: pb::ExecutionId, number: u64, reason: &str) -> pb::CheckpointReport {
+    pb::CheckpointReport {
+        reason: reason.to_owned(),
+        ..report(execution, number, pb::CheckpointProgress::Declined)
+    }
+}
+
+/// `a`, and the two subtasks of `b`, are regions of their own. The second one of `b` fails: once before the others are
+/// complete, and once after.
+#[tokio::test(start_paused = true)]
+async fn a_region_whose_checkpoints_fail_is_shown_while_those_of_others_complete() {
+    let graph = graph_of(&[("a", 1), ("b", 2)], &[]);
+    let (fixture, task_executor) = running_with(with_checkpoints(), graph).await;
+    let checkpoints = async || fixture.details().await.checkpoints.expect("taken");
+    let saved = |number| {
+        let mut saved = all_saved(number, 1);
+        saved.truncate(2);
+        saved
+    };
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    let first = triggered(&task_executor);
+    tell(
+        &fixture,
+        1,
+        vec![declined(execution(2, 1, 1), first, "full")],
+    )
+    .await;
+    tell(&fixture, 1, saved(first)).await;
+    wait_until("complete", || retained(&fixture.store) == [first]).await;
+    let shown = checkpoints().await;
+    assert_eq!((shown.completed, shown.failed), (1, 1));
+    let done = shown.history.last().expect("complete");
+    assert_eq!(done.outcome(), pb::CheckpointOutcome::Completed);
+    assert_eq!((done.subtasks, done.acknowledged_subtasks), (3, 2));
+    let vertices = done.vertices.iter();
+    let counts = vertices.map(|it| (it.subtasks, it.acknowledged_subtasks));
+    assert!(counts.eq([(1, 1), (2, 1)]), "{done:?}");
+    let [failing] = &shown.failing[..] else {
+        panic!("one: {shown:?}");
+    };
+    let since_ms = failing.since_ms;
+    assert!(since_ms >= done.triggered_at_ms, "{failing:?}");
+
+    wait_until("a trigger", || triggered(&task_executor) > first).await;
+    let second = triggered(&task_executor);
+    tell(&fixture, 1, saved(second)).await;
+    wait_until("complete", || retained(&fixture.store) == [second]).await;
+    assert_eq!(checkpoints().await.failed, 1, "it is still in flight");
+    let late = declined(execution(2, 1, 1), second, "still full");
+    tell(&fixture, 1, vec![late]).await;
+    let shown = checkpoints().await;
+    assert_eq!((shown.completed, shown.failed), (2, 2));
+    let expected = pb::FailingRegions {
+        vertices: vec!["b".to_owned()],
+        regions: 1,
+        number: second,
+        reason: "b (2/2) declined it: still full".to_owned(),
+        in_a_row: 2,
+        since_ms,
+    };
+    assert_eq!(shown.failing, [expected]);
+
+    let mut number = second;
+    while !checkpoints().await.failing.is_empty() {
+        wait_until("a trigger", || triggered(&task_executor) > number).await;
+        number = triggered(&task_executor);
+        tell(&fixture, 1, all_saved(number, 1)).await;
+        wait_until("complete", || retained(&fixture.store) == [number]).await;
+    }
+    let details = fixture.details().await;
+    let events = details.events.iter();
+    let events = events.filter(|it| it.kind() == pb::JobEventKind::Checkpoint);
+    let texts: Vec<&str> = events.map(|it| &*it.text).collect();
+    let expected = [
+        format!("checkpoint {first} of b failed: b (2/2) declined it: full"),
+        format!("checkpoint {number} of b is complete, after 2 that failed"),
+    ];
+    assert_eq!(texts, expected);
+    let shown = checkpoints().await;
+    let done = shown.history.last().expect("complete");
+    assert_eq!((done.subtasks, done.acknowledged_subtasks), (3, 3));
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_a_cancellation_is_decided_no_snapshot_is_written() {
     let (fixture, task_executor) = running().await;

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tanist_proto::v1::{
     CheckpointDetails, CheckpointOutcome, CheckpointRetention, CheckpointSummary as Summary,
-    JobDetails, SavepointOutcome, SkippedRegion as SkippedDetails,
+    FailingRegions as FailingDetails, JobDetails, SavepointOutcome,
+    SkippedRegion as SkippedDetails,
 };
 use tanist_rest_model::{
     CheckpointCounts, CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary,
-    JobCheckpoints, LatestCheckpoints, RestoredCheckpoint, SkippedRegion,
+    FailingRegions, JobCheckpoints, LatestCheckpoints, RestoredCheckpoint, SkippedRegion,
 };
 
 use super::savepoint::savepoint_info;
@@ -50,6 +51,7 @@ pub(crate) fn checkpoint_statistics(details: &CheckpointDetails, now: u64) -> Ch
         },
         history,
         skipped: details.skipped.iter().map(skipped).collect(),
+        failing: details.failing.iter().map(failing).collect(),
         savepoints: details
             .savepoints
             .iter()
@@ -112,6 +114,7 @@ pub(crate) fn job_checkpoints(job: &JobDetails, details: &CheckpointDetails) -> 
         restored_at: time(details.restored_at_ms),
         failure: failure.map(|it| it.reason.clone()),
         skipped: details.skipped.iter().map(skipped).collect(),
+        failing: details.failing.iter().map(failing).collect(),
         savepoint: details.savepoints.last().map(savepoint_info),
         started_from: named(&details.started_from),
         kept: Some(details.kept).filter(|number| *number != 0),
@@ -226,6 +229,17 @@ fn skipped(region: &SkippedDetails) -> SkippedRegion {
     SkippedRegion {
         vertices: region.vertices.clone(),
         reason: region.reason.clone(),
+    }
+}
+
+fn failing(regions: &FailingDetails) -> FailingRegions {
+    FailingRegions {
+        vertices: regions.vertices.clone(),
+        regions: regions.regions,
+        id: regions.number,
+        reason: regions.reason.clone(),
+        in_a_row: regions.in_a_row,
+        since: time(regions.since_ms),
     }
 }
 

@@ -108,6 +108,14 @@ pub(super) fn details() -> pb::CheckpointDetails {
             regions: 1,
             since_ms: 18_030,
         }],
+        failing: vec![pb::FailingRegions {
+            vertices: vec!["alarms".to_owned()],
+            regions: 1,
+            number: 15,
+            reason: "sums (1/2) declined it: no space".to_owned(),
+            in_a_row: 2,
+            since_ms: 14_000,
+        }],
     }
 }
 
@@ -231,6 +239,12 @@ async fn the_statistics_are_of_what_is_in_the_history() {
         body["skipped"],
         json!([{"vertices": ["program"], "reason": "no checkpoint can save what is inside a program"}])
     );
+    assert_eq!(body["failing"], failing());
+}
+
+fn failing() -> Value {
+    json!([{"vertices": ["alarms"], "regions": 1, "id": 15, "reason": "sums (1/2) declined it: no space",
+        "in-a-row": 2, "since": 14_000}])
 }
 
 #[tokio::test]
@@ -288,6 +302,7 @@ async fn a_checkpoint_is_shown_with_what_its_class_has() {
             "restored": 16,
             "restored-at": 16_500, "failure": "sums (1/2) declined it: no space",
             "skipped": [{"vertices": ["program"], "reason": "no checkpoint can save what is inside a program"}],
+            "failing": failing(),
             "savepoint": {"trigger-id": "b".repeat(32), "status": "FAILED", "requested-at": 18_006, "stops": true,
                 "reason": "timeout"},
             "started-from": "/savepoints/of-another"

@@ -1,0 +1,21 @@
+//! Steps whose state no name of their own identifies: a changed job finds the state of such a step by the name of its
+//! operator alone, which says nothing once another step has the same operator.
+
+use tanist_proto::v1::JobGraph;
+
+use crate::OperatorSpec;
+use crate::operators::StateUse;
+
+/// Names of the steps of a graph that have state, and neither a name nor a uid. Each is that of its operator.
+pub fn unnamed_steps(graph: &JobGraph) -> Vec<&str> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    let unnamed = operators.filter(|operator| {
+        operator.uid.is_empty()
+            && OperatorSpec::from_json(&operator.spec).is_ok_and(|spec| {
+                spec.kind() == operator.name
+                    && spec.state() != StateUse::None
+                    && !spec.runs_program()
+            })
+    });
+    unnamed.map(|operator| operator.name.as_str()).collect()
+}
