@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tanist_config::{ClusterOptions, Configuration, Umask, WorkerDriver, find};
 use tanist_gateway::registration::RegistrationOptions;
+use tanist_ha::blob;
 use tanist_leadership::{PeersSetup, WorkersSetup};
 use tanist_net::DetachedListener;
 use tanist_operators::umask;
@@ -139,10 +140,17 @@ pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options 
 /// Where TaskManagers keep the objects of checkpoints: only where all hosts find them, and none is lost with a host.
 fn checkpoint_place(options: &ClusterOptions) -> Option<task_executor::CheckpointPlace> {
     let places = options.ha.blob_places()?;
-    let blobs = places.checkpoints.unwrap_or(places.blobs);
+    let (blobs, option) = match places.checkpoints {
+        Some(blobs) => (blobs, blob::options::CHECKPOINTS),
+        None => (places.blobs, blob::options::BLOBS),
+    };
     // The leader marks each place before it uses it.
     let is_marked = true;
-    let place = task_executor::CheckpointPlace { blobs, is_marked };
+    let place = task_executor::CheckpointPlace {
+        blobs,
+        option,
+        is_marked,
+    };
     place.blobs.shared.then_some(place)
 }
 

@@ -38,6 +38,8 @@ pub struct Options {
 pub struct CheckpointPlace {
     /// The place.
     pub blobs: BlobOptions,
+    /// The option that names it, for messages.
+    pub option: &'static str,
     /// Whether leaders mark it, so that an empty mount point is told from it.
     pub is_marked: bool,
 }

@@ -8,7 +8,7 @@
 
 use object_store::path::Path;
 
-use super::{BlobStore, ObjectDirectory, failure};
+use super::{BlobStore, ObjectDirectory};
 use crate::error::Result;
 use crate::keys::Name;
 
@@ -47,7 +47,10 @@ impl BlobStore {
         let place = self.place_of_checkpoints();
         let prefix = Path::from(format!("{DIRECTORY}/{}", place.tag.as_str()));
         let listed = place.objects.list_with_delimiter(Some(&prefix)).await;
-        let directories = listed.map_err(failure)?.common_prefixes.into_iter();
+        let directories = listed
+            .map_err(|error| place.failure(error))?
+            .common_prefixes
+            .into_iter();
         let mut jobs: Vec<Name> = directories
             .filter_map(|path| Name::new(path.filename()?).ok())
             .collect();

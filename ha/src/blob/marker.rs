@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::{BlobStore, STORE, failure};
+use super::{BlobStore, STORE};
 use crate::error::{Error, Result};
 use crate::keys::Name;
 use crate::own_directory;
@@ -126,13 +126,13 @@ impl BlobStore {
     pub async fn marker(&self) -> Result<Option<Marker>> {
         let name = self.marker_name()?;
         let found = match self.objects.get(&Path::from(name.as_str())).await {
-            Ok(found) => found.bytes().await.map_err(failure)?,
+            Ok(found) => found.bytes().await.map_err(|error| self.failure(error))?,
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(failure(error)),
+            Err(error) => return Err(self.failure(error)),
         };
         let marker = serde_json::from_slice(&found);
         marker.map(Some).map_err(|error| Error::Corrupt {
-            key: format!("blob {name}"),
+            key: format!("the marker {name} in {}", self.place()),
             reason: error.to_string(),
         })
     }
@@ -144,7 +144,7 @@ impl BlobStore {
             .map_err(|error| Error::Misconfigured(error.to_string().into()))?;
         let path = Path::from(name.as_str());
         let put = self.objects.put(&path, bytes.into()).await;
-        put.map(drop).map_err(failure)
+        put.map(drop).map_err(|error| self.failure(error))
     }
 
     /// Creates the directory of a storage that no cluster has begun yet. A storage that was begun is never
@@ -204,7 +204,7 @@ impl BlobStore {
     pub fn lost(&self) -> Error {
         self.refusal(format!(
             "{} is not the storage that this cluster has begun, as the marker storage-{} is missing there: mount it again",
-            self.location,
+            self.place(),
             self.tag.as_str()
         ))
     }
@@ -214,7 +214,7 @@ impl BlobStore {
         self.refusal(format!(
             "another cluster also uses {}, and its store is or was a copy of this one's: process {} has marked it in epoch {}. \
              Nothing is deleted there: give one of them another storageDir",
-            self.location, marker.process, marker.epoch
+            self.place(), marker.process, marker.epoch
         ))
     }
 

@@ -33,6 +33,7 @@ impl MissingBucket {
             tag: ClusterTag::default(),
             directory: None,
             location: "the bucket".to_owned(),
+            option: None,
             guard: None,
             checkpoints: None,
         }

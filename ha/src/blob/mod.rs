@@ -167,6 +167,14 @@ pub struct BlobOptions {
     pub shared: bool,
 }
 
+/// The options that name the places of a cluster's objects, for messages.
+pub mod options {
+    /// The place of all objects but those of checkpoints.
+    pub const BLOBS: &str = "high-availability.storageDir";
+    /// The place of the objects of checkpoints, if it is another one.
+    pub const CHECKPOINTS: &str = "execution.checkpointing.dir";
+}
+
 /// The places of a cluster's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobPlaces {
@@ -179,9 +187,12 @@ pub struct BlobPlaces {
 impl BlobPlaces {
     /// Opens both.
     pub async fn open(&self) -> Result<BlobStore> {
-        let blobs = BlobStore::open(&self.blobs).await?;
+        let blobs = BlobStore::open_named(&self.blobs, options::BLOBS).await?;
         let checkpoints = match &self.checkpoints {
-            Some(options) => Some(Arc::new(BlobStore::open(options).await?)),
+            Some(place) => {
+                let opened = BlobStore::open_named(place, options::CHECKPOINTS).await?;
+                Some(Arc::new(opened))
+            }
             None => None,
         };
         Ok(BlobStore {
@@ -202,6 +213,8 @@ pub struct BlobStore {
     directory: Option<PathBuf>,
     /// The location as configured.
     location: String,
+    /// The option that names it, for messages.
+    option: Option<&'static str>,
     /// The condition for writes and deletions.
     guard: Option<Guard>,
     /// The place of the objects of checkpoints, if it is another one.
@@ -209,6 +222,49 @@ pub struct BlobStore {
 }
 
 impl BlobStore {
+    /// The same as [`BlobStore::open`] for a place that this option names. Errors of the store name the option, the
+    /// place and this host.
+    pub async fn open_named(options: &BlobOptions, option: &'static str) -> Result<BlobStore> {
+        match BlobStore::open(options).await {
+            Ok(store) => Ok(BlobStore {
+                option: Some(option),
+                ..store
+            }),
+            Err(Error::Misconfigured(reason)) => {
+                let reason = format!("{option}, on host {}: {reason}", host_name());
+                Err(Error::Misconfigured(reason.into()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The location with what a person needs to correct it.
+    fn place(&self) -> String {
+        match self.option {
+            Some(option) => format!("{} ({option}, on host {})", self.location, host_name()),
+            None => self.location.clone(),
+        }
+    }
+
+    /// The error of a request, with the place if an option names it.
+    fn failure(&self, error: object_store::Error) -> Error {
+        let at = |reason: String| match self.option {
+            Some(_) => format!("{}: {reason}", self.place()),
+            None => reason,
+        };
+        match failure(error) {
+            Error::Denied { store, reason } => Error::Denied {
+                store,
+                reason: at(reason),
+            },
+            Error::Unavailable { store, reason } => Error::Unavailable {
+                store,
+                reason: at(reason),
+            },
+            other => other,
+        }
+    }
+
     /// Opens the store. Creates a directory of this host with its parents. A shared directory is not created,
     /// because it may have to be mounted first: see [`BlobStore::make_directory`].
     pub async fn open(options: &BlobOptions) -> Result<BlobStore> {
@@ -220,6 +276,7 @@ impl BlobStore {
                 tag: ClusterTag::default(),
                 directory: None,
                 location: url.to_owned(),
+                option: None,
                 guard: None,
                 checkpoints: None,
             });
@@ -236,6 +293,7 @@ impl BlobStore {
             tag: ClusterTag::default(),
             directory: Some(PathBuf::from(path)),
             location: path.to_owned(),
+            option: None,
             guard: None,
             checkpoints: None,
         };
@@ -316,7 +374,7 @@ impl BlobStore {
     async fn put_at(&self, path: &Path, content: impl Into<PutPayload>) -> Result<()> {
         self.check_marker().await?;
         let put = self.objects.put(path, content.into()).await;
-        put.map_err(failure)?;
+        put.map_err(|error| self.failure(error))?;
         if let Err(error) = self.check_marker().await {
             let _it_may_be_gone = self.objects.delete(path).await;
             return Err(error);
@@ -366,7 +424,7 @@ impl BlobStore {
     /// missing, which may be temporary.
     async fn unread(&self, name: &Name, error: object_store::Error) -> Error {
         if !matches!(error, object_store::Error::NotFound { .. }) {
-            return failure(error);
+            return self.failure(error);
         }
         // A directory existed when it was opened, and the first listed file could be any file.
         if self.guard.is_some()
@@ -377,7 +435,7 @@ impl BlobStore {
         if self.directory.is_none()
             && let Some(Err(error)) = self.objects.list(None).next().await
         {
-            return failure(error);
+            return self.failure(error);
         }
         Error::Corrupt {
             key: format!("blob {name}"),
@@ -390,7 +448,7 @@ impl BlobStore {
         match self.objects.head(&Path::from(name.as_str())).await {
             Ok(meta) => Ok(Some(meta.size)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(failure(error)),
+            Err(error) => Err(self.failure(error)),
         }
     }
 
@@ -418,7 +476,7 @@ impl BlobStore {
         self.check_before_deletion().await?;
         match self.objects.delete(path).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(failure(error)),
+            Err(error) => Err(self.failure(error)),
         }
     }
 
@@ -426,7 +484,7 @@ impl BlobStore {
     pub async fn list(&self) -> Result<Vec<BlobEntry>> {
         // Names contain no slash. Subdirectories may be huge or unreadable, and are not this crate's.
         let listed = self.objects.list_with_delimiter(None).await;
-        let listed = listed.map_err(failure)?.objects;
+        let listed = listed.map_err(|error| self.failure(error))?.objects;
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
@@ -444,6 +502,12 @@ impl BlobStore {
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
+}
+
+/// The name of this host, for messages.
+fn host_name() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
 }
 
 /// Hashes on a blocking thread: a large object would delay the runtime.

@@ -119,7 +119,10 @@ impl ObjectDirectory {
     pub async fn get(&self, object: &str) -> Result<Bytes> {
         let path = self.path(object)?;
         match self.blobs.objects.get(&path).await {
-            Ok(found) => found.bytes().await.map_err(failure),
+            Ok(found) => found
+                .bytes()
+                .await
+                .map_err(|error| self.blobs.failure(error)),
             Err(error) => Err(self.unread(object, error).await),
         }
     }
@@ -127,15 +130,22 @@ impl ObjectDirectory {
     /// Begins an object that is written in pieces.
     pub async fn begin(&self, object: &str) -> Result<ObjectUpload> {
         let beginning = self.blobs.objects.put_multipart(&self.path(object)?).await;
-        beginning.map(ObjectUpload).map_err(failure)
+        beginning
+            .map(ObjectUpload)
+            .map_err(|error| self.blobs.failure(error))
     }
 
     /// Reads an object whole; `None` if it does not exist, whatever the reason is.
     pub async fn find(&self, object: &str) -> Result<Option<Bytes>> {
         match self.blobs.objects.get(&self.path(object)?).await {
-            Ok(found) => Ok(Some(found.bytes().await.map_err(failure)?)),
+            Ok(found) => Ok(Some(
+                found
+                    .bytes()
+                    .await
+                    .map_err(|error| self.blobs.failure(error))?,
+            )),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(failure(error)),
+            Err(error) => Err(self.blobs.failure(error)),
         }
     }
 
@@ -144,7 +154,7 @@ impl ObjectDirectory {
         match self.blobs.objects.head(&self.path(object)?).await {
             Ok(meta) => Ok(Some(meta.size)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(failure(error)),
+            Err(error) => Err(self.blobs.failure(error)),
         }
     }
 
@@ -223,7 +233,11 @@ impl ObjectDirectory {
     pub async fn sizes(&self) -> Result<BTreeMap<String, u64>> {
         let prefix = (!self.directory.is_empty()).then(|| Path::from(self.directory.as_str()));
         let listed = self.blobs.objects.list_with_delimiter(prefix.as_ref());
-        let listed = listed.await.map_err(failure)?.objects.into_iter();
+        let listed = listed
+            .await
+            .map_err(|error| self.blobs.failure(error))?
+            .objects
+            .into_iter();
         let file = |meta: object_store::ObjectMeta| {
             Some((meta.location.filename()?.to_owned(), meta.size))
         };
@@ -289,7 +303,7 @@ impl ObjectDirectory {
             && let Some(root) = &self.blobs.directory
             && !root.join(self.witness).exists()
         {
-            let (place, witness) = (&self.blobs.location, self.witness);
+            let (place, witness) = (self.blobs.place(), self.witness);
             if self.directory.is_empty() && was_removed(root) {
                 let reason = format!("{place} is missing, and what is beside it is there");
                 return self.corrupt(object, reason);
@@ -300,7 +314,7 @@ impl ObjectDirectory {
             };
         }
         let Ok(name) = Name::new(object) else {
-            return failure(error);
+            return self.blobs.failure(error);
         };
         match self.blobs.unread(&name, error).await {
             Error::Corrupt { reason, .. } => self.corrupt(object, reason),

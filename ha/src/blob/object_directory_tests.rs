@@ -178,3 +178,40 @@ async fn the_directory_goes_when_no_object_is_in_it() {
     storage.remove_directory().await.expect("removed");
     assert!(!local.exists());
 }
+
+/// The errors of a place that is missing, has a truncated marker, or is a file.
+#[tokio::test]
+async fn what_is_wrong_with_a_place_is_told_with_its_option_the_directory_and_the_host() {
+    let root = tempfile::tempdir().expect("a directory");
+    let path = root.path().join("objects");
+    let url = path.to_string_lossy().into_owned();
+    let options = BlobOptions {
+        url: url.clone(),
+        shared: true,
+    };
+    let place = BlobStore::open_named(&options, "execution.checkpointing.dir").await;
+    let place = place
+        .expect("it may be mounted later")
+        .guarded_by_presence();
+    let objects = place.checkpoints(&Name::new("job").expect("a name"));
+    let marker = path.join(place.marker_name().expect("a name").as_str());
+    let failure = async || {
+        let put = objects.put("1-1-aa", "state".into()).await;
+        put.expect_err("it can't be used").to_string()
+    };
+    let missing = failure().await;
+    assert!(missing.contains("mount it again"), "{missing}");
+    std::fs::create_dir(&path).expect("made");
+    std::fs::write(&marker, "{\"storage\":").expect("written");
+    let truncated = failure().await;
+    assert!(truncated.contains("the marker"), "{truncated}");
+    std::fs::remove_dir_all(&path).expect("removed");
+    std::fs::write(&path, "").expect("written");
+    let file = failure().await;
+    let host = crate::blob::host_name();
+    for error in [missing, truncated, file] {
+        for part in ["execution.checkpointing.dir", &url, &host] {
+            assert!(error.contains(part), "no {part} in {error}");
+        }
+    }
+}

@@ -54,6 +54,7 @@ fn blobs_of(s3: AmazonS3Builder) -> BlobStore {
         tag: ClusterTag::default(),
         directory: None,
         location: format!("s3://{BUCKET}/a/b"),
+        option: None,
         guard: None,
         checkpoints: None,
     }

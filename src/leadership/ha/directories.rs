@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use tanist_config::{HaOptions, StorageLocation};
+use tanist_ha::blob;
 use tanist_ha::own_directory::{self, NotOwn};
 
 /// A directory that can't be used.
@@ -68,8 +69,8 @@ pub async fn check_directories(options: &HaOptions) -> Result<(), DirectoryError
         directories.extend(paths.map(|path| (options.place.option, path.to_owned())));
     }
     let storages = [
-        ("high-availability.storageDir", &options.storage),
-        ("execution.checkpointing.dir", &options.checkpoint_storage),
+        (blob::options::BLOBS, &options.storage),
+        (blob::options::CHECKPOINTS, &options.checkpoint_storage),
     ];
     for (key, storage) in storages {
         let location = storage.as_ref().map(|storage| &storage.location);

@@ -79,7 +79,7 @@ impl Storages {
             return Err(Error::Misconfigured(reason.into()));
         };
         let opening = self.opened.get_or_try_init(async || {
-            let blobs = BlobStore::open(&place.blobs).await?;
+            let blobs = BlobStore::open_named(&place.blobs, place.option).await?;
             Ok(match place.is_marked {
                 true => blobs.guarded_by_presence(),
                 false => blobs,

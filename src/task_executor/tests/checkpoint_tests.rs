@@ -62,6 +62,7 @@ fn options(directory: PathBuf) -> Options {
     Options {
         checkpoints: Some(CheckpointPlace {
             blobs: BlobOptions { url, shared },
+            option: tanist_ha::blob::options::BLOBS,
             is_marked: false,
         }),
         ..Options::default()

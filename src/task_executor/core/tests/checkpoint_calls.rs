@@ -90,7 +90,11 @@ pub(super) fn with_place() -> Options {
     let blobs = BlobOptions { url, shared };
     let is_marked = false;
     Options {
-        checkpoints: Some(CheckpointPlace { blobs, is_marked }),
+        checkpoints: Some(CheckpointPlace {
+            blobs,
+            option: tanist_ha::blob::options::BLOBS,
+            is_marked,
+        }),
         ..Options::default()
     }
 }

@@ -201,6 +201,24 @@ fn a_timeout_names_what_is_missing_where_and_the_key_to_set() {
     assert_eq!(timed_out(&[saved, writing]), expected);
 }
 
+#[test]
+fn an_abort_is_a_failure_unless_it_follows_from_the_end_of_the_region() {
+    let aborts = |effects: Vec<Effect>| {
+        let aborts = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Aborted { is_failure, .. } => Some(is_failure),
+            _ => None,
+        });
+        aborts.collect::<Vec<_>>()
+    };
+    let (mut bench, _) = Bench::with_number(1);
+    assert_eq!(aborts(bench.pass(60_000)), [true]);
+    let (mut bench, _) = Bench::with_number(1);
+    assert_eq!(
+        aborts(bench.hear(Event::RegionFailed { region: 0 })),
+        [false]
+    );
+}
+
 /// The regions at which the next round begins.
 fn regions_of_next_round(bench: &mut Bench) -> Vec<usize> {
     let effects = bench.pass(100);
