@@ -1,0 +1,39 @@
+//! Where the objects of a cluster are.
+
+use std::sync::Arc;
+
+use super::BlobStore;
+use crate::error::Result;
+
+/// Configuration of a blob store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobOptions {
+    /// An absolute path, `file:///path` or `s3://bucket/prefix`.
+    pub url: String,
+    /// Whether the directory is shared by all hosts of the cluster.
+    pub shared: bool,
+}
+
+/// The places of a cluster's objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobPlaces {
+    /// The place of all objects but those of checkpoints.
+    pub blobs: BlobOptions,
+    /// The place of the objects of checkpoints; `None`: the same one.
+    pub checkpoints: Option<BlobOptions>,
+}
+
+impl BlobPlaces {
+    /// Opens both.
+    pub async fn open(&self) -> Result<BlobStore> {
+        let blobs = BlobStore::open(&self.blobs).await?;
+        let checkpoints = match &self.checkpoints {
+            Some(options) => Some(Arc::new(BlobStore::open(options).await?)),
+            None => None,
+        };
+        Ok(BlobStore {
+            checkpoints,
+            ..blobs
+        })
+    }
+}
