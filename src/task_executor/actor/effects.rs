@@ -113,6 +113,11 @@ impl Actor {
                     running.release_snapshot(number, written);
                 }
             }
+            Effect::TriggerCheckpoint {
+                request_id,
+                barrier,
+                sources,
+            } => self.trigger_sources(request_id, barrier, sources),
             Effect::AbortCheckpoint(task, number) => self.abort_checkpoint(&task, number),
             Effect::DeclineBlocked(task) => {
                 if let Some(running) = self.running.get(&task) {
