@@ -63,7 +63,7 @@ pub(super) struct SocketSink {
 
 #[derive(Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<SocketState>,
     /// The writer waits here for lines.
     more: Notify,
     /// The operator waits here for room.
@@ -71,7 +71,7 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct State {
+struct SocketState {
     waiting: VecDeque<Bytes>,
     bytes: usize,
     ended: bool,

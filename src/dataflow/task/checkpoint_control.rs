@@ -26,14 +26,14 @@ use super::saved_snapshots::SavedSnapshots;
 /// What a task does for checkpoints; see the module.
 #[derive(Debug)]
 pub(super) struct CheckpointControl {
-    state: Mutex<State>,
+    state: Mutex<ControlState>,
     status: watch::Sender<CheckpointStatus>,
     /// The loop may have something to do.
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct ControlState {
     phase: Phase,
     alignment: BarrierAlignment,
     /// A number that the source still has to take up.
@@ -70,7 +70,7 @@ impl CheckpointControl {
             ..CheckpointStatus::default()
         };
         CheckpointControl {
-            state: Mutex::new(State {
+            state: Mutex::new(ControlState {
                 phase: Phase::Opening,
                 alignment: BarrierAlignment::above(restored),
                 triggered: None,
@@ -172,7 +172,7 @@ impl CheckpointControl {
     }
 
     /// The task goes on behind the barrier for which it was paused.
-    fn resume(&self, state: &mut State) {
+    fn resume(&self, state: &mut ControlState) {
         state.paused = None;
         self.status
             .send_if_modified(|status| std::mem::take(&mut status.paused));
@@ -250,7 +250,7 @@ impl CheckpointControl {
     }
 
     /// The task takes a number up. It goes on behind it, unless the barrier has it pause.
-    fn begin_saving(&self, state: &mut State, barrier: CheckpointBarrier) {
+    fn begin_saving(&self, state: &mut ControlState, barrier: CheckpointBarrier) {
         let now = Instant::now();
         let blocked = state.blocked_since.take();
         let blocked = blocked.filter(|(number, _)| *number == barrier.number);
@@ -338,7 +338,12 @@ impl CheckpointControl {
     }
 
     /// The barrier of a number is sent.
-    fn pass(&self, state: &mut State, barrier: CheckpointBarrier, progress: CheckpointProgress) {
+    fn pass(
+        &self,
+        state: &mut ControlState,
+        barrier: CheckpointBarrier,
+        progress: CheckpointProgress,
+    ) {
         if barrier.pause {
             state.paused = Some(barrier.number);
         }
@@ -388,7 +393,7 @@ impl CheckpointControl {
     }
 }
 
-impl State {
+impl ControlState {
     /// How long it took to take up what is saved or frozen by now.
     fn times(&mut self) -> CheckpointTimes {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);

@@ -33,7 +33,7 @@ pub(super) enum Cut {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NetworkState {
     nodes: BTreeMap<String, Node>,
     dead: BTreeSet<String>,
     frozen: BTreeSet<String>,
@@ -54,7 +54,7 @@ struct Node {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Network {
     pub store: MemoryCluster,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<NetworkState>>,
     changed: Arc<watch::Sender<u64>>,
     witnesses: Arc<Mutex<Vec<String>>>,
 }
@@ -66,7 +66,7 @@ pub(super) struct Process {
 }
 
 impl Network {
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut NetworkState)) {
         change(&mut self.state.lock());
         self.changed.send_modify(|count| *count += 1);
     }
