@@ -121,7 +121,7 @@ pub async fn dispose(path: &str) -> Result<()> {
 /// complete. A savepoint of another job stays.
 ///
 /// No copy that succeeded is removed. A request is durably FAILED or COMPLETED and never the other one, so who may
-/// discard it was told nothing else. A leader that is deposed behind its complete copy leaves the request COPYING, and
+/// discard it received no other report. A leader that is deposed behind its complete copy leaves the request COPYING, and
 /// the next one completes it. If that one has it fail instead, the copy is complete and has failed; it may also become
 /// complete later, when the deposed leader writes `_metadata` and ends before it looks for the objects. Therefore each
 /// later JobMaster discards again, and so does the cleanup after the job.

@@ -38,7 +38,7 @@ pub struct Options {
 pub struct CheckpointPlace {
     /// The place.
     pub blobs: BlobOptions,
-    /// Whether leaders mark it, so that an empty mount point is told from it.
+    /// Whether leaders mark it, so that an empty mount point is distinguished from it.
     pub is_marked: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Objects in a directory and in a bucket: what is written is read, and what is missing or damaged is told from what
+//! Objects in a directory and in a bucket: what is written is read, and what is missing or damaged is distinguished from what
 //! can't be read at present.
 
 use super::super::ClusterTag;

@@ -137,7 +137,7 @@ impl CheckpointControl {
             return refused(format!("it knows checkpoint {highest}"));
         }
         if let Some(lower) = state.triggered.replace(barrier) {
-            state.alignment.settle(lower.number);
+            state.alignment.resolve(lower.number);
         }
         self.changed.notify_one();
         Answer::Injected(Ack {})
@@ -146,11 +146,11 @@ impl CheckpointControl {
     /// A number is aborted, and all below are over.
     pub(super) fn abort(&self, number: u64) {
         let mut state = self.state.lock();
-        let is_over = number <= state.alignment.settled();
+        let is_over = number <= state.alignment.resolved();
         let was_under_way = state.is_under_way(number);
         state.triggered.take_if(|it| it.number <= number);
         state.saving.take_if(|it| it.number <= number);
-        state.alignment.settle(number);
+        state.alignment.resolve(number);
         if state.paused.is_some_and(|paused| paused <= number) {
             self.resume(&mut state);
         }
@@ -165,7 +165,7 @@ impl CheckpointControl {
     pub(super) fn decline_blocked(&self, reason: &str) {
         let mut state = self.state.lock();
         if let Some(number) = state.alignment.blocked_for() {
-            state.alignment.settle(number);
+            state.alignment.resolve(number);
             self.publish(number, CheckpointProgress::Declined(reason.to_owned()));
             self.changed.notify_one();
         }
@@ -227,7 +227,7 @@ impl CheckpointControl {
     pub(super) fn take_trigger(&self) -> Option<CheckpointBarrier> {
         let mut state = self.state.lock();
         let barrier = state.triggered.take()?;
-        state.alignment.settle(barrier.number);
+        state.alignment.resolve(barrier.number);
         self.begin_saving(&mut state, barrier);
         Some(barrier)
     }

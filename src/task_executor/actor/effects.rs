@@ -264,7 +264,7 @@ impl Actor {
         self.calls.spawn(async move {
             let (mut has_changed, mut has_saved, mut is_followed) = (true, true, true);
             loop {
-                // The status is taken first and told last: the end of a task comes after all that it has saved.
+                // The status is taken first and sent last: the end of a task comes after all that it has saved.
                 let present = take(&mut status, &mut has_changed);
                 let is_final = present.is_terminal();
                 let saved = take(&mut checkpoints, &mut has_saved);

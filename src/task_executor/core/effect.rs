@@ -111,7 +111,7 @@ pub(crate) enum Effect {
     },
     /// End what is being written for a task.
     DropSnapshot(TaskKey),
-    /// Tell a task that what it has saved for a checkpoint is written; this names the objects. Or that it is not
+    /// Report to a task that what it has saved for a checkpoint is written; this names the objects. Or that it is not
     /// needed.
     ReleaseSnapshot(TaskKey, u64, Option<Arc<pb::SubtaskSnapshot>>),
     /// Have the tasks of these sources begin a checkpoint, and answer the request.
@@ -122,7 +122,7 @@ pub(crate) enum Effect {
         /// In the order of the request.
         sources: Vec<TriggeredSource>,
     },
-    /// Tell a task that a checkpoint is aborted.
+    /// Report to a task that a checkpoint is aborted.
     AbortCheckpoint(TaskKey, u64),
     /// Have a task decline the checkpoint that it blocks inputs for.
     DeclineBlocked(TaskKey),

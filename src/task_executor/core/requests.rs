@@ -217,7 +217,7 @@ impl TaskExecutorCore {
         Ok(())
     }
 
-    /// Tells tasks that a checkpoint is aborted.
+    /// Reports to tasks that a checkpoint is aborted.
     pub(crate) fn abort_checkpoint(
         &mut self,
         now: Uptime,

@@ -57,7 +57,7 @@ impl Job {
         output.effect(Effect::ReleaseSnapshot(task, number, objects));
     }
 
-    /// Tells an execution that a checkpoint is aborted.
+    /// Reports to an execution that a checkpoint is aborted.
     pub(crate) fn abort_checkpoint(
         &mut self,
         execution: ExecutionKey,
