@@ -1,5 +1,5 @@
-//! Initialization of a job: waits for its permit to start, finds its checkpoints, and builds the core and the actor. A job
-//! that can't be initialized has failed, or its records are damaged.
+//! Initialization of a job: waits for its permit to start, finds its checkpoints, and builds the core and the actor. A
+//! job that can't be initialized has failed, or its records are damaged.
 
 use std::sync::Arc;
 use std::time::Duration;

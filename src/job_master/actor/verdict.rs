@@ -1,5 +1,5 @@
-//! The ResourceManager's side of a job: its verdict, which the actor takes from a cell, and the declarations of what the
-//! job needs.
+//! The ResourceManager's side of a job: its verdict, which the actor takes from a cell, and the declarations of what
+//! the job needs.
 
 use tanist_gateway::{GoneTaskManager, Verdict};
 

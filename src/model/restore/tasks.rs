@@ -1,8 +1,8 @@
 //! The snapshot of each task of a graph, put together from what the steps saved in another one.
 //!
 //! A task is ended if each of its steps had ended and so are all tasks that it reads from. Otherwise a source that had
-//! read everything gets a position that says so, since one without a position begins from the start. Key groups of a subtask that had
-//! ended stay without entries: their results are emitted, and no record of them can follow.
+//! read everything gets a position that says so, since one without a position begins from the start. Key groups of a
+//! subtask that had ended stay without entries: their results are emitted, and no record of them can follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -37,8 +37,8 @@ const MAX_CONCURRENT_READS: usize = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Time without an answer after which a task is not restored from a savepoint. It may be removed: an empty directory
-/// above it can't be distinguished from a file system that is not mounted. Those of checkpoints are the cluster's own, and are
-/// waited for without limit.
+/// above it can't be distinguished from a file system that is not mounted. Those of checkpoints are the cluster's own,
+/// and are waited for without limit.
 const SAVEPOINT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The place for objects. Opened when it is needed first: a TaskManager starts without it.

@@ -186,7 +186,8 @@ impl TaskExecutorCore {
         Ok(pb::Ack {})
     }
 
-    /// Begins a checkpoint at sources. An effect has the running tasks begin it, and answers the request of this number.
+    /// Begins a checkpoint at sources. An effect has the running tasks begin it, and answers the request of this
+    /// number.
     pub(crate) fn trigger_checkpoint(
         &mut self,
         now: Uptime,

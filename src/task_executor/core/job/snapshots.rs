@@ -1,4 +1,5 @@
-//! What the executions of a job do for checkpoints: snapshots that are written, aborts, sources that can begin one. Pure.
+//! What the executions of a job do for checkpoints: snapshots that are written, aborts, sources that can begin one.
+//! Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
