@@ -111,7 +111,7 @@ pub enum Error {
     /// The store holds an earlier state of this cluster: it was restored in the meantime.
     #[error(
         "the store went back from epoch {known} to epoch {found}: it was restored from a backup of this cluster; if this is intended, \
-         end all JobManagers and TaskManagers before the first of them is started again: they accept the store as it is; \
+         end all processes of the cluster before the first of them is started again: they accept the store as it is; \
          else bring the former store back first"
     )]
     WentBack {
@@ -124,7 +124,7 @@ pub enum Error {
     /// was taken.
     #[error(
         "the store is a copy of this cluster's store, or was restored from a backup: it shows the identity {found}, and its youngest \
-         epoch was taken in {recorded}; if this one is to be the cluster's store, end all JobManagers and TaskManagers and run \
+         epoch was taken in {recorded}; if this one is to be the cluster's store, end all processes of the cluster and run \
          `tanist ha accept` on it; else point this process to the cluster's own store"
     )]
     Copied {

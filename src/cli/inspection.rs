@@ -14,7 +14,7 @@ use super::output::{Table, bytes, field};
 
 /// A kind of state of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct State {
+struct StateSize {
     /// Number of key groups for which it has segments; 0: it has no keys.
     key_groups: u64,
     /// Number of its pieces: positions, entries of a list, segments.
@@ -22,7 +22,7 @@ struct State {
     bytes: u64,
 }
 
-impl State {
+impl StateSize {
     fn add(&mut self, length: u64) {
         self.pieces += 1;
         self.bytes = self.bytes.saturating_add(length);
@@ -30,7 +30,7 @@ impl State {
 }
 
 /// The states of one step by name. The positions of a source have the name [`POSITIONS`].
-type States = BTreeMap<String, State>;
+type States = BTreeMap<String, StateSize>;
 
 const POSITIONS: &str = "positions";
 

@@ -187,7 +187,7 @@ impl Cleaner {
     }
 
     async fn try_once(&self, job: JobId, remove: &pb::Cleanup, kept: &Kept) -> Result<(), String> {
-        // What can't be told from the rest stays until the result of the job is removed.
+        // What can't be distinguished from the rest stays until the result of the job is removed.
         if let Kept::These { output, .. } = kept {
             for directory in &remove.sink_directories {
                 let cleaning = self.sinks.clean(directory, job, &remove.run, output);

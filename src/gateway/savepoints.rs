@@ -1,4 +1,5 @@
-//! Savepoints: their directories (`directory`), and their content as manifests, here: what the JobMaster writes, and what the Dispatcher and the command line read.
+//! Savepoints: their directories (`directory`), and their content as manifests, here: what the JobMaster writes, and
+//! what the Dispatcher and the command line read.
 //!
 //! A path names the directory of one savepoint: an absolute path, `file:///path` or `s3://bucket/prefix`. Invariants:
 //! the manifest of a savepoint names objects of that directory alone, and lists nothing that is to be committed.
@@ -121,10 +122,10 @@ pub async fn dispose(path: &str) -> Result<()> {
 /// complete. A savepoint of another job stays.
 ///
 /// No copy that succeeded is removed. A request is durably FAILED or COMPLETED and never the other one, so who may
-/// discard it was told nothing else. A leader that is deposed behind its complete copy leaves the request COPYING, and
-/// the next one completes it. If that one has it fail instead, the copy is complete and has failed; it may also become
-/// complete later, when the deposed leader writes `_metadata` and ends before it looks for the objects. Therefore each
-/// later JobMaster discards again, and so does the cleanup after the job.
+/// discard it received no other report. A leader that is deposed behind its complete copy leaves the request COPYING,
+/// and the next one completes it. If that one has it fail instead, the copy is complete and has failed; it may also
+/// become complete later, when the deposed leader writes `_metadata` and ends before it looks for the objects.
+/// Therefore each later JobMaster discards again, and so does the cleanup after the job.
 pub async fn discard_copy(path: &str, job_id: &str) -> Result<()> {
     let is_own = |bytes: &Bytes| {
         let manifest = manifest::decode(bytes);

@@ -28,8 +28,8 @@
 //! cancelled.
 //!
 //! `core` decides (owners of state, handlers, one order: `core/mod.rs`), `actor.rs` feeds it events and runs its
-//! effects, `checkpointing/` carries what the cores of the job and of its checkpoints tell each other, `handle.rs` is
-//! what the Dispatcher and TaskManagers call.
+//! effects, `checkpointing/` carries what the cores of the job and of its checkpoints report to each other, `handle.rs`
+//! is what the Dispatcher and TaskManagers call.
 
 mod actor;
 mod admission;

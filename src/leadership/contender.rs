@@ -68,7 +68,7 @@ pub struct ContenderOptions {
     pub checks: GraphChecks,
     /// The work on the output of sinks.
     pub sinks: Sinks,
-    /// How it takes part among its peers; without peers only leases tell which process is alive.
+    /// How it takes part among its peers; without peers only leases show which process is alive.
     pub peers: Option<PeersSetup>,
     /// The blobs that its blob server serves.
     pub blobs: ServedBlobs,

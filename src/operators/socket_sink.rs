@@ -2,7 +2,7 @@
 //!
 //! The operator queues lines, a task of the runtime writes them; a full queue blocks the operator's task. Lines
 //! that a broken connection may have lost are written again to the next one, up to a limit: at least once as
-//! far as TCP can tell, which knows the other side's system and not its program. A snapshot has these lines, and those
+//! far as TCP knows, which knows the other side's system and not its program. A snapshot has these lines, and those
 //! that wait: they are written again after a restore.
 //!
 //! The server's output is read all the time and discarded. A server that answers each line would otherwise
@@ -63,7 +63,7 @@ pub(super) struct SocketSink {
 
 #[derive(Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<SocketState>,
     /// The writer waits here for lines.
     more: Notify,
     /// The operator waits here for room.
@@ -71,7 +71,7 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct State {
+struct SocketState {
     waiting: VecDeque<Bytes>,
     bytes: usize,
     ended: bool,

@@ -24,12 +24,12 @@ const CHUNK: usize = 64 * 1024;
 /// Pieces that may wait for the task.
 const PIECES: usize = 16;
 
-static STANDARD_INPUT: Slot = Slot(Mutex::new(State::Unread));
+static STANDARD_INPUT: Slot = Slot(Mutex::new(StandardInput::Unread));
 
 /// Holds an input while no task reads it.
-struct Slot(Mutex<State>);
+struct Slot(Mutex<StandardInput>);
 
-enum State {
+enum StandardInput {
     /// No task has opened it yet.
     Unread,
     Free(Inlet),
@@ -138,14 +138,14 @@ fn refusal(is_there: bool, is_of_a_command: bool) -> Option<OperatorError> {
 impl Source for StdinSource {
     fn open(&mut self) -> Result<(), OperatorError> {
         let mut state = self.slot.0.lock();
-        self.inlet = Some(match std::mem::replace(&mut *state, State::Taken) {
-            State::Free(inlet) => inlet,
-            State::Taken => {
+        self.inlet = Some(match std::mem::replace(&mut *state, StandardInput::Taken) {
+            StandardInput::Free(inlet) => inlet,
+            StandardInput::Taken => {
                 return Err(OperatorError::unavailable(
                     "another task of this TaskManager reads its standard input",
                 ));
             }
-            State::Unread => {
+            StandardInput::Unread => {
                 let started = match refusal(is_there(), self.is_of_a_command) {
                     None => Inlet::start(io::stdin())
                         .map_err(|error| OperatorError::io("read", "standard input", error)),
@@ -154,7 +154,7 @@ impl Source for StdinSource {
                 match started {
                     Ok(inlet) => inlet,
                     Err(error) => {
-                        *state = State::Unread;
+                        *state = StandardInput::Unread;
                         return Err(error);
                     }
                 }
@@ -213,7 +213,7 @@ impl Drop for StdinSource {
     fn drop(&mut self) {
         if let Some(inlet) = self.inlet.take() {
             let mut state = self.slot.0.lock();
-            *state = State::Free(inlet);
+            *state = StandardInput::Free(inlet);
         }
     }
 }
@@ -244,7 +244,7 @@ mod tests {
 
     fn slot_of(reader: impl Read + Send + 'static) -> &'static Slot {
         let inlet = Inlet::start(reader).expect("a thread");
-        Box::leak(Box::new(Slot(Mutex::new(State::Free(inlet)))))
+        Box::leak(Box::new(Slot(Mutex::new(StandardInput::Free(inlet)))))
     }
 
     fn source(slot: &'static Slot) -> StdinSource {

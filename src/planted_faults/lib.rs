@@ -1,5 +1,5 @@
-//! Faults that a test plants into code, to show that it would find them. Outside of the tests of the crate that declares
-//! them there are none, and asking for one compiles to `false`.
+//! Faults that a test plants into code, to show that it would find them. Outside of the tests of the crate that
+//! declares them there are none, and asking for one compiles to `false`.
 //!
 //! A fault is planted in one thread: that of the test.
 

@@ -1,4 +1,4 @@
-//! Handlers that take and remove savepoints, that stop jobs, and that tell how such a request ended.
+//! Handlers that take and remove savepoints, that stop jobs, and that report how such a request ended.
 //!
 //! Nothing is kept here. The job's record has each request for a savepoint with its trigger id, and whether the job was
 //! asked to stop. So each JobManager can answer, also after failovers, and a repeated request is the same one. A

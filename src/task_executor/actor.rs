@@ -11,6 +11,7 @@ mod confirmations;
 mod coordinator_replies;
 mod effects;
 mod graph_fetches;
+mod triggers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use self::confirmations::Unconfirmed;
 use self::coordinator_replies::CoordinatorReplies;
 use self::effects::Registering;
 use self::graph_fetches::GraphFetches;
+use self::triggers::OpenTriggers;
 use super::core::{
     DisconnectMessages, Event, GraphKey, LeaderlessTimer, Status, Target, TaskExecutorCore, TaskKey,
 };
@@ -139,6 +141,7 @@ pub(super) struct Actor {
     fetches: GraphFetches,
     fetcher: BlobFetcher,
     replies: CoordinatorReplies,
+    triggers: OpenTriggers,
     storages: Arc<Storages>,
     work: CheckpointWork,
 }
@@ -166,6 +169,7 @@ impl Actor {
             registering: BTreeMap::new(),
             running: BTreeMap::new(),
             replies: CoordinatorReplies::default(),
+            triggers: OpenTriggers::default(),
         }
     }
 
@@ -313,13 +317,7 @@ impl Actor {
                 self.answer(reply, answer);
             }
             Request::TriggerCheckpoint(request, reply) => {
-                let running = &self.running;
-                let trigger = |task: &TaskKey, barrier| {
-                    let task = running.get(task)?;
-                    Some(task.trigger(barrier))
-                };
-                let answer = core.trigger_checkpoint(now, &request, &trigger);
-                self.answer(reply, answer);
+                self.trigger_requested(now, &request, reply);
             }
             Request::AbortCheckpoint(request, reply) => {
                 let answer = core.abort_checkpoint(now, &request);

@@ -40,7 +40,7 @@ pub struct CheckpointPlace {
     pub blobs: BlobOptions,
     /// The option that names it, for messages.
     pub option: &'static str,
-    /// Whether leaders mark it, so that an empty mount point is told from it.
+    /// Whether leaders mark it, so that an empty mount point is distinguished from it.
     pub is_marked: bool,
 }
 

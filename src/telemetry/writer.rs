@@ -24,11 +24,11 @@ pub(super) type Report = fn(u64) -> String;
 /// See the module. Each call of `write` is a line; it never waits and never fails. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct LogWriter {
-    backlog: Arc<Backlog<State>>,
+    backlog: Arc<Backlog<LogQueue>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogQueue {
     lines: VecDeque<Vec<u8>>,
     /// Size of the waiting lines, and its limit, in bytes.
     size: usize,
@@ -40,7 +40,7 @@ struct State {
     writing: bool,
 }
 
-impl State {
+impl LogQueue {
     fn has_work(&self) -> bool {
         !self.lines.is_empty() || self.untold > 0
     }
@@ -60,9 +60,9 @@ impl LogWriter {
         capacity: usize,
         report: Report,
     ) -> io::Result<LogWriter> {
-        let state = State {
+        let state = LogQueue {
             capacity,
-            ..State::default()
+            ..LogQueue::default()
         };
         let backlog = Backlog::start("log", state, move |backlog| {
             write_all(backlog, sink, report)
@@ -82,7 +82,7 @@ impl LogWriter {
 
     /// Waits until all lines are written, for at most `bound`. Returns whether they are.
     pub(super) fn flush(&self, bound: Duration) -> bool {
-        let is_done = |state: &State| !(state.writing || state.has_work());
+        let is_done = |state: &LogQueue| !(state.writing || state.has_work());
         self.backlog.wait_until(bound, is_done)
     }
 }
@@ -109,7 +109,7 @@ impl Write for LogWriter {
 }
 
 /// The thread; it ends with the process.
-fn write_all(backlog: &Backlog<State>, mut sink: impl Write, report: Report) {
+fn write_all(backlog: &Backlog<LogQueue>, mut sink: impl Write, report: Report) {
     loop {
         let taken = backlog.take(|state| {
             if !state.has_work() {

@@ -5,18 +5,21 @@
 //! the bytes read are those written, by size and SHA-256, or an error.
 
 mod checkpoints;
+mod checksum;
 mod marker;
 #[cfg(feature = "testing")]
 pub mod missing;
 mod name;
 mod object_directory;
+mod places;
 mod s3;
+#[cfg(test)]
+mod tests;
 mod upload;
 mod user_objects;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -28,98 +31,28 @@ use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use crate::election::{ClusterIncarnation, Epoch};
 use crate::error::{Error, Result};
 use crate::keys::Name;
 use crate::own_directory;
 
+use checksum::checksum;
 use marker::Guard;
 use s3::RequestTimeout;
 
 pub use checkpoints::{CheckpointStorage, object_name};
+pub use checksum::{Checksum, InvalidChecksum};
 pub use marker::Marker;
 pub use name::{BlobName, ClusterTag, Origin};
 pub use object_directory::{ObjectDirectory, ObjectRange, ObjectUpload, range_checksum};
+pub use places::{BlobOptions, BlobPlaces};
 pub use upload::{Upload, UploadPointer};
 pub use user_objects::{ObjectStream, read_elsewhere};
 
 /// What errors call a blob store.
 pub const STORE: &str = "the blob store";
 const URL_HELP: &str = "use an absolute path, file:///path or s3://bucket/prefix";
-
-/// The SHA-256 of an object; 64 hexadecimal digits as text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Checksum([u8; 32]);
-
-impl Checksum {
-    /// The checksum of `bytes`.
-    pub fn of(bytes: &[u8]) -> Checksum {
-        Checksum(Sha256::digest(bytes).into())
-    }
-
-    /// Its 32 bytes.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl From<[u8; 32]> for Checksum {
-    fn from(sum: [u8; 32]) -> Checksum {
-        Checksum(sum)
-    }
-}
-
-impl TryFrom<&[u8]> for Checksum {
-    type Error = InvalidChecksum;
-    fn try_from(bytes: &[u8]) -> Result<Checksum, InvalidChecksum> {
-        let sum = bytes.try_into();
-        sum.map(Checksum)
-            .map_err(|_| InvalidChecksum(format!("{} bytes", bytes.len())))
-    }
-}
-
-/// A text that is not a valid [`Checksum`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a SHA-256: use 64 hexadecimal digits")]
-pub struct InvalidChecksum(String);
-
-impl fmt::Display for Checksum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl FromStr for Checksum {
-    type Err = InvalidChecksum;
-    fn from_str(text: &str) -> Result<Checksum, InvalidChecksum> {
-        let invalid = || InvalidChecksum(text.to_owned());
-        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(invalid());
-        }
-        let mut sum = [0; 32];
-        for (byte, digits) in sum.iter_mut().zip(text.as_bytes().chunks(2)) {
-            let digits = std::str::from_utf8(digits).map_err(|_| invalid())?;
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| invalid())?;
-        }
-        Ok(Checksum(sum))
-    }
-}
-
-impl TryFrom<String> for Checksum {
-    type Error = InvalidChecksum;
-    fn try_from(text: String) -> Result<Checksum, InvalidChecksum> {
-        text.parse()
-    }
-}
-
-impl From<Checksum> for String {
-    fn from(sum: Checksum) -> String {
-        sum.to_string()
-    }
-}
 
 /// Points to an object; has its size and checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -158,48 +91,12 @@ pub struct BlobEntry {
     pub age: Duration,
 }
 
-/// Configuration of a blob store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BlobOptions {
-    /// An absolute path, `file:///path` or `s3://bucket/prefix`.
-    pub url: String,
-    /// Whether the directory is shared by all hosts of the cluster.
-    pub shared: bool,
-}
-
 /// The options that name the places of a cluster's objects, for messages.
 pub mod options {
     /// The place of all objects but those of checkpoints.
     pub const BLOBS: &str = "high-availability.storageDir";
     /// The place of the objects of checkpoints, if it is another one.
     pub const CHECKPOINTS: &str = "execution.checkpointing.dir";
-}
-
-/// The places of a cluster's objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BlobPlaces {
-    /// The place of all objects but those of checkpoints.
-    pub blobs: BlobOptions,
-    /// The place of the objects of checkpoints; `None`: the same one.
-    pub checkpoints: Option<BlobOptions>,
-}
-
-impl BlobPlaces {
-    /// Opens both.
-    pub async fn open(&self) -> Result<BlobStore> {
-        let blobs = BlobStore::open_named(&self.blobs, options::BLOBS).await?;
-        let checkpoints = match &self.checkpoints {
-            Some(place) => {
-                let opened = BlobStore::open_named(place, options::CHECKPOINTS).await?;
-                Some(Arc::new(opened))
-            }
-            None => None,
-        };
-        Ok(BlobStore {
-            checkpoints,
-            ..blobs
-        })
-    }
 }
 
 /// The objects of a cluster. Cheap to clone.
@@ -510,15 +407,6 @@ fn host_name() -> String {
     names.nodename().to_string_lossy().into_owned()
 }
 
-/// Hashes on a blocking thread: a large object would delay the runtime.
-async fn checksum(bytes: Bytes) -> Result<Checksum> {
-    let sum = tokio::task::spawn_blocking(move || Checksum::of(&bytes)).await;
-    sum.map_err(|error| Error::Unavailable {
-        store: STORE,
-        reason: error.to_string(),
-    })
-}
-
 /// Converts an error of a request that names no object: then "not found" means the bucket, which may be
 /// temporary.
 fn failure(error: object_store::Error) -> Error {
@@ -532,140 +420,5 @@ fn failure(error: object_store::Error) -> Error {
             store: STORE,
             reason: error.to_string(),
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn open(dir: &tempfile::TempDir, shared: bool) -> BlobStore {
-        let url = dir.path().join("a/b").to_str().expect("UTF-8").to_owned();
-        BlobStore::open(&BlobOptions { url, shared })
-            .await
-            .expect("opened")
-    }
-
-    fn directory() -> tempfile::TempDir {
-        tempfile::tempdir().expect("a temporary directory")
-    }
-
-    fn job() -> Name {
-        Name::new("0a1b").expect("a name")
-    }
-
-    #[tokio::test]
-    async fn what_was_put_is_read_and_a_name_is_never_used_again() {
-        let dir = directory();
-        let blobs = open(&dir, false).await;
-        let bytes = Bytes::from(vec![7; 3_000_000]);
-        let first = blobs
-            .put(&job(), Epoch::new(3), bytes.clone())
-            .await
-            .expect("put");
-        let second = blobs
-            .put(&job(), Epoch::new(3), bytes.clone())
-            .await
-            .expect("put");
-        let read = BlobName::read(&first.name).expect("one of ours");
-        assert_eq!(read.owner, job());
-        assert_eq!(read.origin, Origin::Term(Epoch::new(3)));
-        assert_ne!(first.name, second.name);
-        assert_eq!(blobs.get(&first).await.expect("get"), bytes);
-        let listed = blobs.list().await.expect("list");
-        let mut names = vec![first.name.clone(), second.name.clone()];
-        names.sort();
-        assert_eq!(
-            listed
-                .iter()
-                .map(|entry| entry.name.clone())
-                .collect::<Vec<_>>(),
-            names
-        );
-        assert!(listed.iter().all(|entry| entry.size == 3_000_000));
-        assert!(
-            listed
-                .iter()
-                .all(|entry| entry.age < Duration::from_secs(3600))
-        );
-        for _ in 0..2 {
-            blobs.delete(&first.name).await.expect("deleted");
-        }
-        assert_eq!(blobs.list().await.expect("list").len(), 1);
-        let error = blobs.get(&first).await.expect_err("gone").to_string();
-        assert!(error.contains(first.name.as_str()), "{error}");
-    }
-
-    #[tokio::test]
-    async fn an_object_that_was_changed_or_cut_off_is_corrupt() {
-        let dir = directory();
-        let blobs = open(&dir, false).await;
-        let pointer = blobs
-            .put(&job(), Epoch::new(1), Bytes::from_static(b"abc"))
-            .await
-            .expect("put");
-        let file = dir.path().join("a/b").join(pointer.name.as_str());
-        for (content, what) in [("abd", "SHA-256"), ("ab", "2 bytes")] {
-            std::fs::write(&file, content).expect("written");
-            let error = blobs.get(&pointer).await.expect_err("changed").to_string();
-            assert!(
-                error.contains(what) && error.contains(pointer.name.as_str()),
-                "{error}"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn only_a_shared_directory_outlives_the_host() {
-        let dir = directory();
-        assert!(open(&dir, true).await.survives_host());
-        assert!(!open(&dir, false).await.survives_host());
-        let options = BlobOptions {
-            url: "relative/path".to_owned(),
-            shared: false,
-        };
-        let error = BlobStore::open(&options)
-            .await
-            .expect_err("relative")
-            .to_string();
-        assert!(error.contains("s3://bucket/prefix"), "{error}");
-    }
-
-    #[test]
-    fn a_pointer_survives_its_json() {
-        let sha256 = Checksum::of(b"abc");
-        let pointer = BlobPointer {
-            name: job(),
-            size: 3,
-            sha256,
-        };
-        let text = serde_json::to_string(&pointer).expect("JSON");
-        assert!(
-            text.contains("\"ba7816bf8f01cfea414140de5dae2223b00361a3"),
-            "{text}"
-        );
-        assert_eq!(
-            serde_json::from_str::<BlobPointer>(&text).expect("a pointer"),
-            pointer
-        );
-        assert!("zz".repeat(32).parse::<Checksum>().is_err());
-    }
-
-    #[tokio::test]
-    async fn what_is_below_a_directory_is_not_looked_at() {
-        let dir = directory();
-        let blobs = open(&dir, false).await;
-        let owner = job();
-        let pointer = blobs.put(&owner, Epoch::new(1), Bytes::from_static(b"state"));
-        let pointer = pointer.await.expect("put");
-        // Listing its content is an error.
-        let below = dir.path().join("a/b/0-below");
-        std::fs::create_dir(&below).expect("made");
-        std::os::unix::fs::symlink(".", below.join("loop")).expect("made");
-        let listed = blobs.list().await.expect("listed");
-        assert_eq!(listed.len(), 1);
-        blobs.delete(&pointer.name).await.expect("deleted");
-        let missing = blobs.get(&pointer).await.expect_err("deleted");
-        assert!(matches!(missing, Error::Corrupt { .. }), "{missing}");
     }
 }

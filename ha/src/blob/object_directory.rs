@@ -1,8 +1,8 @@
 //! Directories of named objects in a blob store.
 //!
-//! When an object is garbage is decided by its owner. Invariants: a name is used for one content only; a written object is
-//! as durable as any blob; the bytes of a range are those that were written, by length and XXH3, or an error. An object
-//! that is missing or damaged is [`Error::Corrupt`]; a storage that can't be read at present never is.
+//! When an object is garbage is decided by its owner. Invariants: a name is used for one content only; a written object
+//! is as durable as any blob; the bytes of a range are those that were written, by length and XXH3, or an error. An
+//! object that is missing or damaged is [`Error::Corrupt`]; a storage that can't be read at present never is.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -69,8 +69,8 @@ impl ObjectUpload {
 
 impl ObjectDirectory {
     /// A directory of its own: an absolute path, `file:///path` or `s3://bucket/prefix`. Creates nothing, and does not
-    /// look whether it exists. A directory that other users may change is refused. The object `witness` is in it as long
-    /// as the storage is there.
+    /// look whether it exists. A directory that other users may change is refused. The object `witness` is in it as
+    /// long as the storage is there.
     pub async fn open(directory: &str, witness: &'static str) -> Result<ObjectDirectory> {
         let options = BlobOptions {
             url: directory.to_owned(),
@@ -210,8 +210,8 @@ impl ObjectDirectory {
         }
     }
 
-    /// Copies an object of another directory of the same store, under a name that was never used; `Corrupt` if it is missing.
-    /// The storage copies it: no bytes are read, so none are checked. After an error the copy may exist.
+    /// Copies an object of another directory of the same store, under a name that was never used; `Corrupt` if it is
+    /// missing. The storage copies it: no bytes are read, so none are checked. After an error the copy may exist.
     pub async fn copy(&self, from: &ObjectDirectory, object: &str, name: &str) -> Result<()> {
         self.blobs.check_marker().await?;
         let (source, target) = (from.path(object)?, self.path(name)?);

@@ -1,5 +1,5 @@
-//! Objects in a directory and in a bucket: what is written is read, and what is missing or damaged is told from what
-//! can't be read at present.
+//! Objects in a directory and in a bucket: what is written is read, and what is missing or damaged is distinguished
+//! from what can't be read at present.
 
 use super::super::ClusterTag;
 use super::*;

@@ -131,7 +131,7 @@ impl Upload {
             name: self.name,
             pieces: self.pieces,
             size: self.size,
-            sha256: Checksum(self.hasher.finalize().into()),
+            sha256: Checksum::from(<[u8; 32]>::from(self.hasher.finalize())),
         })
     }
 

@@ -374,7 +374,7 @@ impl DetectorActor {
                     warn!(
                         process = %heartbeat.process,
                         incarnation = heartbeat.incarnation,
-                        "another running process leads with the id of this process: give each JobManager its own id"
+                        "another running process leads with the id of this process: give each process its own id"
                     );
                     self.duplicate = Some(heartbeat.incarnation);
                 }

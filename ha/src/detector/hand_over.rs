@@ -1,7 +1,7 @@
-//! A leader that lost contact with TaskManagers asks the standbys whether they reach them, and invites the
+//! A leader that lost contact with processes that follow it asks the standbys whether they reach them, and invites the
 //! one that does.
 //!
-//! Which TaskManagers count as missed and how often this is tried is decided elsewhere. Invariants: a leader
+//! Which followers count as missed and how often this is tried is decided elsewhere. Invariants: a leader
 //! that reaches the missed ones itself over a connection of its own hands nothing over; only a standby that
 //! reaches most of them, and clearly more than the leader, is invited; the term continues until it is
 //! deposed.
@@ -17,11 +17,11 @@ use super::service::Detector;
 use super::transfer::{Standby, TransferError};
 use crate::election::{Epoch, LeaderSession};
 
-/// Maximum number of missed TaskManagers that are asked; of more, only the first.
+/// Maximum number of missed followers that are asked; of more, only the first.
 const MAX_ASKED: usize = 32;
 
 impl Detector {
-    /// Hands this process's term over to a standby that reaches most of `missed` (addresses of TaskManagers),
+    /// Hands this process's term over to a standby that reaches most of `missed` (addresses of followers),
     /// if this process reaches clearly fewer of them. Returns the epoch of the successor; `None`: no standby
     /// reaches more. On an error the term continues, unless it ended otherwise.
     pub async fn hand_over(
@@ -39,7 +39,7 @@ impl Detector {
         } = standby;
         info!(
             epoch = %session.epoch(), to = %member.process, missed = missed.len(),
-            "most TaskManagers are unreachable from this process, and a standby reaches them: handing over"
+            "most followers are unreachable from this process, and a standby reaches them: handing over"
         );
         let invited = self.invite(&session, &address, Invitation::HandOver, deadline);
         match invited.await {
@@ -86,7 +86,7 @@ impl Detector {
         let query = self.query_about(session);
         let own = self.count_reached(&query, missed).await;
         if own * 2 > missed.len() {
-            debug!(own, asked = missed.len(), "the missed TaskManagers answer");
+            debug!(own, asked = missed.len(), "the missed followers answer");
             return Ok(None);
         }
         let standbys = self.standbys(deadline).await?;
@@ -94,7 +94,7 @@ impl Detector {
             return Err(TransferError::NoStandby);
         };
         let is_better = |own: usize| reached * 2 > missed.len() && reached > own * 2;
-        // Once more, since TaskManagers that were being started again may have been asked too early.
+        // Once more, since followers that were being started again may have been asked too early.
         let own = match is_better(own) {
             true => self.count_reached(&query, missed).await,
             false => own,
@@ -105,7 +105,7 @@ impl Detector {
             reached,
             is_better,
             standby = %standby.member.process,
-            "counted the missed TaskManagers that a standby reaches"
+            "counted the missed followers that a standby reaches"
         );
         Ok(is_better.then_some(standby))
     }
@@ -143,7 +143,7 @@ impl Detector {
                 let counted = peers.count_reached(&standby.address, &query, &missed);
                 let reached = timeout(bound, counted).await.unwrap_or(Ok(0)).unwrap_or(0);
                 let name = &standby.member.process;
-                debug!(standby = %name, reached, "counted the missed TaskManagers that a standby reaches");
+                debug!(standby = %name, reached, "counted the missed followers that a standby reaches");
                 (standby, reached)
             }
         });

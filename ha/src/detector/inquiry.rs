@@ -1,7 +1,7 @@
 //! Asks other processes about a leader that this process lost, and decides when their answers suffice to act.
 //!
 //! The processes that lost the leader must outnumber all others that were asked. A process counts against if
-//! it receives heartbeats of the leader, gives no answer, can't tell, or lost the leader long before the asker
+//! it receives heartbeats of the leader, gives no answer, does not know, or lost the leader long before the asker
 //! did; a process that is proven dead is not counted. So the asker and those that agree outnumber those that
 //! may reach the leader, and if two or more are asked, no single "lost" deposes.
 //!

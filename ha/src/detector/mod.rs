@@ -8,7 +8,7 @@
 //! - [`core`]: the pure decisions, with [`silence`] and [`inquiry`] as its parts; [`event`]: its input and
 //!   output.
 //! - [`service`]: [`Detector`], and `actor`, which runs the core beside an election.
-//! - [`transfer`]: deposition by invitation; `hand_over`: invites a standby that reaches the TaskManagers that
+//! - [`transfer`]: deposition by invitation; `hand_over`: invites a standby that reaches the followers that
 //!   the leader misses.
 
 mod actor;

@@ -120,7 +120,7 @@ pub struct LivenessQuery {
 pub enum Invitation {
     /// A user requested it, or the leader's process is about to end.
     Requested,
-    /// The leader lost contact with most TaskManagers, and the invited process reaches them.
+    /// The leader lost contact with most of its followers, and the invited process reaches them.
     HandOver,
 }
 
@@ -134,6 +134,6 @@ pub enum Reply {
         /// Time since the leader's last heartbeat; zero if it only tried now.
         since: Duration,
     },
-    /// It can't tell: it watches another leader, or was itself delayed.
+    /// It does not know: it watches another leader, or was itself delayed.
     Unsure,
 }

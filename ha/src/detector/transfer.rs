@@ -23,16 +23,16 @@ pub enum TransferError {
     #[error("this process does not lead")]
     NotLeading,
     /// The members can't be listed.
-    #[error("the other JobManagers can't be listed: {0}")]
+    #[error("the other candidates can't be listed: {0}")]
     NoMembers(String),
     /// The named process is not a candidate for leadership.
-    #[error("{0} is not a standby JobManager that answers")]
+    #[error("{0} is not a standby that answers")]
     NoSuchStandby(ProcessId),
     /// No process stands by.
-    #[error("no other JobManager is a standby that answers")]
+    #[error("no other process is a standby that answers")]
     NoStandby,
     /// No invited process led in time.
-    #[error("no invited JobManager took over: {0}")]
+    #[error("no invited process took over: {0}")]
     Failed(String),
 }
 
@@ -109,7 +109,7 @@ impl Detector {
         }
     }
 
-    /// Number of other JobManagers that the store knows, whether or not they answer.
+    /// Number of other candidates that the store knows, whether or not they answer.
     pub async fn count_others(&self, bound: Duration) -> Result<usize, TransferError> {
         Ok(self.others(Instant::now() + bound).await?.len())
     }

@@ -5,9 +5,9 @@
 //! store's identity:
 //!
 //! - From then on the fence refuses writes of the former incarnation, independent of their epoch.
-//! - The store refuses JobManagers of the former incarnation; TaskManagers of the former incarnation refuse
+//! - The store refuses candidates of the former incarnation; other processes of the former incarnation refuse
 //!   leaders of the new one.
-//! - No process leads in the accepted epoch. The first JobManager that is started takes the next one.
+//! - No process leads in the accepted epoch. The first candidate that is started takes the next one.
 //!
 //! A crash before the transaction leaves the store unchanged, and one after it leaves it accepted; there is
 //! nothing in between.
@@ -38,7 +38,7 @@ pub async fn propose(driver: &dyn ElectionDriver) -> Result<Acceptance> {
     let seen = driver.read().await?;
     if seen.token().is_none() {
         return Err(Error::Misconfigured(
-            "no JobManager has ever led in this store: there is nothing to accept".into(),
+            "no process has ever led in this store: there is nothing to accept".into(),
         ));
     }
     // If `epoch` can't be read, use the other keys that name an epoch. Epochs of different incarnations are
@@ -62,7 +62,7 @@ pub async fn accept(driver: &dyn ElectionDriver, wanted: &Acceptance, force: boo
     if let Some(leader) = wanted.seen.leader.as_ref().filter(|_| !force) {
         return Err(Error::Misconfigured(
             format!(
-                "{} leads in epoch {}: end the JobManagers of this store before it is accepted, or wait until the lease of a dead one has \
+                "{} leads in epoch {}: end the processes that may lead in this store before it is accepted, or wait until the lease of a dead one has \
                  run out",
                 leader.process, leader.epoch
             )
@@ -71,7 +71,7 @@ pub async fn accept(driver: &dyn ElectionDriver, wanted: &Acceptance, force: boo
     }
     let mut tries = 1;
     loop {
-        // The incarnation is new for each proposal, so the store itself tells whether an earlier try was
+        // The incarnation is new for each proposal, so the store itself shows whether an earlier try was
         // applied.
         let error = match driver.accept(&wanted.seen, &wanted.next).await {
             Ok(Attempt::Applied(_)) => return Ok(()),

@@ -1,7 +1,7 @@
 //! Keeps a confirmed term confirmed: watches `leader-info`, and publishes it again when another writer
 //! deleted or overwrote it.
 //!
-//! Without it no client, standby or new TaskManager finds the leader for the rest of the term. Invariant: it
+//! Without it no client, standby or new follower finds the leader for the rest of the term. Invariant: it
 //! is written only under the term's fence, so a term that is over publishes nothing.
 
 use std::sync::Arc;

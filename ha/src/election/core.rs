@@ -169,7 +169,7 @@ impl ElectionCore {
                 self.hold_off.renewed(now, &session);
                 self.session = session;
             }
-            // The view is late, or the store has gone back to it: a read tells which.
+            // The view is late, or the store has gone back to it: a read shows which.
             Event::View(view) if self.may_precede_end(&view) => self.has_unverified_view = true,
             Event::View(view) => self.see(view, None, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),

@@ -6,7 +6,7 @@
 //! to attach again: the store failed, not the leader. The wait ends at once when the heartbeats end or the
 //! term was resigned (its token moved, or the store says so), and at a limit.
 //!
-//! *If the own store answered without a gap*, the store has no problem as far as this process can tell, and
+//! *If the own store answered without a gap*, the store has no problem as far as this process knows, and
 //! only the leader is cut off from it. Such a term gets a short time to attach again, and no more
 //! (`docs/adr/0048`). The test is the own lease or session: it was renewed without a gap for at least its own
 //! timeout, so a problem that ended the leader's lease would have shown there.

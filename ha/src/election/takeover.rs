@@ -26,7 +26,7 @@ pub enum Detection {
     SilentConfirmed,
     /// An earlier start of this process had led, and no longer answers.
     OwnEarlierIncarnation,
-    /// It lost contact with most TaskManagers and handed over to a process that reaches them.
+    /// It lost contact with most of its followers and handed over to a process that reaches them.
     HandedOver,
     /// It resigned because its recovery made no progress.
     Stalled,

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::MemoryOptions;
-use super::state::State;
+use super::state::StoreState;
 use crate::election::{ElectionView, ProcessId, StoreIdentity};
 use crate::error::{Error, Result};
 use crate::store::Change;
@@ -35,7 +35,7 @@ pub(super) struct Outage {
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) options: MemoryOptions,
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
     pub(super) outage: watch::Sender<Outage>,
     pub(super) view: watch::Sender<ElectionView>,
     pub(super) change: watch::Sender<Change>,
@@ -49,7 +49,7 @@ impl Server {
         let identity = options
             .shows_identity
             .then(|| StoreIdentity::new(format!("memory-{number}")));
-        let state = State::new(identity);
+        let state = StoreState::new(identity);
         Server {
             options,
             view: watch::Sender::new(state.view()),
@@ -60,7 +60,7 @@ impl Server {
     }
 
     /// Runs one transaction, then publishes its changes to the watches, in order.
-    pub(super) fn apply<T>(&self, transaction: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn apply<T>(&self, transaction: impl FnOnce(&mut StoreState) -> T) -> T {
         let mut state = self.state.lock();
         let result = transaction(&mut state);
         let view = state.view();
@@ -81,7 +81,7 @@ fn replace_if_other<T: PartialEq>(place: &mut T, value: T) -> bool {
     other
 }
 
-type Request = Box<dyn FnOnce(&mut State) + Send>;
+type Request = Box<dyn FnOnce(&mut StoreState) + Send>;
 
 #[derive(Default)]
 struct Injected {
@@ -264,14 +264,14 @@ impl Link {
     }
 
     /// Sends a request that is never lost or held.
-    pub(super) async fn read<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T> {
+    pub(super) async fn read<T>(&self, request: impl FnOnce(&mut StoreState) -> T) -> Result<T> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.travel().await?;
         Ok(self.server.apply(request))
     }
 
     /// Sends a read of records by key.
-    pub(super) async fn get<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T> {
+    pub(super) async fn get<T>(&self, request: impl FnOnce(&mut StoreState) -> T) -> Result<T> {
         if self.injected.lock().denies_gets {
             let reason = "a test has it denied".to_owned();
             return Err(Error::Denied {
@@ -285,7 +285,7 @@ impl Link {
     /// Sends a guarded write.
     pub(super) async fn write<T: 'static>(
         &self,
-        request: impl FnOnce(&mut State) -> T + Send + 'static,
+        request: impl FnOnce(&mut StoreState) -> T + Send + 'static,
     ) -> Result<T> {
         self.travel().await?;
         let hold = self.injected.lock().holds.pop_front();
@@ -312,7 +312,7 @@ impl Link {
     }
 
     /// Renews or requests a lease: reaches the server or fails at once.
-    pub(super) fn reach_now<T>(&self, request: impl FnOnce(&mut State) -> T) -> Option<T> {
+    pub(super) fn reach_now<T>(&self, request: impl FnOnce(&mut StoreState) -> T) -> Option<T> {
         if self.is_cut(&self.server.outage.borrow()) {
             return None;
         }

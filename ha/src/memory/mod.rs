@@ -62,7 +62,7 @@ pub struct MemoryCluster {
 /// The content of a cluster at some moment ([`MemoryCluster::backup`]).
 #[derive(Debug)]
 pub struct Backup {
-    state: state::State,
+    state: state::StoreState,
 }
 
 impl Default for MemoryCluster {
@@ -162,7 +162,7 @@ impl MemoryCluster {
 
     /// Deletes everything, including leases: the next content is another incarnation.
     pub fn wipe(&self) {
-        self.server.apply(state::State::wipe);
+        self.server.apply(state::StoreState::wipe);
     }
 
     /// Overwrites `epoch` with unreadable text, like another writer; `None` restores the previous value.
@@ -172,7 +172,7 @@ impl MemoryCluster {
 
     /// Deletes `leader-info`, like another writer.
     pub fn delete_leader_info(&self) {
-        self.server.apply(state::State::drop_info);
+        self.server.apply(state::StoreState::drop_info);
     }
 
     /// A copy of the whole content.

@@ -27,7 +27,7 @@ pub(super) struct Lease {
 
 /// The data of one cluster.
 #[derive(Debug, Clone, Default)]
-pub(super) struct State {
+pub(super) struct StoreState {
     /// The store's identity, not included in copies.
     store: Option<StoreIdentity>,
     revision: u64,
@@ -44,11 +44,11 @@ pub(super) struct State {
     granted: u64,
 }
 
-impl State {
-    pub(super) fn new(identity: Option<StoreIdentity>) -> State {
-        State {
+impl StoreState {
+    pub(super) fn new(identity: Option<StoreIdentity>) -> StoreState {
+        StoreState {
             store: identity,
-            ..State::default()
+            ..StoreState::default()
         }
     }
 
@@ -86,17 +86,17 @@ impl State {
 
     /// Starts another incarnation: deletes everything but the counter that keeps nonces unique.
     pub(super) fn wipe(&mut self) {
-        *self = State {
+        *self = StoreState {
             store: self.store.clone(),
             granted: self.granted,
-            ..State::default()
+            ..StoreState::default()
         };
     }
 
     /// Restores the backup, without the leases of that time and the keys under them. Keeps the counter that
     /// makes nonces unique.
-    pub(super) fn restore(&mut self, backup: &State) {
-        *self = State {
+    pub(super) fn restore(&mut self, backup: &StoreState) {
+        *self = StoreState {
             store: self.store.clone(),
             granted: self.granted,
             leader: None,

@@ -43,7 +43,7 @@ pub enum CommitError {
     /// The term is over, and this was not applied.
     #[error("not applied: the term is over")]
     NotApplied,
-    /// The term is over, and this may have been applied: only the next term can tell.
+    /// The term is over, and this may have been applied: only the next term knows.
     #[error("the term is over; only the next term can tell whether this was applied")]
     Unknown,
 }

@@ -101,11 +101,11 @@ impl Holding {
 /// Controls the faults, and records the applied acquisitions. Clones share it.
 #[derive(Clone, Default)]
 pub struct Faults {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FaultPlan>>,
 }
 
 #[derive(Default)]
-struct State {
+struct FaultPlan {
     fates: HashMap<Operation, VecDeque<Fate>>,
     acquisitions: Vec<(ElectionView, LeaderKey)>,
     views: watch::Sender<Views>,

@@ -37,7 +37,7 @@ pub enum Mode {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct ProxyState {
     mode: Mode,
     /// Number of cuts: shows a cut that ended before it was noticed.
     cuts: u64,
@@ -58,7 +58,7 @@ struct Counters {
 #[derive(Debug)]
 pub struct TcpProxy {
     address: SocketAddr,
-    state: watch::Sender<State>,
+    state: watch::Sender<ProxyState>,
     counters: Arc<Counters>,
     _stop: DropGuard,
 }
@@ -83,7 +83,7 @@ impl TcpProxy {
         });
         let listener = bind()?;
         let address = listener.local_addr()?;
-        let state = State {
+        let state = ProxyState {
             mode: Mode::Forward,
             cuts: 0,
             frozen_before: 0,
@@ -192,7 +192,7 @@ impl TcpProxy {
 struct Acceptor {
     bind: Box<dyn Fn() -> io::Result<TcpListener> + Send + Sync>,
     target: SocketAddr,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<ProxyState>,
     counters: Arc<Counters>,
     stop: CancellationToken,
 }
@@ -253,7 +253,7 @@ struct Connection {
     requests: Vec<u8>,
     answers: Vec<u8>,
     answers_lost: bool,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<ProxyState>,
     counters: Arc<Counters>,
 }
 
@@ -262,7 +262,7 @@ impl Connection {
         number: u64,
         client: TcpStream,
         server: TcpStream,
-        state: watch::Receiver<State>,
+        state: watch::Receiver<ProxyState>,
         counters: Arc<Counters>,
     ) -> Connection {
         for stream in [&client, &server] {

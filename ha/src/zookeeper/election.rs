@@ -49,7 +49,7 @@ struct Shared {
     connection: Connection,
     members: Arc<Members>,
     /// The term that this process last tried to take: the value of `epoch` at that token. Tokens repeat after
-    /// the store was wiped; this value tells such terms apart.
+    /// the store was wiped; this value distinguishes such terms.
     term: Mutex<Option<(EpochToken, EpochRecord)>>,
 }
 
@@ -350,7 +350,7 @@ impl ElectionDriver for ZooKeeperElection {
             operations.push(put_leader(&session, leader)?);
             match session.commit(&operations).await? {
                 Reply::Applied(_) => return Ok(Attempt::Applied(token)),
-                // The epoch moved, or the old leader's node appeared or disappeared: the next read tells. Or
+                // The epoch moved, or the old leader's node appeared or disappeared: the next read shows which. Or
                 // all nodes are gone.
                 Reply::Refused { .. } => session.make_directories().await?,
             }

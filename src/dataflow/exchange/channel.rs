@@ -58,7 +58,7 @@ enum End {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ChannelState {
     queue: VecDeque<Queued>,
     /// Number of batches in the queue.
     batches: usize,
@@ -73,7 +73,7 @@ struct State {
 
 #[derive(Debug, Default)]
 pub(super) struct Channel {
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
     /// The producer waits here for free places.
     places: Notify,
 }
@@ -265,7 +265,7 @@ impl Channel {
     }
 }
 
-impl State {
+impl ChannelState {
     fn put(&mut self, batch: RecordBatch, size: usize) {
         self.bytes += size;
         self.budget.take(size);
@@ -286,7 +286,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for ChannelState {
     fn drop(&mut self) {
         self.discard_bytes();
     }

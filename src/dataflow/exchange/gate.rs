@@ -1,6 +1,6 @@
 //! The input of a task: all channels of all its edges, read in turn.
 //!
-//! The caller says which channels are blocked for a checkpoint, and is told of barriers and of the ends of single
+//! The caller says which channels are blocked for a checkpoint, and receives barriers and the ends of single
 //! channels. Nothing is taken from a blocked channel, but its failure is found.
 
 use std::sync::{Arc, OnceLock};
@@ -69,7 +69,7 @@ pub(crate) struct InputGate {
     sources: Vec<Source>,
     next: usize,
     alignment: Alignment,
-    /// The number of a channel that has ended, until that is told.
+    /// The number of a channel that has ended, until that is reported.
     ended: Option<usize>,
     readable: Arc<Notify>,
     /// Tasks that find local producers and fill remote channels.

@@ -1,8 +1,8 @@
 //! Which channels of a task are blocked for a checkpoint, and when its cut is complete.
 //!
 //! Pure. A channel that has delivered the barrier is blocked until all that are live have; one that has ended counts.
-//! Invariants: `settled` never falls, and no number at or below it is taken up; a channel is blocked only while its
-//! task waits for the barriers of one number, which is above `settled`.
+//! Invariants: `resolved` never falls, and no number at or below it is taken up; a channel is blocked only while its
+//! task waits for the barriers of one number, which is above `resolved`.
 
 use tanist_proto::v1::CheckpointBarrier;
 
@@ -10,7 +10,7 @@ use tanist_proto::v1::CheckpointBarrier;
 #[derive(Debug)]
 pub(super) struct BarrierAlignment {
     /// The highest number that was taken up, declined, aborted, or restored from.
-    settled: u64,
+    resolved: u64,
     /// Whether a channel has not ended, by its number.
     live: Vec<bool>,
     aligning: Option<Aligning>,
@@ -36,9 +36,9 @@ pub(super) enum Arrival {
 
 impl BarrierAlignment {
     /// No channels yet. No number up to this one is taken up.
-    pub(super) fn above(settled: u64) -> BarrierAlignment {
+    pub(super) fn above(resolved: u64) -> BarrierAlignment {
         BarrierAlignment {
-            settled,
+            resolved,
             live: Vec::new(),
             aligning: None,
         }
@@ -50,14 +50,14 @@ impl BarrierAlignment {
     }
 
     /// The highest number that is over.
-    pub(super) fn settled(&self) -> u64 {
-        self.settled
+    pub(super) fn resolved(&self) -> u64 {
+        self.resolved
     }
 
     /// The highest number that is over or for which channels are blocked.
     pub(super) fn highest(&self) -> u64 {
         let aligning = self.aligning.as_ref();
-        aligning.map_or(self.settled, |aligning| aligning.barrier.number)
+        aligning.map_or(self.resolved, |aligning| aligning.barrier.number)
     }
 
     /// The checkpoint for which channels are blocked.
@@ -75,11 +75,11 @@ impl BarrierAlignment {
     /// over.
     pub(super) fn arrive(&mut self, channel: usize, barrier: CheckpointBarrier) -> Arrival {
         let number = barrier.number;
-        if number <= self.settled || number < self.highest() {
+        if number <= self.resolved || number < self.highest() {
             return Arrival::Ignored;
         }
         if let Some(lower) = self.blocked_for().filter(|lower| *lower < number) {
-            self.settle(lower);
+            self.resolve(lower);
         }
         let channels = self.live.len();
         let aligning = self.aligning.get_or_insert_with(|| Aligning {
@@ -104,8 +104,8 @@ impl BarrierAlignment {
     }
 
     /// This number and all below are over; channels that are blocked for one of them are released.
-    pub(super) fn settle(&mut self, number: u64) {
-        self.settled = self.settled.max(number);
+    pub(super) fn resolve(&mut self, number: u64) {
+        self.resolved = self.resolved.max(number);
         if self.blocked_for().is_some_and(|blocked| blocked <= number) {
             self.aligning = None;
         }
@@ -119,7 +119,7 @@ impl BarrierAlignment {
             return None;
         }
         let barrier = aligning.barrier;
-        self.settle(barrier.number);
+        self.resolve(barrier.number);
         Some(barrier)
     }
 }
@@ -180,9 +180,9 @@ mod tests {
     fn what_is_over_releases_its_channels_and_its_late_barriers_are_ignored() {
         let mut alignment = aligned(2);
         assert_eq!(alignment.arrive(0, barrier(5)), Arrival::Blocked);
-        alignment.settle(4);
+        alignment.resolve(4);
         assert!(alignment.is_blocked(0));
-        alignment.settle(5);
+        alignment.resolve(5);
         assert!(!alignment.is_blocked(0));
         assert_eq!(alignment.arrive(1, barrier(5)), Arrival::Ignored);
         let mut restored = BarrierAlignment::above(9);
@@ -228,7 +228,7 @@ mod tests {
             for (channel, abort) in steps.into_iter().chain(ends) {
                 if channel >= channels.len() {
                     let is_blocked_for = alignment.blocked_for();
-                    alignment.settle(abort);
+                    alignment.resolve(abort);
                     over = over.max(abort);
                     if is_blocked_for.is_some_and(|number| number <= abort) {
                         prop_assert!((0..channels.len()).all(|it| !alignment.is_blocked(it)));

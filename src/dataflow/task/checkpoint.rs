@@ -35,6 +35,6 @@ pub enum CheckpointProgress {
     Written,
     /// It can't take the checkpoint up; the reason.
     Declined(String),
-    /// It was told that the checkpoint is aborted.
+    /// The TaskExecutor has said that the checkpoint is aborted.
     Aborted,
 }

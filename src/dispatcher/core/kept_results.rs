@@ -1,7 +1,7 @@
 //! Results of jobs that ended before the term. They are read after the term is confirmed, as leading does not
 //! need them (`docs/adr/0049`).
 //!
-//! The names of the records tell which jobs have a result. Such a job is never run again; a job without a
+//! The names of the records show which jobs have a result. Such a job is never run again; a job without a
 //! result is submitted, run and denied as usual. Requests about a job with an unread result, or about all jobs,
 //! wait until all results are read, but only up to a timeout. Jobs that end in this term wait too: their
 //! results contain the leaders' common count, which is in the kept results ([`Retention`]). Nothing is

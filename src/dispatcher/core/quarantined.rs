@@ -241,7 +241,7 @@ impl Quarantined {
         }
     }
 
-    /// Returns the details that its record tells.
+    /// Returns the details that its record has.
     fn told(&self, job: JobId) -> pb::JobDetails {
         pb::JobDetails {
             job_id: job.to_string(),

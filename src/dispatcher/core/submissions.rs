@@ -14,7 +14,7 @@ impl<R: Replies> DispatcherCore<R> {
         let job = submission.job;
         let entry = self.jobs.get(job);
         let undecidable = match entry {
-            // Only a newer version can tell whether it is the same submission.
+            // Only a newer version knows whether it is the same submission.
             Some(Entry::Quarantined(known)) if known.kind() == pb::QuarantineKind::TooNew => {
                 Some(known.reason())
             }

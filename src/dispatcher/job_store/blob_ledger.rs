@@ -36,11 +36,11 @@ const OF_RUNNING: [Kind; 3] = [kinds::GRAPHS, kinds::STATES, kinds::CHECKPOINTS]
 /// The blobs, chunks and uploads that the jobs of a term need.
 #[derive(Debug, Default)]
 pub(super) struct BlobLedger {
-    state: Mutex<State>,
+    state: Mutex<LedgerEntries>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LedgerEntries {
     /// The blob of each record that is in one.
     blobs: BTreeMap<(JobId, Kind), Name>,
     graph_chunks: BTreeMap<JobId, BTreeSet<Name>>,
@@ -253,7 +253,7 @@ impl BlobLedger {
     }
 }
 
-impl State {
+impl LedgerEntries {
     /// Whether all objects of the job are kept.
     fn protects(&self, job: JobId) -> bool {
         self.with_graph.contains(&job) || self.with_unreadable_result.contains(&job)

@@ -24,11 +24,11 @@ use super::records::CheckpointsRecord;
 /// The records of checkpoints; see the module.
 #[derive(Debug, Default)]
 pub(super) struct CheckpointRecords {
-    state: Mutex<State>,
+    state: Mutex<RecordsOfTerm>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RecordsOfTerm {
     /// Records as proven at the beginning of the term, until they are taken.
     found: BTreeMap<JobId, pb::JobCheckpoints>,
     /// Jobs that have or had a record in this term, and whose record is to be read from the store.

@@ -15,11 +15,11 @@ use tanist_proto::v1 as pb;
 /// The savepoints in use; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
-    state: Mutex<State>,
+    state: Mutex<OriginsInUse>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OriginsInUse {
     /// The directories of savepoints.
     of_jobs: BTreeMap<JobId, String>,
     /// Jobs whose record can't be read: each may begin from any savepoint.

@@ -420,7 +420,7 @@ pub(super) fn no_answer(place: &str) -> JobStoreError {
     })
 }
 
-/// What can't be read for now may be asked for again. All else is told to the user.
+/// What can't be read for now may be asked for again. All else is reported to the user.
 fn not_read(error: SavepointError, refused: &impl Fn(String) -> JobStoreError) -> JobStoreError {
     match error {
         SavepointError::Storage(error) if error.may_pass() => JobStoreError::Refused(error),

@@ -40,7 +40,7 @@ pub(crate) enum Kept {
         objects: BTreeSet<String>,
         output: HiddenOutput,
     },
-    /// It can't be told from the rest.
+    /// It can't be distinguished from the rest.
     All,
 }
 

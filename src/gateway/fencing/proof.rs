@@ -65,7 +65,7 @@ pub enum Verdict {
     Admitted,
     /// It is not, and no answer of the store can change that.
     Refused(Refusal),
-    /// Only the store can tell, by the answer to a read that began after the message arrived.
+    /// Only the store can say, by the answer to a read that began after the message arrived.
     Unproven,
 }
 

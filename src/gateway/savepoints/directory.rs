@@ -7,7 +7,7 @@
 //!
 //! Invariants: a directory without `_metadata` is no savepoint; what `_metadata` names was written before it. An
 //! object's name is the checksum of its bytes, so a copy that is repeated writes what is there already. A savepoint
-//! that is missing or damaged is told from one that can't be read at present.
+//! that is missing or damaged is distinguished from one that can't be read at present.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

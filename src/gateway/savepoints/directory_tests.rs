@@ -1,4 +1,4 @@
-//! Savepoints in a directory and in a bucket: what is copied stands alone, and what is no savepoint is told in words.
+//! Savepoints in a directory and in a bucket: what is copied stands alone, and the error says what is no savepoint.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! What this core and the checkpoints of its job tell each other.
+//! What this core and the checkpoints of its job report to each other.
 //!
-//! The checkpoints have a core and a record of their own ([`super::checkpoints`]). This core tells them what happens to
-//! regions, in the order in which it decides it: what rests on a write is told once that is durable, and a failure at
-//! once. They tell it [`RestorePoints`]. Invariant: the actor passes both on before it handles another event. So what
-//! is known here is out of date only within one step, in which no region both fails and is placed.
+//! The checkpoints have a core and a record of their own ([`super::checkpoints`]). This core reports to them what
+//! happens to regions, in the order in which it decides it: what rests on a write is reported once that is durable, and
+//! a failure at once. They report [`RestorePoints`]. Invariant: the actor passes both on before it handles another
+//! event. So what is known here is out of date only within one step, in which no region both fails and is placed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -133,7 +133,7 @@ impl Reports<'_> {
             }
             // No attempt can restore it, and an older checkpoint would make output visible twice. The record stays as
             // it is. An execution of an earlier JobMaster may have failed before a person repaired the state: it is
-            // restarted, and the next one tells.
+            // restarted, and the next one shows it.
             ExecutionState::Failed if !report.damaged_state.is_empty() && !is_awaited => {
                 let reason = report.damaged_state.clone();
                 self.out.push(Effect::Quarantine(reason));

@@ -120,7 +120,7 @@ async fn find_lost(
     };
     match others {
         Ok(false) => lost,
-        // No standby answered; with no other JobManager at all there is none that could tell.
+        // No standby answered; with no other JobManager at all there is none that could know.
         Err(TransferError::NoStandby) if reach.count_others().await == Some(0) => lost,
         Ok(true) => {
             info!(

@@ -9,6 +9,7 @@
 mod left_out;
 mod planted;
 mod saved;
+mod shares;
 mod splits;
 mod tasks;
 

@@ -1,8 +1,8 @@
 //! The snapshot of each task of a graph, put together from what the steps saved in another one.
 //!
 //! A task is ended if each of its steps had ended and so are all tasks that it reads from. Otherwise a source that had
-//! read everything is told so, since one without a position begins from the start. Key groups of a subtask that had
-//! ended stay without entries: their results are emitted, and no record of them can follow.
+//! read everything gets a position that says so, since one without a position begins from the start. Key groups of a
+//! subtask that had ended stay without entries: their results are emitted, and no record of them can follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,6 +15,7 @@ use tanist_proto::v1::{
 
 use super::planted::{Fault, is_planted};
 use super::saved::{Part, Saved, SavedStep};
+use super::shares::{DividedStates, Rule, Shares};
 use crate::OperatorSpec;
 use crate::job_graph::shown;
 use crate::operators::Redistribution;
@@ -30,6 +31,12 @@ struct Claimed<'m, 's> {
     name: String,
     /// In the graph.
     parallelism: u32,
+    /// What had not ended, and what had.
+    parts: Shares<'m>,
+    ends: Shares<'m>,
+    states: DividedStates<'m>,
+    /// Names of its keyed states.
+    keyed_names: BTreeSet<&'m str>,
 }
 
 /// What a step is in one task.
@@ -158,18 +165,37 @@ fn claim<'m, 's>(
             return None;
         }
     };
+    let parallelism = vertex.parallelism;
+    let is_redistributed = saved.step.parallelism != parallelism;
+    let rule = match is_redistributed {
+        true => Rule::Redistributed(spec.redistribution()),
+        false => Rule::Kept,
+    };
+    let ends = match is_redistributed {
+        true => Rule::Redistributed(Redistribution::List),
+        false => Rule::Kept,
+    };
+    let states = match is_redistributed {
+        true => DividedStates::of(saved, parallelism),
+        false => DividedStates::default(),
+    };
+    let keyed = saved.saved().flat_map(|(_, it)| saved.keyed(it));
     let claimed = Claimed {
         saved,
         keyed: super::keyed_state(operator),
         spec,
         name,
-        parallelism: vertex.parallelism,
+        parallelism,
+        parts: Shares::of(saved.saved().map(|(_, it)| it), parallelism, rule),
+        ends: Shares::of(saved.ended(), parallelism, ends),
+        states,
+        keyed_names: keyed.map(|it| &*it.name).collect(),
     };
     problems.extend(claimed.problems(vertex.max_parallelism));
     Some(claimed)
 }
 
-impl<'m> Claimed<'m, '_> {
+impl Claimed<'_, '_> {
     fn is_redistributed(&self) -> bool {
         self.saved.step.parallelism != self.parallelism
     }
@@ -245,7 +271,7 @@ impl<'m> Claimed<'m, '_> {
     /// Adds what the step has in this task.
     fn add_to(&self, task: &mut SubtaskSnapshot) {
         if task.ended {
-            for (_, ended) in self.share(task.subtask, self.saved.ended(), Redistribution::List) {
+            for (_, ended) in self.ends.of_subtask(task.subtask) {
                 if self.saved.is_last {
                     task.output.extend(ended.output.iter().cloned());
                 }
@@ -269,9 +295,7 @@ impl<'m> Claimed<'m, '_> {
 
     fn add_saved(&self, task: &mut SubtaskSnapshot) {
         let uid = &self.saved.step.uid;
-        let saved = self.saved.saved().map(|(_, saved)| saved);
-        let rule = self.spec.redistribution();
-        for (is_first, saved) in self.share(task.subtask, saved, rule) {
+        for (is_first, saved) in self.parts.of_subtask(task.subtask) {
             let positions = saved.positions.iter().filter(|it| it.uid == *uid);
             task.positions.extend(positions.map(|it| SourcePosition {
                 // The coordinator counts the requests of another parallelism from the start.
@@ -293,69 +317,15 @@ impl<'m> Claimed<'m, '_> {
                 task.files.extend(saved.files.iter().cloned());
             }
         }
-        if self.is_redistributed() {
-            self.add_divided(task);
-        }
+        task.operators.extend(self.states.of_subtask(task.subtask));
         self.add_keyed(task);
-    }
-
-    /// Adds what this subtask gets of states that say themselves how they are divided.
-    fn add_divided(&self, task: &mut SubtaskSnapshot) {
-        let uid = &self.saved.step.uid;
-        let saved = self.saved.saved().flat_map(|(_, saved)| &saved.operators);
-        let parallelism = self.parallelism.max(1);
-        let mut turns: BTreeMap<&str, u32> = BTreeMap::new();
-        let mut copies: BTreeMap<&str, Vec<&OperatorState>> = BTreeMap::new();
-        for state in saved.filter(|it| it.uid == *uid) {
-            let is_own = match state.redistribution() {
-                // As the step declares it.
-                StateRedistribution::Unspecified => false,
-                StateRedistribution::Union => true,
-                StateRedistribution::List => {
-                    let turn = turns.entry(&state.name).or_default();
-                    let next = (*turn + 1) % parallelism;
-                    std::mem::replace(turn, next) == task.subtask
-                }
-                StateRedistribution::Broadcast => {
-                    copies.entry(&state.name).or_default().push(state);
-                    false
-                }
-            };
-            if is_own {
-                task.operators.push(state.clone());
-            }
-        }
-        for copies in copies.into_values() {
-            // Not all subtasks read the same object.
-            let copy = usize::try_from(task.subtask).unwrap_or_default() % copies.len();
-            task.operators.push(copies[copy].clone());
-        }
-    }
-
-    /// What this subtask gets of all parts. The bool: whether the part is that of this subtask in a round.
-    fn share(
-        &self,
-        subtask: u32,
-        parts: impl Iterator<Item = &'m SubtaskSnapshot>,
-        rule: Redistribution,
-    ) -> Vec<(bool, &'m SubtaskSnapshot)> {
-        let is_redistributed = self.is_redistributed();
-        let parallelism = self.parallelism.max(1);
-        let numbered = (0_u32..).zip(parts);
-        let turns = numbered.map(|(turn, part)| match is_redistributed {
-            true => (turn % parallelism == subtask, part),
-            false => (part.subtask == subtask, part),
-        });
-        let is_union = is_redistributed && rule == Redistribution::Union;
-        turns.filter(|(is_own, _)| is_union || *is_own).collect()
     }
 
     /// Adds the segments that count for key groups of this subtask, of each other one in their order. A subtask that
     /// saved none of a state had no entries.
     fn add_keyed(&self, task: &mut SubtaskSnapshot) {
         let (saved, step) = (self.saved, self.saved.step);
-        let all = saved.saved().flat_map(|(_, it)| saved.keyed(it));
-        let names: BTreeSet<&str> = all.map(|it| &*it.name).collect();
+        let names = &self.keyed_names;
         if names.is_empty() {
             return;
         }

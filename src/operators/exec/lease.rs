@@ -1,5 +1,5 @@
 //! Until when programs of isolated jobs may run (`docs/adr/0020`). Supervisors receive the end of the lease and
-//! kill the program then, even if the TaskManager is stopped and can't tell them to.
+//! kill the program then, even if the TaskManager is stopped and can't send a message.
 //!
 //! Times are of `CLOCK_BOOTTIME`, which all processes of a host share. A lease is never shortened, and is
 //! extended only after the store was read.

@@ -392,7 +392,7 @@ struct Following<'a> {
 }
 
 impl Following<'_> {
-    /// Reads a supervisor's reports, and tells it when to end the program and how long the program may run.
+    /// Reads a supervisor's reports, and says when to end the program and how long the program may run.
     async fn follow(&mut self, control: UnixStream) -> Result<Ended, Lost> {
         let (reports, mut orders) = control.into_split();
         let mut reports = BufReader::new(reports);

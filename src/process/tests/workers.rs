@@ -135,7 +135,7 @@ async fn a_worker_that_starts_while_its_leader_dies_is_expected_by_the_next_one(
 
     cluster.world.finish_tasks(JOB);
     cluster.until_clean(JOB).await;
-    // It is told to leave, and does; only then its record is removed.
+    // It is asked to leave, and does; only then its record is removed.
     let code = cluster.end_of_task_manager(&started[0]).await;
     assert_eq!(code, ExitCode::Ended);
     driver.ended(&started[0]);

@@ -416,7 +416,7 @@ impl ResourceManagerCore {
         self.changed(now);
     }
 
-    /// Sends a heartbeat, which also tells a TaskExecutor whether it is drained.
+    /// Sends a heartbeat, which also says to a TaskExecutor whether it is drained.
     fn send_heartbeat(&mut self, id: &ResourceId) {
         let Some(known) = self.task_executors.get(id) else {
             return;

@@ -1,7 +1,7 @@
 //! The slots that jobs require, and which of them a job lacks. Pure, a part of [`super::slot_manager`].
 //!
 //! A job says which slots it held before this term. These count until their TaskExecutor has registered: from then
-//! on its reports tell which slots the job holds there.
+//! on its reports show which slots the job holds there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -44,7 +44,7 @@ pub struct RecordedWorker {
     pub place: String,
 }
 
-/// The state of a worker, as far as a driver can tell.
+/// The state of a worker, as far as a driver knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// It runs or is about to run.

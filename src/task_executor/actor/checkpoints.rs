@@ -6,8 +6,8 @@
 //! At most one write runs for a task: a newer one ends it. What is small is written for many tasks together, in the
 //! order in which it comes: while two such objects are being written, what waits becomes the next one.
 //!
-//! A task that is being restored is not started yet: it can be cancelled, and what it is told meanwhile it is told when
-//! it has started.
+//! A task that is being restored is not started yet: it can be cancelled, and messages that arrive meanwhile reach it when it
+//! has started.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -47,8 +47,8 @@ const MAX_CONCURRENT_READS: usize = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Time without an answer after which a task is not restored from a savepoint. It may be removed: an empty directory
-/// above it can't be told from a file system that is not mounted. Those of checkpoints are the cluster's own, and are
-/// waited for without limit.
+/// above it can't be distinguished from a file system that is not mounted. Those of checkpoints are the cluster's own,
+/// and are waited for without limit.
 const SAVEPOINT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The place for objects. Opened when it is needed first: a TaskManager starts without it.
@@ -413,7 +413,7 @@ fn ranges(snapshot: &pb::SubtaskSnapshot) -> Vec<ObjectRange> {
     places.map(range).collect()
 }
 
-/// Where it is told that a task can't be restored at present.
+/// Where reports go that a task can't be restored at present.
 #[derive(Debug)]
 struct Delays {
     task: TaskKey,

@@ -113,6 +113,11 @@ impl Actor {
                     running.release_snapshot(number, written);
                 }
             }
+            Effect::TriggerCheckpoint {
+                request_id,
+                barrier,
+                sources,
+            } => self.trigger_sources(request_id, barrier, sources),
             Effect::AbortCheckpoint(task, number) => self.abort_checkpoint(&task, number),
             Effect::DeclineBlocked(task) => {
                 if let Some(running) = self.running.get(&task) {
@@ -259,7 +264,7 @@ impl Actor {
         self.calls.spawn(async move {
             let (mut has_changed, mut has_saved, mut is_followed) = (true, true, true);
             loop {
-                // The status is taken first and told last: the end of a task comes after all that it has saved.
+                // The status is taken first and sent last: the end of a task comes after all that it has saved.
                 let present = take(&mut status, &mut has_changed);
                 let is_final = present.is_terminal();
                 let saved = take(&mut checkpoints, &mut has_saved);

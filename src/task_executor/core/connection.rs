@@ -66,7 +66,7 @@ impl SilenceTimeouts {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+enum ConnectionState {
     /// There is no known address to connect to.
     Idle,
     /// Attempts to register run.
@@ -82,7 +82,7 @@ enum State {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Connection {
-    state: State,
+    state: ConnectionState,
     /// Address of the other side.
     address: String,
     /// Distinguishes a run of attempts from earlier ones.
@@ -95,7 +95,7 @@ impl Connection {
     /// Without address. Its runs of attempts are above `run`.
     pub(super) fn idle(run: u64) -> Connection {
         Connection {
-            state: State::Idle,
+            state: ConnectionState::Idle,
             address: String::new(),
             run,
             registration: None,
@@ -107,7 +107,7 @@ impl Connection {
     pub(super) fn begin(&mut self, address: &str) -> u64 {
         self.end();
         self.address = address.to_owned();
-        self.state = State::Registering;
+        self.state = ConnectionState::Registering;
         self.run
     }
 
@@ -115,7 +115,7 @@ impl Connection {
     pub(super) fn end(&mut self) {
         self.run += 1;
         self.registration = None;
-        self.state = State::Idle;
+        self.state = ConnectionState::Idle;
     }
 
     /// Records that a registration is being sent. Returns its sender.
@@ -126,7 +126,7 @@ impl Connection {
 
     /// Records that the last registration succeeded.
     pub(super) fn succeed(&mut self, now: Uptime, silence: SilenceTimeouts) {
-        self.state = State::Registered {
+        self.state = ConnectionState::Registered {
             last_contact: now,
             silence,
         };
@@ -134,7 +134,7 @@ impl Connection {
 
     /// Records that a message arrived.
     pub(super) fn record_contact(&mut self, now: Uptime) {
-        if let State::Registered { last_contact, .. } = &mut self.state {
+        if let ConnectionState::Registered { last_contact, .. } = &mut self.state {
             *last_contact = now;
         }
     }
@@ -163,19 +163,19 @@ impl Connection {
 
     /// Whether there is no known address to connect to.
     pub(super) fn is_idle(&self) -> bool {
-        self.state == State::Idle
+        self.state == ConnectionState::Idle
     }
 
     /// Whether attempts to register run.
     pub(super) fn is_registering(&self) -> bool {
-        self.state == State::Registering
+        self.state == ConnectionState::Registering
     }
 
     /// Whether the last registration succeeded.
     pub(super) fn is_registered(&self) -> bool {
         match self.state {
-            State::Registered { .. } => true,
-            State::Idle | State::Registering => false,
+            ConnectionState::Registered { .. } => true,
+            ConnectionState::Idle | ConnectionState::Registering => false,
         }
     }
 
@@ -191,11 +191,11 @@ impl Connection {
 
     fn after_contact(&self, timeout: impl Fn(&SilenceTimeouts) -> Duration) -> Option<Uptime> {
         match &self.state {
-            State::Registered {
+            ConnectionState::Registered {
                 last_contact,
                 silence,
             } => Some(*last_contact + timeout(silence)),
-            State::Idle | State::Registering => None,
+            ConnectionState::Idle | ConnectionState::Registering => None,
         }
     }
 }

@@ -6,7 +6,8 @@ use tanist_ha::clock::Moment;
 use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::ask_coordinator_response::Answer;
+use tanist_proto::v1::ask_coordinator_response::Answer as CoordinatorAnswer;
+use tanist_proto::v1::trigger_answer::Answer;
 
 use super::executions::ExecutionKey;
 use crate::Fatal;
@@ -39,6 +40,15 @@ pub(crate) struct TaskKey {
     pub job: JobId,
     /// The execution.
     pub execution: ExecutionKey,
+}
+
+/// The source of an execution for which a checkpoint is triggered.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum TriggeredSource {
+    /// Its task runs: the task answers.
+    Runs(TaskKey),
+    /// Its answer is known.
+    Answered(Answer),
 }
 
 /// Something to do.
@@ -101,10 +111,18 @@ pub(crate) enum Effect {
     },
     /// End what is being written for a task.
     DropSnapshot(TaskKey),
-    /// Tell a task that what it has saved for a checkpoint is written; this names the objects. Or that it is not
+    /// Report to a task that what it has saved for a checkpoint is written; this names the objects. Or that it is not
     /// needed.
     ReleaseSnapshot(TaskKey, u64, Option<Arc<pb::SubtaskSnapshot>>),
-    /// Tell a task that a checkpoint is aborted.
+    /// Have the tasks of these sources begin a checkpoint, and answer the request.
+    TriggerCheckpoint {
+        /// Number of the request.
+        request_id: u64,
+        barrier: pb::CheckpointBarrier,
+        /// In the order of the request.
+        sources: Vec<TriggeredSource>,
+    },
+    /// Report to a task that a checkpoint is aborted.
     AbortCheckpoint(TaskKey, u64),
     /// Have a task decline the checkpoint that it blocks inputs for.
     DeclineBlocked(TaskKey),
@@ -113,7 +131,7 @@ pub(crate) enum Effect {
         /// Number of the request.
         request_id: u64,
         /// The answer, or why there is none.
-        answer: Result<Answer, String>,
+        answer: Result<CoordinatorAnswer, String>,
     },
     /// Read the generations of these jobs from the store.
     ReadGenerations(Vec<JobId>),

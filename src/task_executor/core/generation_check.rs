@@ -39,7 +39,7 @@ struct Read {
 }
 
 #[derive(Debug)]
-enum State {
+enum ReadState {
     /// No job is in doubt.
     Idle,
     /// The next read begins then.
@@ -73,7 +73,7 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct GenerationCheck {
     terms: HighestEpoch,
-    state: State,
+    state: ReadState,
     /// When the store last gave a valid answer.
     last_answer: Uptime,
     /// Whether the last answer was valid.
@@ -85,7 +85,7 @@ impl GenerationCheck {
     pub(super) fn new(now: Uptime, terms: HighestEpoch) -> GenerationCheck {
         GenerationCheck {
             terms,
-            state: State::Idle,
+            state: ReadState::Idle,
             last_answer: now,
             is_store_believed: true,
         }
@@ -103,28 +103,28 @@ impl GenerationCheck {
         let mut doubted = doubted.peekable();
         let is_in_doubt = doubted.peek().is_some();
         match self.state {
-            State::Idle if is_in_doubt => self.state = State::Waiting(now + PAUSE),
-            State::Waiting(_) if !is_in_doubt => self.state = State::Idle,
-            State::Waiting(due) if due <= now => {
+            ReadState::Idle if is_in_doubt => self.state = ReadState::Waiting(now + PAUSE),
+            ReadState::Waiting(_) if !is_in_doubt => self.state = ReadState::Idle,
+            ReadState::Waiting(due) if due <= now => {
                 let jobs: BTreeMap<JobId, u64> = doubted.collect();
                 output.effect(Effect::ReadGenerations(jobs.keys().copied().collect()));
-                self.state = State::InFlight(Read {
+                self.state = ReadState::InFlight(Read {
                     jobs,
                     known: self.terms.read_baseline(),
                     since: now,
                     asked_at: at,
                 });
             }
-            State::Idle | State::Waiting(_) | State::InFlight(_) => {}
+            ReadState::Idle | ReadState::Waiting(_) | ReadState::InFlight(_) => {}
         }
     }
 
     /// When the next read begins. `doubted_at`: when doubt about the first job begins.
     pub(super) fn next_deadline(&self, doubted_at: Option<Uptime>) -> Option<Uptime> {
         match self.state {
-            State::Idle => doubted_at,
-            State::Waiting(due) => Some(due),
-            State::InFlight(_) => None,
+            ReadState::Idle => doubted_at,
+            ReadState::Waiting(due) => Some(due),
+            ReadState::InFlight(_) => None,
         }
     }
 
@@ -137,8 +137,8 @@ impl GenerationCheck {
         failover_timeout: Duration,
         output: &mut Output,
     ) -> Option<Verdict> {
-        let before = std::mem::replace(&mut self.state, State::Waiting(now + PAUSE));
-        let State::InFlight(read) = before else {
+        let before = std::mem::replace(&mut self.state, ReadState::Waiting(now + PAUSE));
+        let ReadState::InFlight(read) = before else {
             return None;
         };
         if let Some(stored) = self.valid_answer(&read, answer, output) {

@@ -9,7 +9,7 @@ use tanist_proto::v1::trigger_answer::Answer;
 
 use super::TaskExecutorCore;
 use super::deployments::Deployment;
-use super::effect::{Target, TaskKey};
+use super::effect::{Effect, Target, TaskKey, TriggeredSource};
 use super::executions::Metrics;
 use super::graphs::GraphKey;
 use super::isolation::Confirmation;
@@ -186,36 +186,39 @@ impl TaskExecutorCore {
         Ok(pb::Ack {})
     }
 
-    /// Begins a checkpoint at sources. `trigger` has a running task begin it; `None`: it is not started yet.
+    /// Begins a checkpoint at sources. An effect has the running tasks begin it, and answers the request of this
+    /// number.
     pub(crate) fn trigger_checkpoint(
         &mut self,
         now: Uptime,
         request: &pb::TriggerCheckpointRequest,
-        trigger: &dyn Fn(&TaskKey, pb::CheckpointBarrier) -> Option<Answer>,
-    ) -> GatewayResult<pb::TriggerCheckpointResponse> {
+        request_id: u64,
+    ) -> GatewayResult<()> {
         let (sender, scope) = (request.sender.as_ref(), request.job.as_ref());
         let job = self.connections().admit_job_master(now, sender, scope)?;
         let barrier = request.barrier;
         let barrier = barrier.ok_or_else(|| invalid("the message names no checkpoint"))?;
         let known = self.jobs.requested(job)?;
-        let mut answers = Vec::new();
+        let mut sources = Vec::new();
         for id in &request.sources {
             let execution = execution_key(&id.vertex_id, id.subtask, id.generation)?;
-            let answer = match known.source(&execution) {
-                Ok(SourceState::Ended) => Answer::SourceEnded(pb::Ack {}),
-                Ok(SourceState::Runs) => {
-                    let triggered = trigger(&TaskKey { job, execution }, barrier);
-                    triggered.unwrap_or_else(|| Answer::Refused("it is being restored".to_owned()))
+            sources.push(match known.source(&execution) {
+                Ok(SourceState::Runs) => TriggeredSource::Runs(TaskKey { job, execution }),
+                Ok(SourceState::Ended) => {
+                    TriggeredSource::Answered(Answer::SourceEnded(pb::Ack {}))
                 }
-                Err(reason) => Answer::Refused(reason),
-            };
-            let answer = Some(answer);
-            answers.push(pb::TriggerAnswer { answer });
+                Err(reason) => TriggeredSource::Answered(Answer::Refused(reason)),
+            });
         }
-        Ok(pb::TriggerCheckpointResponse { answers })
+        self.output.effect(Effect::TriggerCheckpoint {
+            request_id,
+            barrier,
+            sources,
+        });
+        Ok(())
     }
 
-    /// Tells tasks that a checkpoint is aborted.
+    /// Reports to tasks that a checkpoint is aborted.
     pub(crate) fn abort_checkpoint(
         &mut self,
         now: Uptime,

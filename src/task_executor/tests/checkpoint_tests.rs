@@ -1,4 +1,4 @@
-//! Checkpoints of a TaskExecutor with its loop: objects are written and read, and JobMasters are told.
+//! Checkpoints of a TaskExecutor with its loop: objects are written and read, and reported to JobMasters.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -128,7 +128,7 @@ async fn abort(leader: &Leader, number: u64) -> GatewayResult<pb::Ack> {
     leader.task_executor().abort_checkpoint(request).await
 }
 
-/// Waits until a task was told something.
+/// Waits until a task has received something.
 async fn told(task: &Started, what: &str) {
     let telling = async {
         while !task.told.lock().iter().any(|told| told.starts_with(what)) {
@@ -160,7 +160,7 @@ async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task
     let ranges = places.map(|it| (it.offset as usize, it.length as usize));
     let expected = [(0, SIZE), (SIZE, 2 * SIZE), (3 * SIZE, SIZE)];
     assert!(ranges.eq(expected), "{written:?}");
-    // The task is told that it need not keep it.
+    // The task learns that it need not keep it.
     told(&task, "written 7 in 3 places").await;
 
     // The next generation is restored from it, in another slot.

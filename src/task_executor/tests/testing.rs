@@ -84,7 +84,7 @@ pub(crate) struct Started {
     pub start: TaskStart,
     pub status: watch::Sender<TaskStatus>,
     pub checkpoints: watch::Sender<CheckpointStatus>,
-    /// What the task is told about checkpoints.
+    /// What the task receives about checkpoints.
     pub told: Arc<Mutex<Vec<String>>>,
 }
 

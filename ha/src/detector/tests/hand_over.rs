@@ -1,4 +1,4 @@
-//! Which standby follows a leader that gives up: the most current one, the one that hears the TaskManagers;
+//! Which standby follows a leader that gives up: the most current one, the one that reaches the followers;
 //! by which detection.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::election::{Detection, Epoch};
 const BOUND: Duration = Duration::from_secs(5);
 const TASK_MANAGERS: [&str; 3] = ["tm1", "tm2", "tm3"];
 
-/// `a` leads, `b` and `c` stand by, each on its own host, and there are TaskManagers.
+/// `a` leads, `b` and `c` stand by, each on its own host, and there are followers.
 async fn cluster() -> (Network, Process, Process, Process) {
     let network = Network::default();
     for name in TASK_MANAGERS {

@@ -33,7 +33,7 @@ pub(super) enum Cut {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NetworkState {
     nodes: BTreeMap<String, Node>,
     dead: BTreeSet<String>,
     frozen: BTreeSet<String>,
@@ -43,18 +43,18 @@ struct State {
     panics: BTreeSet<String>,
 }
 
-/// The process at an address: a JobManager, or a witness only.
+/// The process at an address: a candidate, or a witness only.
 #[derive(Debug, Clone)]
 struct Node {
     identity: Identity,
-    jobmanager: Option<(watch::Receiver<Leadership>, Detector)>,
+    candidate: Option<(watch::Receiver<Leadership>, Detector)>,
 }
 
 /// A scripted network; see the module documentation. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Network {
     pub store: MemoryCluster,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<NetworkState>>,
     changed: Arc<watch::Sender<u64>>,
     witnesses: Arc<Mutex<Vec<String>>>,
 }
@@ -66,12 +66,12 @@ pub(super) struct Process {
 }
 
 impl Network {
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut NetworkState)) {
         change(&mut self.state.lock());
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Starts the JobManager `name` on a host.
+    /// Starts the candidate `name` on a host.
     pub(super) async fn start(&self, name: &str, host: &str) -> Process {
         let clock = Clock::tokio();
         let process = ProcessId::new(name);
@@ -113,7 +113,7 @@ impl Network {
         };
         let node = Node {
             identity,
-            jobmanager: Some((election.leadership(), detector.clone())),
+            candidate: Some((election.leadership(), detector.clone())),
         };
         self.change(|state| {
             state.nodes.insert(name.to_owned(), node);
@@ -135,7 +135,7 @@ impl Network {
         };
         let node = Node {
             identity,
-            jobmanager: None,
+            candidate: None,
         };
         self.change(|state| {
             state.nodes.insert(name.to_owned(), node);
@@ -234,7 +234,7 @@ impl Network {
     }
 
     fn heartbeat(&self, node: &Node) -> Option<PeerHeartbeat> {
-        let (leadership, _) = node.jobmanager.as_ref()?;
+        let (leadership, _) = node.candidate.as_ref()?;
         let role = match &*leadership.borrow() {
             Leadership::Granted(session) => Role::Leading(session.epoch()),
             Leadership::Suspended(session) => Role::Suspended(session.epoch()),
@@ -310,7 +310,7 @@ impl Peers for From {
 
     async fn query(&self, address: &str, query: &LivenessQuery) -> Result<Reply, Break> {
         let node = self.network.reach_or_wait(&self.name, address).await?;
-        if let Some((_, detector)) = &node.jobmanager {
+        if let Some((_, detector)) = &node.candidate {
             return Ok(detector.answer(query).await);
         }
         let witness = From {
@@ -333,7 +333,7 @@ impl Peers for From {
         of: &[String],
     ) -> Result<usize, Break> {
         let node = self.network.reach_or_wait(&self.name, address).await?;
-        let (_, detector) = node.jobmanager.ok_or(Break::Ended)?;
+        let (_, detector) = node.candidate.ok_or(Break::Ended)?;
         Ok(detector.count_reached(query, of).await)
     }
 
@@ -347,7 +347,7 @@ impl Peers for From {
     ) -> Result<(), String> {
         let node = self.network.reach_or_wait(&self.name, address).await;
         let node = node.map_err(|why| format!("{why:?}"))?;
-        let (_, detector) = node.jobmanager.ok_or("not a JobManager")?;
+        let (_, detector) = node.candidate.ok_or("not a candidate")?;
         detector
             .accept(leader.clone(), epoch, invitation, bound)
             .await

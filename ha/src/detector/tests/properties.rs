@@ -224,7 +224,7 @@ proptest! {
     }
 
     /// Two or more are asked each time. One of them gives arbitrary answers; the others hear the leader,
-    /// can't tell, or don't answer.
+    /// don't know, or don't answer.
     #[test]
     fn a_broken_link_and_one_false_witness_depose_nobody(
         happenings in proptest::collection::vec(happening(true), 1..300),

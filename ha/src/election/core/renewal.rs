@@ -91,7 +91,7 @@ impl ElectionCore {
             | Phase::Resigning { .. }
             | Phase::Refused => return,
         }
-        // Applied or unknown: the next read tells which, and the next step follows from it.
+        // Applied or unknown: the next read shows which, and the next step follows from it.
         match reply {
             Ok(Attempt::Applied(_)) => {}
             Ok(Attempt::Refused(view)) => {

@@ -135,7 +135,7 @@ async fn a_lost_answer_is_ambiguous_and_a_refused_connection_is_not() -> TestRes
     })
     .await;
 
-    // A request that arrives after its outcome was settled changes nothing.
+    // A request that arrives after its outcome was definite changes nothing.
     let second = request(first.change(), "second");
     proxy.hold_requests();
     let held = wait_until("the held request", BOUND, async || {

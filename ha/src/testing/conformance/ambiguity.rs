@@ -122,7 +122,7 @@ pub async fn a_commit_whose_answers_are_lost_is_applied_once(subject: &dyn Subje
     Ok(())
 }
 
-/// The answers to committing are lost until the term is over: the caller is told that the commit may have
+/// The answers to committing are lost until the term is over: the caller learns that the commit may have
 /// been applied.
 pub async fn a_commit_of_a_term_that_ends_before_its_answer_is_not_denied(
     subject: &dyn Subject,

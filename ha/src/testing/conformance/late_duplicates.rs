@@ -1,4 +1,4 @@
-//! A duplicate request that arrives long after its outcome was settled changes nothing.
+//! A duplicate request that arrives long after its outcome was definite changes nothing.
 
 use super::{BOUND, CaseResult, Process, Subject, key, put, read_item, until_definite};
 use crate::election::{Attempt, ElectionView, EpochRecord, LeaderKey, ProcessId};

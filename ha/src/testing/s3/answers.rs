@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::signature::{self, hex};
-use super::{BUCKET, Conduct, Credentials, Object, PUBLIC, State, put};
+use super::{BUCKET, BucketState, Conduct, Credentials, Object, PUBLIC, put};
 
 /// Keys in a page: few, so that tests have several pages.
 const PAGE: usize = 3;
@@ -27,7 +27,7 @@ type Refusal = (StatusCode, &'static str);
 /// Answers one request. An error ends the connection.
 pub(super) async fn answer(
     request: Request<Incoming>,
-    state: &Mutex<State>,
+    state: &Mutex<BucketState>,
     credentials: &Credentials,
 ) -> Result<Response<Body>, std::io::Error> {
     let (head, body) = request.into_parts();
@@ -154,7 +154,7 @@ fn written(object: &Object) -> Response<Body> {
 }
 
 /// ListObjectsV2, in pages.
-fn list(state: &State, query: &[(String, String)]) -> Response<Body> {
+fn list(state: &BucketState, query: &[(String, String)]) -> Response<Body> {
     let parameter = |name: &str| {
         let found = query.iter().find(|(it, _)| it == name);
         found.map_or("", |(_, value)| value.as_str())
@@ -190,7 +190,7 @@ fn list(state: &State, query: &[(String, String)]) -> Response<Body> {
 }
 
 /// DeleteObjects: the keys are in the body.
-fn delete_all(state: &mut State, body: &Bytes) -> Response<Body> {
+fn delete_all(state: &mut BucketState, body: &Bytes) -> Response<Body> {
     let text = String::from_utf8_lossy(body);
     let mut said = String::from("<?xml version=\"1.0\"?><DeleteResult>");
     for key in text.split("<Key>").skip(1) {

@@ -66,7 +66,7 @@ struct Object {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BucketState {
     objects: BTreeMap<String, Object>,
     conduct: Conduct,
     /// All requests, as `GET key`.
@@ -79,7 +79,7 @@ pub struct S3Server {
     address: SocketAddr,
     is_secure: bool,
     credentials: Credentials,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<BucketState>>,
     /// Aborts the server and all connections when dropped.
     _serving: JoinSet<()>,
 }
@@ -98,7 +98,7 @@ impl S3Server {
     async fn serve(tls: Option<TlsAcceptor>) -> std::io::Result<S3Server> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(BucketState::default()));
         let credentials = Credentials {
             key: "test-key".to_owned(),
             secret: "test-secret".to_owned(),
@@ -183,7 +183,7 @@ impl S3Server {
     }
 }
 
-fn put(state: &mut State, key: &str, bytes: Bytes) {
+fn put(state: &mut BucketState, key: &str, bytes: Bytes) {
     let written = SystemTime::now();
     state
         .objects
@@ -193,7 +193,7 @@ fn put(state: &mut State, key: &str, bytes: Bytes) {
 async fn accept(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<BucketState>>,
     credentials: Credentials,
 ) {
     let mut connections = JoinSet::new();
@@ -214,7 +214,7 @@ async fn accept(
     }
 }
 
-async fn converse<S>(stream: S, state: Arc<Mutex<State>>, credentials: Credentials)
+async fn converse<S>(stream: S, state: Arc<Mutex<BucketState>>, credentials: Credentials)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {

@@ -137,7 +137,7 @@ async fn sources_stay_paused_when_a_task_behind_them_declines_until_the_abort() 
         it.highest == 3 && matches!(it.progress, CheckpointProgress::Declined(_))
     })
     .await;
-    // The task behind it has declined: the sources are told by the abort that follows.
+    // The task behind it has declined: the abort that follows informs the sources.
     stays_paused(&region).await;
     region
         .sources

@@ -178,7 +178,7 @@ struct Collected {
     is_ticking: bool,
     /// When it was passed the time, as it was passed.
     ticks: Vec<Instant>,
-    /// For which snapshots it was told to seal its output.
+    /// Snapshots for which it was asked to seal its output.
     savepoints: Vec<u64>,
     /// It has keyed state, which is encoded once a latch is open.
     keyed: Option<StateTable<Arc<Latch>>>,

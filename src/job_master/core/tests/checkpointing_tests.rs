@@ -1,4 +1,5 @@
-//! What regions of a job with checkpoints are restored from, what waits for a write of them, and what they are told.
+//! What regions of a job with checkpoints are restored from, what waits for a write of them, and what is reported to
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -41,7 +41,7 @@ fn uncommitted() -> Event {
     }))
 }
 
-/// All tasks end as they were told to.
+/// All tasks end as they were asked to.
 fn end_canceled(job: &mut Recovered) {
     job.reports("tm0", both(0, 3, S::Canceled));
     job.reports("tm1", both(1, 3, S::Canceled));

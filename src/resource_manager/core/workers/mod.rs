@@ -33,7 +33,7 @@ use crate::workers::{RecordedWorker, WorkerRecord, WorkersOptions};
 
 /// The state of a worker. The state diagram is in [`crate::workers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum WorkerState {
     /// Its record is being written, or its process is being started. Has a deadline, since a driver may hang.
     Requested { deadline: Uptime },
     /// Recorded by an earlier term; the driver has not reported its state.
@@ -55,7 +55,7 @@ enum State {
     Stopping { is_removed: bool },
 }
 
-impl State {
+impl WorkerState {
     /// When the state times out.
     fn deadline(mut self) -> Option<Uptime> {
         self.deadline_mut().copied()
@@ -63,15 +63,15 @@ impl State {
 
     fn deadline_mut(&mut self) -> Option<&mut Uptime> {
         match self {
-            State::Requested { deadline }
-            | State::Pending { deadline }
-            | State::Unseen { deadline }
-            | State::Leaving { deadline } => Some(deadline),
-            State::RecordedReleasing { deadline } => deadline.as_mut(),
-            State::Recorded
-            | State::Registered { .. }
-            | State::Releasing { .. }
-            | State::Stopping { .. } => None,
+            WorkerState::Requested { deadline }
+            | WorkerState::Pending { deadline }
+            | WorkerState::Unseen { deadline }
+            | WorkerState::Leaving { deadline } => Some(deadline),
+            WorkerState::RecordedReleasing { deadline } => deadline.as_mut(),
+            WorkerState::Recorded
+            | WorkerState::Registered { .. }
+            | WorkerState::Releasing { .. }
+            | WorkerState::Stopping { .. } => None,
         }
     }
 }
@@ -79,7 +79,7 @@ impl State {
 /// A worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Worker {
-    state: State,
+    state: WorkerState,
     record: WorkerRecord,
     /// When this term requested it. `None`: an earlier term did.
     requested_at: Option<Uptime>,
@@ -162,8 +162,8 @@ impl Workers {
     ) -> Workers {
         let workers = recorded.into_iter().map(|(id, record)| {
             let state = match record.releasing {
-                true => State::RecordedReleasing { deadline: None },
-                false => State::Recorded,
+                true => WorkerState::RecordedReleasing { deadline: None },
+                false => WorkerState::Recorded,
             };
             let worker = Worker {
                 state,
@@ -262,27 +262,28 @@ impl Workers {
             let deadline = worker.state.deadline();
             deadline.is_some_and(|deadline| deadline <= now)
         });
-        let due: Vec<(ResourceId, State)> = due.map(|(id, it)| (id.clone(), it.state)).collect();
+        let due: Vec<(ResourceId, WorkerState)> =
+            due.map(|(id, it)| (id.clone(), it.state)).collect();
         let timeout = self.options.registration_timeout;
         for (id, state) in due {
             match state {
-                State::Requested { .. } => {
+                WorkerState::Requested { .. } => {
                     self.fail(now, &id, &format!("it was not started within {timeout:?}"));
                 }
-                State::Pending { .. } => {
+                WorkerState::Pending { .. } => {
                     self.fail(
                         now,
                         &id,
                         &format!("it has not registered within {timeout:?}"),
                     );
                 }
-                State::Unseen { .. } | State::RecordedReleasing { .. } | State::Leaving { .. } => {
-                    self.stop(&id)
-                }
-                State::Recorded
-                | State::Registered { .. }
-                | State::Releasing { .. }
-                | State::Stopping { .. } => {}
+                WorkerState::Unseen { .. }
+                | WorkerState::RecordedReleasing { .. }
+                | WorkerState::Leaving { .. } => self.stop(&id),
+                WorkerState::Recorded
+                | WorkerState::Registered { .. }
+                | WorkerState::Releasing { .. }
+                | WorkerState::Stopping { .. } => {}
             }
         }
         let is_review_due = self.review_at.is_some_and(|at| at <= now);
@@ -412,18 +413,18 @@ impl Workers {
             };
             situation.total = situation.total.saturating_add(slots);
             match worker.state {
-                State::Requested { .. } | State::Recorded | State::Pending { .. } => {
-                    match worker.record.kind() {
-                        None => situation.pending += 1,
-                        Some(kind) => situation.pending_kinds.push(kind),
-                    }
-                }
-                State::Unseen { .. }
-                | State::Registered { .. }
-                | State::Releasing { .. }
-                | State::RecordedReleasing { .. }
-                | State::Leaving { .. }
-                | State::Stopping { .. } => {}
+                WorkerState::Requested { .. }
+                | WorkerState::Recorded
+                | WorkerState::Pending { .. } => match worker.record.kind() {
+                    None => situation.pending += 1,
+                    Some(kind) => situation.pending_kinds.push(kind),
+                },
+                WorkerState::Unseen { .. }
+                | WorkerState::Registered { .. }
+                | WorkerState::Releasing { .. }
+                | WorkerState::RecordedReleasing { .. }
+                | WorkerState::Leaving { .. }
+                | WorkerState::Stopping { .. } => {}
             }
         }
         situation
@@ -438,7 +439,7 @@ impl Workers {
         let timeout = self.options.idle_timeout;
         let mut due = Vec::new();
         for (id, worker) in &mut self.workers {
-            let State::Registered { idle_since } = &mut worker.state else {
+            let WorkerState::Registered { idle_since } = &mut worker.state else {
                 continue;
             };
             if registered.get(id).is_some_and(|view| view.is_unused) {
@@ -485,7 +486,7 @@ impl Workers {
         }
         let spec = self.spec_of(&record);
         let worker = Worker {
-            state: State::Requested { deadline },
+            state: WorkerState::Requested { deadline },
             record,
             requested_at: Some(now),
         };
@@ -505,7 +506,7 @@ impl Workers {
                 idle_timeout,
             });
             worker.record.releasing = true;
-            worker.state = State::Releasing { is_recorded: false };
+            worker.state = WorkerState::Releasing { is_recorded: false };
             self.effects.push(Effect::Release(id.clone()));
         }
     }
@@ -523,9 +524,9 @@ impl Workers {
 
     fn stop(&mut self, id: &ResourceId) {
         if let Some(worker) = self.workers.get_mut(id)
-            && !matches!(worker.state, State::Stopping { .. })
+            && !matches!(worker.state, WorkerState::Stopping { .. })
         {
-            worker.state = State::Stopping { is_removed: false };
+            worker.state = WorkerState::Stopping { is_removed: false };
             self.effects.push(Effect::Stop(id.clone()));
         }
     }
@@ -534,16 +535,16 @@ impl Workers {
         let ids: Vec<ResourceId> = self.workers.keys().cloned().collect();
         for id in ids {
             match self.workers[&id].state {
-                State::Registered { .. } => self.release(&id),
-                State::Recorded
-                | State::Pending { .. }
-                | State::Unseen { .. }
-                | State::RecordedReleasing { .. } => self.stop(&id),
+                WorkerState::Registered { .. } => self.release(&id),
+                WorkerState::Recorded
+                | WorkerState::Pending { .. }
+                | WorkerState::Unseen { .. }
+                | WorkerState::RecordedReleasing { .. } => self.stop(&id),
                 // Stopped when the result of the act arrives.
-                State::Requested { .. }
-                | State::Releasing { .. }
-                | State::Leaving { .. }
-                | State::Stopping { .. } => {}
+                WorkerState::Requested { .. }
+                | WorkerState::Releasing { .. }
+                | WorkerState::Leaving { .. }
+                | WorkerState::Stopping { .. } => {}
             }
         }
     }

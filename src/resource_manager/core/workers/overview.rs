@@ -3,7 +3,7 @@
 use tanist_ha::clock::Uptime;
 use tanist_proto::v1 as pb;
 
-use super::{State, Workers};
+use super::{WorkerState, Workers};
 
 impl Workers {
     /// Workers that have not registered, and why more are not started. Times are computed back from
@@ -17,15 +17,15 @@ impl Workers {
             .workers
             .iter()
             .filter(|(_, worker)| match worker.state {
-                State::Requested { .. }
-                | State::Recorded
-                | State::Unseen { .. }
-                | State::Pending { .. } => true,
-                State::Registered { .. }
-                | State::Releasing { .. }
-                | State::RecordedReleasing { .. }
-                | State::Leaving { .. }
-                | State::Stopping { .. } => false,
+                WorkerState::Requested { .. }
+                | WorkerState::Recorded
+                | WorkerState::Unseen { .. }
+                | WorkerState::Pending { .. } => true,
+                WorkerState::Registered { .. }
+                | WorkerState::Releasing { .. }
+                | WorkerState::RecordedReleasing { .. }
+                | WorkerState::Leaving { .. }
+                | WorkerState::Stopping { .. } => false,
             });
         let pending: Vec<pb::PendingWorker> = pending
             .map(|(id, worker)| pb::PendingWorker {

@@ -7,7 +7,7 @@ use tanist_ha::clock::Uptime;
 use tanist_proto::id::ResourceId;
 
 use super::super::LogLine;
-use super::{Admission, Effect, State, Worker, Workers};
+use super::{Admission, Effect, Worker, WorkerState, Workers};
 use crate::workers::{DriverError, Found};
 
 /// Delay before a driver that failed to list workers is asked again.
@@ -41,7 +41,7 @@ impl Workers {
                     self.log.push(LogLine::WorkerUnrecorded { worker });
                     let record = self.new_record();
                     let worker = Worker {
-                        state: State::Stopping { is_removed: false },
+                        state: WorkerState::Stopping { is_removed: false },
                         record,
                         requested_at: None,
                     };
@@ -50,30 +50,30 @@ impl Workers {
                 }
                 (None, Found::Gone | Found::Unseen) => {}
                 (Some(worker), Found::Running) => {
-                    if worker.state == State::Recorded {
-                        worker.state = State::Pending { deadline };
+                    if worker.state == WorkerState::Recorded {
+                        worker.state = WorkerState::Pending { deadline };
                     }
                     self.effects.push(Effect::Watch(id));
                 }
                 (Some(worker), Found::Unseen) => {
-                    if worker.state == State::Recorded {
-                        worker.state = State::Unseen { deadline };
+                    if worker.state == WorkerState::Recorded {
+                        worker.state = WorkerState::Unseen { deadline };
                     }
                 }
                 (Some(worker), Found::Gone) => match worker.state {
-                    State::Recorded | State::RecordedReleasing { .. } => {
+                    WorkerState::Recorded | WorkerState::RecordedReleasing { .. } => {
                         let worker = id.clone();
                         self.log.push(LogLine::WorkerGone { worker });
                         self.stop(&id);
                     }
                     // It sent a message meanwhile, or is being started.
-                    State::Requested { .. }
-                    | State::Unseen { .. }
-                    | State::Pending { .. }
-                    | State::Registered { .. }
-                    | State::Releasing { .. }
-                    | State::Leaving { .. }
-                    | State::Stopping { .. } => {}
+                    WorkerState::Requested { .. }
+                    | WorkerState::Unseen { .. }
+                    | WorkerState::Pending { .. }
+                    | WorkerState::Registered { .. }
+                    | WorkerState::Releasing { .. }
+                    | WorkerState::Leaving { .. }
+                    | WorkerState::Stopping { .. } => {}
                 },
             }
         }
@@ -81,11 +81,11 @@ impl Workers {
         // get a deadline.
         let deadline = now + self.options.registration_timeout;
         for worker in self.workers.values_mut() {
-            if worker.state == State::Recorded {
-                worker.state = State::Unseen { deadline };
-            } else if worker.state == (State::RecordedReleasing { deadline: None }) {
+            if worker.state == WorkerState::Recorded {
+                worker.state = WorkerState::Unseen { deadline };
+            } else if worker.state == (WorkerState::RecordedReleasing { deadline: None }) {
                 let deadline = Some(deadline);
-                worker.state = State::RecordedReleasing { deadline };
+                worker.state = WorkerState::RecordedReleasing { deadline };
             }
         }
     }
@@ -103,8 +103,8 @@ impl Workers {
         };
         match answer {
             Ok(()) => {
-                if matches!(worker.state, State::Requested { .. }) {
-                    worker.state = State::Pending { deadline };
+                if matches!(worker.state, WorkerState::Requested { .. }) {
+                    worker.state = WorkerState::Pending { deadline };
                 }
                 self.effects.push(Effect::Watch(id.clone()));
             }
@@ -118,24 +118,26 @@ impl Workers {
             return;
         };
         match worker.state {
-            State::Requested { .. } | State::Recorded | State::Pending { .. } => {
+            WorkerState::Requested { .. } | WorkerState::Recorded | WorkerState::Pending { .. } => {
                 self.fail(now, id, &format!("it ended before it registered: {how}"));
             }
-            State::Releasing { .. } | State::RecordedReleasing { .. } | State::Leaving { .. } => {
+            WorkerState::Releasing { .. }
+            | WorkerState::RecordedReleasing { .. }
+            | WorkerState::Leaving { .. } => {
                 self.log.push(LogLine::WorkerEnded {
                     worker: id.clone(),
                     how: how.to_owned(),
                 });
                 self.stop(id);
             }
-            State::Registered { .. } | State::Unseen { .. } => {
+            WorkerState::Registered { .. } | WorkerState::Unseen { .. } => {
                 self.log.push(LogLine::WorkerDied {
                     worker: id.clone(),
                     how: how.to_owned(),
                 });
                 self.stop(id);
             }
-            State::Stopping { .. } => {}
+            WorkerState::Stopping { .. } => {}
         }
     }
 
@@ -153,20 +155,20 @@ impl Workers {
             });
         }
         match worker.state {
-            State::Stopping { is_removed: true } => Admission::Unknown,
-            State::Stopping { is_removed: false } => Admission::Undecided,
-            State::Releasing { .. } => Admission::Welcome { is_releasing: true },
-            State::RecordedReleasing { .. } => {
-                worker.state = State::Releasing { is_recorded: true };
+            WorkerState::Stopping { is_removed: true } => Admission::Unknown,
+            WorkerState::Stopping { is_removed: false } => Admission::Undecided,
+            WorkerState::Releasing { .. } => Admission::Welcome { is_releasing: true },
+            WorkerState::RecordedReleasing { .. } => {
+                worker.state = WorkerState::Releasing { is_recorded: true };
                 Admission::Welcome { is_releasing: true }
             }
-            State::Requested { .. }
-            | State::Recorded
-            | State::Unseen { .. }
-            | State::Pending { .. }
-            | State::Registered { .. }
-            | State::Leaving { .. } => {
-                worker.state = State::Registered { idle_since: None };
+            WorkerState::Requested { .. }
+            | WorkerState::Recorded
+            | WorkerState::Unseen { .. }
+            | WorkerState::Pending { .. }
+            | WorkerState::Registered { .. }
+            | WorkerState::Leaving { .. } => {
+                worker.state = WorkerState::Registered { idle_since: None };
                 self.trouble = None;
                 Admission::Welcome {
                     is_releasing: false,
@@ -178,10 +180,10 @@ impl Workers {
     /// Handles the goodbye of a registered TaskExecutor. Its process is expected to end by itself.
     pub(crate) fn left(&mut self, now: Uptime, id: &ResourceId) {
         if let Some(worker) = self.workers.get_mut(id)
-            && !matches!(worker.state, State::Stopping { .. })
+            && !matches!(worker.state, WorkerState::Stopping { .. })
         {
             let deadline = now + LEAVE_TIMEOUT;
-            worker.state = State::Leaving { deadline };
+            worker.state = WorkerState::Leaving { deadline };
         }
     }
 
@@ -195,7 +197,7 @@ impl Workers {
     /// This process stood still and could receive nothing: extends all deadlines.
     pub(crate) fn put_off(&mut self, by: Duration) {
         let states = self.workers.values_mut().map(|worker| &mut worker.state);
-        for deadline in states.filter_map(State::deadline_mut) {
+        for deadline in states.filter_map(WorkerState::deadline_mut) {
             *deadline += by;
         }
     }
@@ -205,13 +207,13 @@ impl Workers {
         let Some(worker) = self.workers.get_mut(id) else {
             return;
         };
-        if worker.state == (State::Releasing { is_recorded: false }) {
+        if worker.state == (WorkerState::Releasing { is_recorded: false }) {
             if is_durable {
-                worker.state = State::Releasing { is_recorded: true };
+                worker.state = WorkerState::Releasing { is_recorded: true };
                 self.effects.push(Effect::Drain(id.clone()));
             } else {
                 worker.record.releasing = false;
-                worker.state = State::Registered { idle_since: None };
+                worker.state = WorkerState::Registered { idle_since: None };
             }
         }
     }
@@ -219,9 +221,9 @@ impl Workers {
     /// Handles the durable removal of a worker's record: from here on the worker is unwanted.
     pub(crate) fn removed(&mut self, id: &ResourceId) {
         if let Some(worker) = self.workers.get_mut(id)
-            && worker.state == (State::Stopping { is_removed: false })
+            && worker.state == (WorkerState::Stopping { is_removed: false })
         {
-            worker.state = State::Stopping { is_removed: true };
+            worker.state = WorkerState::Stopping { is_removed: true };
             self.effects.push(Effect::End(id.clone()));
         }
     }

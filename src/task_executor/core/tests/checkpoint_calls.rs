@@ -77,7 +77,7 @@ pub(super) struct CheckpointCalls {
     /// Writes that have not ended, also those that are not needed any more.
     writes: Vec<(TaskKey, u64)>,
     calls: Vec<Call>,
-    /// What each JobMaster was told, or is being told, in this run of the connection.
+    /// What each JobMaster has received, or is being sent, in this run of the connection.
     told: BTreeMap<JobId, (u64, BTreeSet<(TaskKey, u64)>)>,
     failed_at: BTreeMap<JobId, Uptime>,
     /// The highest number that any report named.
@@ -332,7 +332,7 @@ impl World {
         self.core.handle(self.now, reported);
     }
 
-    /// Checks that every acknowledgement is told, or will be.
+    /// Checks that every acknowledgement is reported, or will be.
     pub(super) fn check_checkpoints(&self) -> Result<(), TestCaseError> {
         let model = &self.checkpoints;
         for (task, number) in &model.acknowledged {

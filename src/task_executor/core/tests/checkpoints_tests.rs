@@ -18,7 +18,7 @@ use crate::core::checkpoints::{Checkpoints, Step};
 use crate::core::executions::{ExecutionKey, Executions};
 use crate::core::job::Beginning;
 use crate::core::messages::execution_key;
-use crate::core::{Effect, Event, TaskKey};
+use crate::core::{Effect, Event, TaskKey, TriggeredSource};
 use crate::launcher::TaskStatus;
 use crate::tests::testing::VERTEX;
 
@@ -348,7 +348,7 @@ fn trigger(
     world: &mut World,
     sender: usize,
     generation: u64,
-) -> GatewayResult<Vec<pb::TriggerAnswer>> {
+) -> GatewayResult<Vec<TriggeredSource>> {
     let request = pb::TriggerCheckpointRequest {
         sender: world.sender(sender),
         job: scope(1),
@@ -361,31 +361,46 @@ fn trigger(
         }),
         sources: vec![execution(generation).message()],
     };
-    let inject = |_: &TaskKey, barrier: pb::CheckpointBarrier| {
-        assert_eq!((barrier.number, barrier.newest, barrier.floor), (4, 3, 2));
-        assert!(barrier.savepoint && barrier.pause);
-        Some(Answer::Injected(pb::Ack {}))
-    };
-    let now = world.now;
-    let answer = world.core.trigger_checkpoint(now, &request, &inject);
-    answer.map(|answer| answer.answers)
+    let (now, request_id) = (world.now, 7);
+    world.core.trigger_checkpoint(now, &request, request_id)?;
+    let effects = world.core.take_effects();
+    let triggered = effects.into_iter().find_map(|effect| match effect {
+        Effect::TriggerCheckpoint {
+            request_id: 7,
+            barrier,
+            sources,
+        } => Some((barrier, sources)),
+        _ => None,
+    });
+    let (barrier, sources) = triggered.expect("an effect");
+    assert_eq!((barrier.number, barrier.newest, barrier.floor), (4, 3, 2));
+    assert!(barrier.savepoint && barrier.pause);
+    Ok(sources)
 }
 
-fn only(answer: GatewayResult<Vec<pb::TriggerAnswer>>) -> Answer {
-    let mut answers = answer.expect("it is admitted");
-    assert_eq!(answers.len(), 1);
-    answers.remove(0).answer.expect("an answer")
+fn only(sources: GatewayResult<Vec<TriggeredSource>>) -> TriggeredSource {
+    let mut sources = sources.expect("it is admitted");
+    assert_eq!(sources.len(), 1);
+    sources.remove(0)
+}
+
+fn ended() -> TriggeredSource {
+    TriggeredSource::Answered(Answer::SourceEnded(pb::Ack {}))
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_trigger_reaches_the_running_task_of_the_present_job_master_only() {
     let mut world = World::running();
+    let running = task(&world);
     assert_eq!(
         only(trigger(&mut world, 0, 1)),
-        Answer::Injected(pb::Ack {})
+        TriggeredSource::Runs(running)
     );
     let unknown = only(trigger(&mut world, 0, 2));
-    assert!(matches!(unknown, Answer::Refused(_)), "{unknown:?}");
+    assert!(
+        matches!(unknown, TriggeredSource::Answered(Answer::Refused(_))),
+        "{unknown:?}"
+    );
     // The ResourceManager is not the JobMaster.
     let refused = trigger(&mut world, 1, 1).expect_err("another sender");
     assert!(
@@ -399,10 +414,7 @@ async fn a_trigger_reaches_the_running_task_of_the_present_job_master_only() {
         metrics: None,
     };
     world.core.handle(world.now, changed);
-    assert_eq!(
-        only(trigger(&mut world, 0, 1)),
-        Answer::SourceEnded(pb::Ack {})
-    );
+    assert_eq!(only(trigger(&mut world, 0, 1)), ended());
 }
 
 #[tokio::test(start_paused = true)]

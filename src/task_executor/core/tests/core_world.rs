@@ -395,6 +395,7 @@ impl World {
                 | Effect::ReleaseSnapshot(..)
                 | Effect::AbortCheckpoint(..)
                 | Effect::DeclineBlocked(_)
+                | Effect::TriggerCheckpoint { .. }
                 | Effect::Fatal(_) => {}
             }
         }

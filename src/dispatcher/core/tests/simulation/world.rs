@@ -149,7 +149,7 @@ pub(in crate::core::tests) struct World {
     pub(super) runs: BTreeMap<JobId, Run>,
     /// Ids under which more than one job has run.
     pub(super) forgotten: BTreeSet<JobId>,
-    /// Runs whose results are removed, though the term was told that the removal failed.
+    /// Runs whose results are removed, though the removal seemed to fail to the term.
     pub(super) removed: BTreeMap<JobId, Run>,
     /// Why the next write is refused, if it is.
     pub(super) refusal: u16,

@@ -318,7 +318,10 @@ impl World {
         if was_registered {
             self.workers.lost(&id);
         } else if self.watched.contains(&id)
-            && matches!(was_known, Some(crate::core::workers::State::Pending { .. }))
+            && matches!(
+                was_known,
+                Some(crate::core::workers::WorkerState::Pending { .. })
+            )
         {
             self.note_failure();
         }
@@ -383,7 +386,10 @@ impl World {
 }
 
 fn is_stopping(worker: &crate::core::workers::Worker) -> bool {
-    matches!(worker.state, crate::core::workers::State::Stopping { .. })
+    matches!(
+        worker.state,
+        crate::core::workers::WorkerState::Stopping { .. }
+    )
 }
 
 fn starter(epoch: u64, place: &str) -> Starter {

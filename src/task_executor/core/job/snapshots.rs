@@ -1,0 +1,125 @@
+//! What the executions of a job do for checkpoints: snapshots that are written, aborts, sources that can begin one.
+//! Pure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_dataflow::CheckpointStatus;
+use tanist_ha::clock::Uptime;
+use tanist_proto::v1 as pb;
+
+use super::Job;
+#[cfg(test)]
+use crate::core::checkpoints::Checkpoints;
+use crate::core::checkpoints::Step;
+use crate::core::effect::Effect;
+use crate::core::executions::ExecutionKey;
+use crate::core::output::Output;
+
+/// Whether the source of an execution can begin a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SourceState {
+    /// Its task says so.
+    Runs,
+    /// It has finished.
+    Ended,
+}
+
+impl Job {
+    /// Handles a change of what a task has done for checkpoints. `has_storage`: objects can be written.
+    pub(crate) fn checkpoint_changed(
+        &mut self,
+        execution: ExecutionKey,
+        status: CheckpointStatus,
+        has_storage: bool,
+        output: &mut Output,
+    ) {
+        let step = self.checkpoints.update(&execution, status, has_storage);
+        self.take_step(execution, step, output);
+    }
+
+    /// Notes how long writing what a task has saved takes.
+    pub(crate) fn note_writing(&mut self, execution: ExecutionKey, number: u64, took: Duration) {
+        self.checkpoints.note_writing(&execution, number, took);
+    }
+
+    /// Handles the end of writing what a task has saved.
+    pub(crate) fn snapshot_written(
+        &mut self,
+        execution: ExecutionKey,
+        number: u64,
+        written: Result<pb::SubtaskSnapshot, String>,
+        output: &mut Output,
+    ) {
+        let written = written.map(Arc::new);
+        let objects = written.as_ref().ok().map(Arc::clone);
+        self.checkpoints.written(&execution, number, written);
+        let task = self.task(execution);
+        output.effect(Effect::ReleaseSnapshot(task, number, objects));
+    }
+
+    /// Reports to an execution that a checkpoint is aborted.
+    pub(crate) fn abort_checkpoint(
+        &mut self,
+        execution: ExecutionKey,
+        number: u64,
+        output: &mut Output,
+    ) {
+        let step = self.checkpoints.abort(&execution, number);
+        self.take_step(execution, step, output);
+        if self.executions.runs(&execution) {
+            let task = self.task(execution);
+            output.effect(Effect::AbortCheckpoint(task, number));
+        }
+    }
+
+    fn take_step(&self, execution: ExecutionKey, step: Step, output: &mut Output) {
+        let task = self.task(execution);
+        match step {
+            Step::Nothing => {}
+            Step::Drop => output.effect(Effect::DropSnapshot(task)),
+            Step::Write {
+                number,
+                cluster,
+                snapshot,
+            } => output.effect(Effect::WriteSnapshot {
+                task,
+                number,
+                cluster,
+                snapshot,
+            }),
+        }
+    }
+
+    /// Whether an execution runs, or its source has ended, or why neither is so.
+    pub(crate) fn source(&self, execution: &ExecutionKey) -> Result<SourceState, String> {
+        if self.executions.runs(execution) {
+            Ok(SourceState::Runs)
+        } else if self.checkpoints.has_finished(execution) {
+            Ok(SourceState::Ended)
+        } else {
+            Err("it does not run on this TaskManager".to_owned())
+        }
+    }
+
+    /// Ends a call with reports of checkpoints. With `retry_at` it failed, and they are sent again then.
+    pub(crate) fn finish_checkpoint_report(&mut self, call: u64, retry_at: Option<Uptime>) {
+        self.checkpoints.finish_report(call, retry_at);
+    }
+
+    /// Has tasks decline what they block inputs for, once there has been no JobMaster for a while.
+    pub(crate) fn review_absence(&mut self, now: Uptime, is_led: bool, output: &mut Output) {
+        let is_silent = self.connection.doubted_at().is_none_or(|at| at <= now);
+        if self.absence.review(now, is_led && !is_silent) {
+            for execution in self.checkpoints.take_blocked() {
+                output.effect(Effect::DeclineBlocked(self.task(execution)));
+            }
+        }
+    }
+
+    /// What its executions have done for checkpoints.
+    #[cfg(test)]
+    pub(crate) fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+}
