@@ -408,6 +408,11 @@ impl Job {
         self.executions.note_unread_state(&execution, reason);
     }
 
+    /// Notes all that an execution has said to people.
+    pub(super) fn note_said(&mut self, execution: ExecutionKey, notices: Vec<String>) {
+        self.executions.note_said(&execution, notices);
+    }
+
     /// Handles a change of what a task has done for checkpoints. `has_storage`: objects can be written.
     pub(super) fn checkpoint_changed(
         &mut self,
