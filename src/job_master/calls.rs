@@ -162,6 +162,14 @@ impl Calls {
         })
     }
 
+    /// This JobManager, for people: what it can't reach, others may.
+    pub(super) fn place(&self) -> String {
+        match self.sender.process.as_str() {
+            "" => format!("the JobManager at {}", self.rpc_address),
+            process => format!("JobManager {process} at {}", self.rpc_address),
+        }
+    }
+
     /// Starts the task of an effect that waits. The actor runs other effects itself.
     pub(super) fn start(&self, io: &mut JoinSet<Done>, core: &JobMasterCore, effect: Effect) {
         match effect {
