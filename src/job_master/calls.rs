@@ -44,6 +44,11 @@ pub(super) enum Done {
         number: u64,
         progress: CommitProgress,
     },
+    /// Objects of checkpoints were listed, or some removed; or why not.
+    CheckpointStorage {
+        event: checkpoints::Event,
+        problem: Option<String>,
+    },
     /// Work of which nothing depends on the outcome.
     Nothing,
     /// Marks of commits could not be removed.
@@ -554,9 +559,11 @@ async fn persist(
             Done::Local(Event::Persisted(number))
         }
         Err(PersistError::TermOver) => Done::TermOver,
-        Err(error @ (PersistError::TooLarge { .. } | PersistError::Refused(_))) => {
-            Done::Local(Event::PersistRefused(number, error.to_string()))
-        }
+        Err(
+            error @ (PersistError::TooLarge { .. }
+            | PersistError::Refused(_)
+            | PersistError::NoBlobs(_)),
+        ) => Done::Local(Event::PersistRefused(number, error.to_string())),
     }
 }
 

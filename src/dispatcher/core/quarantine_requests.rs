@@ -131,6 +131,7 @@ impl<R: Replies> DispatcherCore<R> {
                 self.set_busy(job, false);
                 Err(match error {
                     PersistError::TermOver => GatewayError::Unknown(error.to_string()),
+                    PersistError::NoBlobs(_) => GatewayError::StoreRefused(error.to_string()),
                     PersistError::TooLarge { .. } | PersistError::Refused(_) => {
                         GatewayError::Internal(error.to_string())
                     }
