@@ -149,10 +149,22 @@ pub(super) struct StopArgs {
     /// Stops with a savepoint, from which another job can continue: waits for it and prints its path; directory as of
     /// `tanist savepoint`
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
-    pub(super) savepoint: Option<Option<StorageLocation>>,
+    savepoint: Option<Option<StorageLocation>>,
+    /// What a stop without --savepoint does, in Flink's words: what the sources have read is processed, open windows are
+    /// emitted, and nothing can continue from there
+    #[arg(long, conflicts_with = "savepoint")]
+    drain: bool,
     /// With --savepoint: prints the id of the request once it is accepted, and does not wait
     #[arg(short, long, requires = "savepoint")]
     pub(super) detached: bool,
+}
+
+impl StopArgs {
+    /// The savepoint to stop with, perhaps with its directory. None: the job is drained.
+    pub(super) fn savepoint(&self) -> Option<Option<&StorageLocation>> {
+        let savepoint = self.savepoint.as_ref();
+        savepoint.filter(|_| !self.drain).map(Option::as_ref)
+    }
 }
 
 /// A savepoint that is taken, or a command about one that exists.
@@ -519,10 +531,13 @@ mod tests {
         let id = "0123456789abcdef0123456789abcdef";
         let wanted: JobId = id.parse().expect("an id");
         let short = parse(&["stop", id])?.command;
-        let drained = |args: &StopArgs| args.job == wanted && args.savepoint.is_none();
+        let drained = |args: &StopArgs| args.job == wanted && args.savepoint().is_none();
         assert!(matches!(short, Command::Stop(args) if drained(&args)));
         let long = parse(&["job", "stop", id])?.command;
         assert!(matches!(long, Command::Job(JobCommand::Stop(args)) if drained(&args)));
+        let said = parse(&["stop", "--drain", id])?.command;
+        assert!(matches!(said, Command::Stop(args) if drained(&args)));
+        assert!(parse(&["stop", "--drain", "--savepoint", id]).is_err());
         Ok(())
     }
 
