@@ -16,6 +16,8 @@ use tanist_proto::v1 as pb;
 const PAGE: usize = 500;
 /// The newest format of results that this code reads.
 const RESULT_FORMAT: u16 = 1;
+/// The newest format of states of jobs that this code reads.
+const STATES_FORMAT: u16 = 1;
 /// The newest format of records of checkpoints that this code reads.
 const CHECKPOINTS_FORMAT: u16 = 1;
 /// Number of attempts to write damage while the leader commits at the same time.
@@ -109,6 +111,15 @@ pub async fn checkpoints(
         return Ok(None);
     };
     small_record(&key, CHECKPOINTS_FORMAT, &value).map(Some)
+}
+
+/// The state of a job.
+pub async fn state(store: &dyn CoordinationStore, job: JobId) -> anyhow::Result<pb::JobState> {
+    let key = Key::new(kinds::STATES, Name::new(job.to_string())?);
+    let found = store.get(std::slice::from_ref(&key)).await?;
+    let value = found.into_iter().flatten().next();
+    let value = value.with_context(|| format!("there is no {key}"))?;
+    small_record(&key, STATES_FORMAT, &value)
 }
 
 /// Replaces the value of an item as if the leader had written it. The leader notices this at its next

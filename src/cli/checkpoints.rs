@@ -2,6 +2,7 @@
 
 use tanist_client::{
     CheckpointInfo, CheckpointStatistics, FailingRegions, JobClient, SavepointInfo, SkippedRegion,
+    StorageProblem,
 };
 use tanist_config::Configuration;
 use tanist_proto::id::JobId;
@@ -43,6 +44,9 @@ fn listing(statistics: &CheckpointStatistics) -> String {
     }
     for regions in &statistics.failing {
         text.push_str(&format!("\nfailing: {}\n", failing(regions)));
+    }
+    if let Some(problem) = &statistics.storage_problem {
+        text.push_str(&format!("\nstorage: {}\n", storage(problem)));
     }
     for region in &statistics.skipped {
         text.push_str(&format!("\nnot checkpointed: {}\n", skipped(region)));
@@ -89,6 +93,12 @@ pub(super) fn skipped(region: &SkippedRegion) -> String {
     format!("{}: {}", region.vertices.join(", "), region.reason)
 }
 
+/// Why objects can't be removed, as a line.
+pub(super) fn storage(problem: &StorageProblem) -> String {
+    let first_line = problem.reason.lines().next().unwrap_or_default();
+    format!("{first_line}, since {}", time_if_known(problem.since))
+}
+
 /// Regions whose checkpoints fail, as a line: their vertices, since when, and why.
 pub(super) fn failing(regions: &FailingRegions) -> String {
     let vertices = regions.vertices.join(", ");
@@ -131,6 +141,7 @@ mod tests {
             "skipped": [{"vertices": ["a", "b -> c"], "reason": "no checkpoint can save what is inside a program"}],
             "failing": [{"vertices": ["c", "d"], "regions": 2, "id": 16, "reason": "timeout\nin detail", "in-a-row": 3,
                 "since": 1_700_000_000_000_i64}],
+            "storage-problem": {"reason": "not removed\nin detail", "since": 1_700_000_000_000_i64},
             "savepoints": [
                 {"trigger-id": "b", "status": "FAILED", "requested-at": -1, "stops": true, "reason": "timeout\nin detail"},
                 {"trigger-id": "a", "status": "COMPLETED", "requested-at": 1_700_000_000_000_i64, "number": 17,
@@ -152,6 +163,8 @@ a          COMPLETED  2023-11-14 22:13:20 UTC  17      /savepoints/a
 b          FAILED     -                        -       timeout
 
 failing: c, d (2 regions): 3 in a row since 2023-11-14 22:13:20 UTC, the last is number 16: timeout
+
+storage: not removed, since 2023-11-14 22:13:20 UTC
 
 not checkpointed: a, b -> c: no checkpoint can save what is inside a program
 ";

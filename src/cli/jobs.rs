@@ -15,7 +15,7 @@ use tanist_rest_model::{Word, job_status_name, paths};
 use tanist_telemetry::ExitCode;
 
 use super::args::{GlobalArgs, ListArgs, OutputFormat};
-use super::checkpoints::{failing, skipped};
+use super::checkpoints::{failing, skipped, storage};
 use super::connect::{Connection, connect, connect_to_change, reporting};
 use super::output::{Table, answer, answer_json, duration, field, inform, time_if_known};
 use super::report_error;
@@ -301,6 +301,9 @@ fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)>
         };
         lines.push(("Savepoint", text));
     }
+    if let Some(problem) = &checkpoints.storage_problem {
+        lines.push(("Storage", storage(problem)));
+    }
     for region in &checkpoints.skipped {
         lines.push(("Not saved", skipped(region)));
     }
@@ -474,7 +477,12 @@ Not saved    program, out: no checkpoint can save what is inside a program
         checkpoints.failing =
             serde_json::from_value(json!([{"vertices": ["c"], "regions": 1, "id": 17,
             "reason": "timeout", "in-a-row": 3, "since": 1_700_000_000_000_i64}]))?;
+        checkpoints.storage_problem = Some(serde_json::from_value(
+            json!({"reason": "not removed", "since": 1_700_000_000_000_i64}),
+        )?);
         let text = job_text(&info, None);
+        let storage = "Storage      not removed, since 2023-11-14 22:13:20 UTC\n";
+        assert!(text.contains(storage), "{text}");
         let failing = "\
 Failing      c: 3 in a row since 2023-11-14 22:13:20 UTC, the last is number 17: timeout
 ";

@@ -21,12 +21,12 @@ pub(super) async fn stop(
     global: &GlobalArgs,
     args: &StopArgs,
 ) -> ExitCode {
-    let Some(directory) = &args.savepoint else {
+    let Some(directory) = args.savepoint() else {
         return jobs::stop(configuration, global, args.job).await;
     };
     let wanted = Wanted {
         job: args.job,
-        directory: directory.as_ref(),
+        directory,
         is_detached: args.detached,
         stops: true,
     };

@@ -40,7 +40,7 @@ pub use tanist_rest_model::{
     BlockedReason, CacheInfo, CheckpointInProgress, CheckpointInfo, CheckpointStatistics,
     ClaimInfo, DrainOptions, DrainSummary, DurationText, Evidence, FailingRegions, HaStatusInfo,
     IoMetrics, JobCheckpoints, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, LeaderInfo,
-    MemberInfo, Quarantine, QuarantinedJob, SavepointInfo, SkippedRegion, StateCounts, StoreInfo,
-    StoreServerInfo, Submitted, SubtaskInfo, TaskCounts, TaskManagerList, TaskManagerSummary,
-    TermHistory, TermInfo, VertexInfo, VertexSubtasks,
+    MemberInfo, Quarantine, QuarantinedJob, SavepointInfo, SkippedRegion, StateCounts,
+    StorageProblem, StoreInfo, StoreServerInfo, Submitted, SubtaskInfo, TaskCounts,
+    TaskManagerList, TaskManagerSummary, TermHistory, TermInfo, VertexInfo, VertexSubtasks,
 };

@@ -34,9 +34,9 @@ pub use end_guard::{EndGuard, TaskEnding};
 pub use exchange::{Exchange, ExchangeOptions};
 pub use key::{KeyColumns, Keys, NoKeyColumn};
 pub use operator::{
-    Away, Built, EndOfInput, External, ExternalStatus, Operator, OperatorContext, OperatorError,
-    OperatorFactory, Output, Peers, PrepareCommit, ReleasedFiles, SinkOutput, Source, SourceState,
-    Stopped,
+    Away, Built, EndOfInput, External, ExternalStatus, Notices, Operator, OperatorContext,
+    OperatorError, OperatorFactory, Output, Peers, PrepareCommit, ReleasedFiles, SinkOutput,
+    Source, SourceState, Stopped,
 };
 pub use state::{
     BroadcastState, EntryKey, EventTimers, KeyGroups, KeyedState, KeyedStates, ListState, MapState,

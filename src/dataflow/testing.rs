@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use crate::coordination::{CoordinatorLine, CoordinatorRequest, Requester};
 use crate::end_guard::EndGuard;
 use crate::exchange::{Exchange, ExchangeOptions};
-use crate::operator::{OperatorContext, Peers};
+use crate::operator::{Notices, OperatorContext, Peers};
 
 #[cfg(test)]
 mod task_manager;
@@ -109,6 +109,7 @@ pub fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         restored_from: 0,
         end_guard: EndGuard::new().0,
         peers: Peers::default(),
+        notices: Notices::default(),
         external_resources: Arc::default(),
         coordinator: None,
     }

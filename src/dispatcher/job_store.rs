@@ -284,7 +284,13 @@ impl JobStateStore for JobStore {
         let job = job_id(&record.job_id)?;
         self.checkpoints.note_written(job);
         let prepared = CheckpointsRecord(record.clone());
-        let prepared = self.records.prepare_until_accepted(job, prepared).await?;
+        let prepared = self.records.prepare_or_give_up(job, prepared).await;
+        let prepared = prepared.map_err(|error| match error {
+            JobStoreError::Refused(error) if error.may_pass() => {
+                PersistError::NoBlobs(error.to_string())
+            }
+            error => PersistError::from(error),
+        })?;
         let committing = self.commit_until_space(Transaction::default().put(job, prepared));
         committing.await.map_err(PersistError::from)?;
         self.origins.note(job, record);

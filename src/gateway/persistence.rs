@@ -25,6 +25,9 @@ pub enum PersistError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// Not written: the record needs the blob store, which can't be reached at present.
+    #[error("the record is too large to be written without the blob store: {0}")]
+    NoBlobs(String),
     /// The store refused it for another permanent reason.
     #[error("the store refused the job's state: {0}")]
     Refused(String),
@@ -53,7 +56,8 @@ pub trait JobStateStore: Send + Sync + fmt::Debug + 'static {
     /// one write in flight.
     async fn put_state(&self, state: &pb::JobState) -> Result<(), PersistError>;
 
-    /// Replaces `checkpoints/<job>`, in the same way. The caller has one such write in flight.
+    /// Replaces `checkpoints/<job>`, in the same way. The caller has one such write in flight. A record that needs a
+    /// blob store which can't be reached is not waited for long: nothing is written then.
     async fn put_checkpoints(&self, record: &pb::JobCheckpoints) -> Result<(), PersistError>;
 
     /// `checkpoints/<job>` as this term finds it; None: there is none. Waits while it can't be read for now.

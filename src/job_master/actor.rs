@@ -276,6 +276,10 @@ impl JobMasterActor {
                 self.note_checkpoints([event]);
             }
             Done::CheckpointCommitted { number, progress } => self.note_committed(number, progress),
+            Done::CheckpointStorage { event, problem } => {
+                self.note_storage(problem);
+                return self.note_done(Done::Checkpoint(event));
+            }
             Done::Nothing => {}
             Done::MarksLeft => self.note_marks_left(),
             Done::FilesLeft { regions } => self.note_files_left(&regions),

@@ -44,6 +44,11 @@ pub(super) enum Done {
         number: u64,
         progress: CommitProgress,
     },
+    /// Objects of checkpoints were listed, or some removed; or why not.
+    CheckpointStorage {
+        event: checkpoints::Event,
+        problem: Option<String>,
+    },
     /// Work of which nothing depends on the outcome.
     Nothing,
     /// Marks of commits could not be removed.
@@ -160,6 +165,14 @@ impl Calls {
             state_store: context.state_store.clone(),
             committer: context.committer.clone(),
         })
+    }
+
+    /// This JobManager, for people: what it can't reach, others may.
+    pub(super) fn place(&self) -> String {
+        match self.sender.process.as_str() {
+            "" => format!("the JobManager at {}", self.rpc_address),
+            process => format!("JobManager {process} at {}", self.rpc_address),
+        }
     }
 
     /// Starts the task of an effect that waits. The actor runs other effects itself.
@@ -546,9 +559,11 @@ async fn persist(
             Done::Local(Event::Persisted(number))
         }
         Err(PersistError::TermOver) => Done::TermOver,
-        Err(error @ (PersistError::TooLarge { .. } | PersistError::Refused(_))) => {
-            Done::Local(Event::PersistRefused(number, error.to_string()))
-        }
+        Err(
+            error @ (PersistError::TooLarge { .. }
+            | PersistError::Refused(_)
+            | PersistError::NoBlobs(_)),
+        ) => Done::Local(Event::PersistRefused(number, error.to_string())),
     }
 }
 

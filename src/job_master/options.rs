@@ -104,6 +104,8 @@ pub struct JobMasterOptions {
     pub restart_strategy: RestartStrategy,
     /// The settings of checkpoints for graphs that name none.
     pub checkpoints: CheckpointDefaults,
+    /// `execution.checkpointing.savepoint-dir`. Named in messages about that directory.
+    pub savepoint_dir: Option<String>,
     /// Which regions restart after a failure.
     pub failover_strategy: FailoverStrategy,
     /// Number of the job's failures that are kept (`web.exception-history-size`).
@@ -128,6 +130,7 @@ impl Default for JobMasterOptions {
             stop_first: StopFirst::default(),
             restart_strategy: RestartStrategy::default(),
             checkpoints: CheckpointDefaults::default(),
+            savepoint_dir: None,
             failover_strategy: FailoverStrategy::Region,
             exception_history_size: 16,
             mailbox_capacity: 256,

@@ -102,6 +102,11 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
         },
         restart_strategy: restart_strategy(&options.restart_strategy),
         checkpoints: checkpoints(&options.checkpoints),
+        savepoint_dir: options
+            .checkpoints
+            .savepoint_dir
+            .as_ref()
+            .map(ToString::to_string),
         failover_strategy: match options.failover_strategy {
             FailoverStrategyType::Region => FailoverStrategy::Region,
             FailoverStrategyType::Full => FailoverStrategy::Full,

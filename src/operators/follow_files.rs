@@ -8,7 +8,8 @@
 //! and counts as a line when the file is gone.
 //!
 //! Its position has each file with the offset behind the last line that was emitted, and the bytes before it. A file
-//! that is not found within the same time after a restore is gone, with what it had beyond its offset. At another
+//! that is not found within the same time after a restore is gone, with what it had beyond its offset, which is an event
+//! of the job. At another
 //! parallelism a subtask gets the positions of all, and takes those of its files.
 //!
 //! A missing file is waited for. A file that exists and can't be read is an error, from the first look on.
@@ -24,7 +25,7 @@ use std::time::{Duration, SystemTime};
 
 use arrow_schema::SchemaRef;
 use tanist_dataflow::{
-    Built, OperatorContext, OperatorError, Restored, Snapshot, Source, SourceState,
+    Built, Notices, OperatorContext, OperatorError, Restored, Snapshot, Source, SourceState,
 };
 use tanist_model::files::{Look, matching, unreadable};
 use tanist_model::operators;
@@ -61,6 +62,7 @@ pub(super) struct FollowFiles {
     files: BTreeMap<FileId, Followed>,
     /// Restored files that are not found yet.
     missing: BTreeMap<FileId, FollowedFile>,
+    notices: Notices,
     /// When those that are not found by then count as gone.
     missing_until: Option<Instant>,
     next_discovery: Option<Instant>,
@@ -103,6 +105,7 @@ impl FollowFiles {
             output: context.output_schema(),
             files: BTreeMap::new(),
             missing: BTreeMap::new(),
+            notices: context.notices.clone(),
             missing_until: None,
             next_discovery: None,
             look: Look::at_start_of(context.generation),
@@ -191,6 +194,10 @@ impl FollowFiles {
                     offset,
                     "a followed file is gone since the checkpoint; what it had behind the offset is not read"
                 );
+                self.notices.say(format!(
+                    "what is behind offset {offset} of the followed file {} is not read: it is gone since the checkpoint",
+                    path.display()
+                ));
             }
         }
     }

@@ -309,10 +309,17 @@ fn a_file_that_is_gone_since_the_checkpoint_is_forgotten_after_a_while() {
     let mut following = Following::new(&paths, 1);
     assert_eq!(following.read(), ["a"]);
     let mut restored = following.restored(&paths);
+    let notices = restored.sources[0].notices.watch();
     fs::remove_file(&file).expect("removed");
     assert!(restored.read().is_empty());
     assert_eq!(restored.sources[0].missing.len(), 1);
+    assert_eq!(*notices.borrow(), [""; 0], "it may come back");
     restored.now += GRACE;
     assert!(restored.read().is_empty());
     assert!(restored.sources[0].missing.is_empty());
+    let lost = format!(
+        "what is behind offset 2 of the followed file {} is not read: it is gone since the checkpoint",
+        file.display()
+    );
+    assert_eq!(*notices.borrow(), [lost]);
 }

@@ -23,6 +23,13 @@ pub struct CheckpointStatistics {
     /// Regions whose last checkpoint failed, also while those of others complete.
     #[serde(default)]
     pub failing: Vec<FailingRegions>,
+    /// Why objects that no checkpoint needs any more can't be removed.
+    #[serde(
+        rename = "storage-problem",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub storage_problem: Option<StorageProblem>,
     /// The last requested savepoints, newest first.
     #[serde(default)]
     pub savepoints: Vec<SavepointInfo>,
@@ -289,6 +296,15 @@ pub struct SkippedRegion {
     pub reason: String,
 }
 
+/// Why objects of checkpoints can't be removed at present.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageProblem {
+    /// The directory, the JobManager, and the error.
+    pub reason: String,
+    /// Since when.
+    pub since: i64,
+}
+
 /// Regions of the same vertices whose last checkpoint failed. Of the one of which most failed in a row: what failed
 /// last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -369,6 +385,9 @@ pub struct JobCheckpoints {
     /// Regions whose last checkpoint failed, also while those of others complete.
     #[serde(default)]
     pub failing: Vec<FailingRegions>,
+    /// Why objects that no checkpoint needs any more can't be removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_problem: Option<StorageProblem>,
     /// The savepoint that was requested last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub savepoint: Option<SavepointInfo>,

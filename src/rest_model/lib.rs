@@ -34,7 +34,7 @@ pub use checkpoints::{
     CheckpointAlignment, CheckpointCounts, CheckpointDurations, CheckpointInProgress,
     CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary, FailingRegions,
     JobCheckpoints, LatestCheckpoints, RestoredCheckpoint, SkippedRegion, SlowestSubtask,
-    SubtaskAcknowledgement, SubtaskCheckpoint, SubtaskSummaries, VertexCheckpoint,
+    StorageProblem, SubtaskAcknowledgement, SubtaskCheckpoint, SubtaskSummaries, VertexCheckpoint,
     VertexCheckpointInfo,
 };
 pub use counts::{StateCounts, TaskCounts};

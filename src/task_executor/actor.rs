@@ -71,6 +71,8 @@ pub(super) enum Message {
     Checkpoint(TaskKey, CheckpointStatus),
     /// What a task is restored from can't be read at present, for this reason.
     Unread(TaskKey, String),
+    /// All that a task has said to people.
+    Said(TaskKey, Vec<String>),
     Stop(String, oneshot::Sender<()>),
 }
 
@@ -294,6 +296,9 @@ impl Actor {
             }
             Message::Unread(task, reason) => {
                 self.core.handle(now, Event::StateUnread { task, reason });
+            }
+            Message::Said(task, notices) => {
+                self.core.handle(now, Event::TaskSaid { task, notices });
             }
             Message::Stop(cause, done) => return Some((cause, done)),
         }

@@ -88,6 +88,10 @@ impl RunningTask for dataflow::RunningTask {
     fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
         dataflow::RunningTask::checkpoints(self)
     }
+
+    fn notices(&self) -> watch::Receiver<Vec<String>> {
+        dataflow::RunningTask::notices(self)
+    }
 }
 
 #[cfg(test)]

@@ -82,4 +82,8 @@ pub trait RunningTask: Send + fmt::Debug {
     fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
         watch::channel(CheckpointStatus::default()).1
     }
+    /// Watches what it has said to people, oldest first. The list only grows.
+    fn notices(&self) -> watch::Receiver<Vec<String>> {
+        watch::channel(Vec::new()).1
+    }
 }

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::ensure;
-use tanist_chaos::{Cluster, JobView, StoreKind, Submission};
+use anyhow::{Context as _, ensure};
+use tanist_chaos::{Cluster, JobView, StoreKind, Submission, wait_for};
 
 use crate::kill_at_every_step::{die_in_turns, kill_at};
-use crate::support::{cluster_on, job_file, need_failpoints};
+use crate::support::{BOUND, cluster_on, job_file, need_failpoints, stop_job};
 use crate::verified::{COUNT, Verified, lines};
 
 on_stores! {
@@ -23,6 +23,7 @@ on_stores! {
         taskmanagers_and_leaders_are_killed_again_and_again,
         output_of_checkpoints_is_visible_once_whoever_is_killed,
         a_sink_that_ended_before_its_region_was_restored_keeps_its_output,
+        lines_of_a_followed_file_that_are_lost_with_it_are_an_event_of_the_job,
     }
 }
 
@@ -193,4 +194,45 @@ async fn a_sink_that_ended_before_its_region_was_restored_keeps_its_output(
         ensure!(found == (expected, expected), "{directory:?}: {found:?}");
     }
     cluster.check_nothing_left(&job.outputs.concat()).await
+}
+
+/// The file is removed while no task has it open, with a line that none has read.
+async fn lines_of_a_followed_file_that_are_lost_with_it_are_an_event_of_the_job(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.taskmanagers(1).slots(1);
+    let mut cluster = builder.start().await?;
+    let [followed, output] = ["followed", "output"].map(|it| cluster.directory().join(it));
+    std::fs::create_dir(&followed)?;
+    let file = followed.join("a.log");
+    std::fs::write(&file, "one\n")?;
+    let submission = Submission::new(job_file("followed.yaml"))
+        .path("lines", &followed)
+        .path("output", &output);
+    let job = cluster.submit(&submission).await?;
+    cluster.wait_until_running(job).await?;
+    // What is visible is in a checkpoint, and so is its position.
+    wait_for("a visible line", BOUND, async || {
+        let visible = lines(&output)?;
+        ensure!(visible == ["one"], "{visible:?}");
+        anyhow::Ok(())
+    })
+    .await?;
+    cluster.taskmanager(0).kill();
+    std::fs::write(&file, "one\ntwo\n")?;
+    std::fs::remove_file(&file)?;
+    cluster.taskmanager(0).start()?;
+    let expected = format!("behind offset 4 of the followed file {}", file.display());
+    let events = format!("/v1/jobs/{job}/events");
+    wait_for("an event about the file", BOUND, async || {
+        let events = cluster.get(&events).await?;
+        let mut all = events["events"].as_array().into_iter().flatten();
+        let notice = all.find(|it| it["kind"] == "NOTICE");
+        let notice = notice.with_context(|| events.to_string())?;
+        let text = notice["text"].as_str().unwrap_or_default();
+        ensure!(text.contains(&expected), "{text}");
+        anyhow::Ok(())
+    })
+    .await?;
+    stop_job(&mut cluster, job).await
 }

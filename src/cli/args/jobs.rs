@@ -57,10 +57,22 @@ pub(crate) struct StopArgs {
     /// Stops with a savepoint, from which another job can continue: waits for it and prints its path; directory as of
     /// `tanist savepoint`
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
-    pub(crate) savepoint: Option<Option<StorageLocation>>,
+    savepoint: Option<Option<StorageLocation>>,
+    /// What a stop without --savepoint does, in Flink's words: what the sources have read is processed, open windows are
+    /// emitted, and nothing can continue from there
+    #[arg(long, conflicts_with = "savepoint")]
+    drain: bool,
     /// With --savepoint: prints the id of the request once it is accepted, and does not wait
     #[arg(short, long, requires = "savepoint")]
     pub(crate) detached: bool,
+}
+
+impl StopArgs {
+    /// The savepoint to stop with, perhaps with its directory. None: the job is drained.
+    pub(crate) fn savepoint(&self) -> Option<Option<&StorageLocation>> {
+        let savepoint = self.savepoint.as_ref();
+        savepoint.filter(|_| !self.drain).map(Option::as_ref)
+    }
 }
 
 /// Commands about quarantined jobs.

@@ -142,10 +142,13 @@ fn a_job_is_stopped_with_one_word() -> Result<(), clap::Error> {
     let id = "0123456789abcdef0123456789abcdef";
     let wanted: JobId = id.parse().expect("an id");
     let short = parse(&["stop", id])?.command;
-    let drained = |args: &StopArgs| args.job == wanted && args.savepoint.is_none();
+    let drained = |args: &StopArgs| args.job == wanted && args.savepoint().is_none();
     assert!(matches!(short, Command::Stop(args) if drained(&args)));
     let long = parse(&["job", "stop", id])?.command;
     assert!(matches!(long, Command::Job(JobCommand::Stop(args)) if drained(&args)));
+    let said = parse(&["stop", "--drain", id])?.command;
+    assert!(matches!(said, Command::Stop(args) if drained(&args)));
+    assert!(parse(&["stop", "--drain", "--savepoint", id]).is_err());
     Ok(())
 }
 
@@ -158,9 +161,9 @@ fn a_job_is_stopped_with_a_savepoint_in_a_directory_or_in_the_configured_one()
         other => panic!("{other:?}"),
     };
     let configured = read(&["stop", "--savepoint", id])?;
-    assert_eq!(configured.savepoint, Some(None));
+    assert_eq!(configured.savepoint(), Some(None));
     let named = read(&["stop", id, "--savepoint=/savepoints", "--detached"])?;
-    let directory = named.savepoint.flatten().map(|it| it.to_string());
+    let directory = named.savepoint().flatten().map(|it| it.to_string());
     assert_eq!(directory.as_deref(), Some("/savepoints"));
     assert!(named.detached);
     for wrong in [

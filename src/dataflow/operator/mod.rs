@@ -8,6 +8,7 @@
 mod error;
 mod external;
 mod factory;
+mod notices;
 mod output;
 mod peers;
 
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 pub use error::OperatorError;
 pub use external::{External, ExternalStatus};
 pub use factory::{OperatorFactory, ReleasedFiles};
+pub use notices::Notices;
 pub use output::Output;
 pub use peers::{Away, Peers};
 
@@ -62,6 +64,8 @@ pub struct OperatorContext {
     pub end_guard: EndGuard,
     /// Where it reports that one of its peers is unreachable.
     pub peers: Peers,
+    /// Where it says what people should know.
+    pub notices: Notices,
     /// Indices of the extended resources that the task may use, by resource name.
     pub external_resources: Arc<BTreeMap<String, Vec<u64>>>,
     /// The connection to the operator's coordinator at the JobMaster; `None` if nothing transports requests.

@@ -217,6 +217,11 @@ impl RunningTask {
         self.checkpoints.status()
     }
 
+    /// What its operators have said to people. The last value stays, also after its end.
+    pub fn notices(&self) -> watch::Receiver<Vec<String>> {
+        self.counters.notices().watch()
+    }
+
     /// Counters of the task up to now.
     pub fn metrics(&self) -> TaskMetrics {
         self.counters.snapshot()

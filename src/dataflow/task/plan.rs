@@ -19,7 +19,7 @@ use crate::coordination::{CoordinatorLine, CoordinatorRequest, Requester};
 use crate::end_guard::EndGuard;
 use crate::exchange::{Attempt, ChannelRequest, PartitionId};
 use crate::key::NoKeyColumn;
-use crate::operator::{OperatorContext, OperatorError, OperatorFactory, Peers};
+use crate::operator::{Notices, OperatorContext, OperatorError, OperatorFactory, Peers};
 use crate::partitioner::Partitioner;
 use crate::record::{UnknownColumnType, describe, same_columns, schema_of};
 
@@ -94,7 +94,7 @@ impl Plan {
         spec: &TaskSpec,
         factory: &dyn OperatorFactory,
         end_guard: &EndGuard,
-        peers: &Peers,
+        (peers, notices): (&Peers, &Notices),
         coordinator_requests: Option<&mpsc::Sender<CoordinatorRequest>>,
     ) -> Result<Plan, PlanError> {
         let (graph, deployment) = (&spec.graph, &spec.deployment);
@@ -127,6 +127,7 @@ impl Plan {
             restored_from: deployment.restore.as_ref().map_or(0, |it| it.number),
             end_guard: end_guard.clone(),
             peers: peers.clone(),
+            notices: notices.clone(),
             external_resources: Arc::new(spec.external_resources.clone()),
             coordinator: None,
         };

@@ -92,7 +92,7 @@ impl Run {
             &self.spec,
             &*self.operators,
             &self.end_guard,
-            self.counters.peers(),
+            (self.counters.peers(), self.counters.notices()),
             self.coordinator_requests.as_ref(),
         )
     }

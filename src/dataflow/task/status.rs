@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::RecordBatch;
 use tanist_proto::v1::{Committable, ExecutionId, ExecutionState, TaskMetrics};
 
-use crate::operator::{Peers, SinkOutput};
+use crate::operator::{Notices, Peers, SinkOutput};
 use crate::record::size_of;
 
 /// Status of a task. It only moves forward; the last three are final.
@@ -103,7 +103,7 @@ impl TaskStatus {
 }
 
 /// Counts records and bytes into and out of the task; a chain counts as one. Also holds which peers are
-/// unreachable.
+/// unreachable, and the notices of its operators.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     records_in: AtomicU64,
@@ -113,6 +113,7 @@ pub(super) struct Counters {
     late: AtomicU64,
     skipped: AtomicU64,
     peers: Peers,
+    notices: Notices,
 }
 
 impl Counters {
@@ -137,6 +138,11 @@ impl Counters {
     /// Where operators report that a peer is unreachable.
     pub(super) fn peers(&self) -> &Peers {
         &self.peers
+    }
+
+    /// Where operators say what people should know.
+    pub(super) fn notices(&self) -> &Notices {
+        &self.notices
     }
 
     pub(super) fn snapshot(&self) -> TaskMetrics {

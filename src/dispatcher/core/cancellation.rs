@@ -80,8 +80,8 @@ impl<R: Replies> DispatcherCore<R> {
                 return;
             }
             Some(Entry::Ended(ended)) => match ended.result().status() {
-                // Already finished: mostly the same request, repeated after a takeover.
-                pb::JobStatus::Finished => Ok(()),
+                // The same request, repeated after its answer was lost, or after a takeover.
+                pb::JobStatus::Finished if ended.result().drained => Ok(()),
                 // A stop of a job that had not started was a cancellation.
                 pb::JobStatus::Canceled if ended.result().never_placed => Ok(()),
                 status => Err(has_ended(job, status)),

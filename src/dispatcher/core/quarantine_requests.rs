@@ -155,6 +155,7 @@ impl<R: Replies> DispatcherCore<R> {
                 self.set_busy(job, false);
                 Err(match error {
                     PersistError::TermOver => GatewayError::Unknown(error.to_string()),
+                    PersistError::NoBlobs(_) => GatewayError::StoreRefused(error.to_string()),
                     // Nothing was written.
                     PersistError::Refused(reason) if goes_back => GatewayError::Conflict(reason),
                     PersistError::TooLarge { .. } | PersistError::Refused(_) => {

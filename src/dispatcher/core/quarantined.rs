@@ -238,6 +238,7 @@ impl Quarantined {
             counted_ms: 0,
             // Unknown if the record can't be read.
             never_placed: self.was_never_placed && !self.key.is_unknown(),
+            drained: false,
         }
     }
 

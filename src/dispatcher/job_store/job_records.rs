@@ -27,6 +27,9 @@ use super::records::{ResultRecord, name_of};
 /// Timeout for one use of the blob store by writes that something else waits for.
 const BLOB_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Time in which the blob store has to accept a record without which its job goes on.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Returns the backoff of what is retried until the store accepts it or the term is over.
 pub(super) fn store_backoff() -> Backoff {
     Backoff::new(Duration::from_millis(50), Duration::from_secs(5))
@@ -146,6 +149,33 @@ impl JobRecords {
                 reason: format!("it has given no answer for {BLOB_TIMEOUT:?}"),
             }))
         })
+    }
+
+    /// The same for a record without which the job goes on for now: retries for a few seconds. After an error nothing
+    /// is written.
+    pub(super) async fn prepare_or_give_up<T: Record>(
+        &self,
+        job: JobId,
+        record: T,
+    ) -> Result<Prepared, JobStoreError> {
+        let mut last = Error::Unavailable {
+            store: "the blob store",
+            reason: format!("it has given no answer for {PATIENCE:?}"),
+        };
+        let trying = async {
+            let mut backoff = store_backoff();
+            loop {
+                match self.try_prepare(job, &record, usize::MAX).await {
+                    Err(JobStoreError::Refused(error)) if error.may_pass() => last = error,
+                    definite => return definite,
+                }
+                if !self.wait_to_retry(&mut backoff).await {
+                    return Err(JobStoreError::NotWritten);
+                }
+            }
+        };
+        let tried = tokio::time::timeout(PATIENCE, trying).await;
+        tried.unwrap_or_else(|_elapsed| Err(JobStoreError::Refused(last)))
     }
 
     /// The same for a record that must be written: retries until the blob store accepts it or the term is over.

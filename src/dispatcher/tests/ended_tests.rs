@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tanist_gateway::DispatcherGateway as _;
 use tanist_gateway::kinds;
+use tanist_gateway::{DispatcherGateway as _, GatewayError};
 use tanist_ha::keys::Kind;
 use tanist_ha::memory::MemoryCluster;
 use tanist_ha::store::CoordinationStore as _;
@@ -277,5 +277,36 @@ async fn a_stop_that_had_a_job_cancelled_has_the_same_answer_from_the_next_leade
         let job_id = job.to_string();
         let stopped = b.dispatcher.stop_job(pb::StopJobRequest { job_id }).await;
         assert_eq!(stopped.is_ok(), never_placed, "{stopped:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_job_is_stopped_again_only_if_a_stop_has_ended_it() {
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    let jobs = [true, false].map(|drained| (JobId::from_bits(drained.into()), drained));
+    for (job, drained) in jobs {
+        a.submit(job).await.expect("acknowledged");
+        let finished = pb::JobResult {
+            drained,
+            ..result_of(job)
+        };
+        a.end_last(End::Result(Box::new(finished)));
+        a.wait_for(job, pb::JobStatus::Finished).await;
+    }
+    kill(&a).await;
+    let b = Leader::of(&cluster, "b").await;
+    for (job, drained) in jobs {
+        b.wait_for(job, pb::JobStatus::Finished).await;
+        let job_id = job.to_string();
+        let stopped = b.dispatcher.stop_job(pb::StopJobRequest { job_id }).await;
+        match stopped {
+            Ok(_) => assert!(drained, "job {job} has finished by itself"),
+            Err(GatewayError::Conflict(text)) => {
+                assert!(!drained, "{text}");
+                assert_eq!(text, format!("job {job} has already ended: FINISHED"));
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -183,8 +183,9 @@ impl JobMasterActor {
                 let milestones = durable.map(|durable| Milestones::of(durable, &record));
                 let store = self.calls.state_store.clone();
                 let milestones = milestones.unwrap_or_default();
+                let place = self.calls.place();
                 self.io
-                    .spawn(write_record(store, write, record, milestones));
+                    .spawn(write_record(store, place, (write, record), milestones));
             }
             Effect::Commit {
                 number,
@@ -224,6 +225,26 @@ impl JobMasterActor {
                 let regions = regions.len();
                 tracing::info!(job, checkpoint = number, regions, "checkpoint complete");
             }
+        }
+    }
+
+    /// Notes that objects could be listed or removed, or why not.
+    pub(crate) fn note_storage(&mut self, problem: Option<String>) {
+        let (now_ms, place) = (self.now_ms(), self.calls.place());
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return;
+        };
+        let Some(reason) = problem else {
+            checkpoints.storage_problem.clear();
+            return;
+        };
+        let storage = checkpoints.storage.as_ref();
+        let location = storage.map_or_else(String::new, CheckpointStorage::location);
+        let text = format!(
+            "objects that no checkpoint needs can't be removed from {location} by {place}: {reason}"
+        );
+        if let Some(news) = checkpoints.storage_problem.note(text, now_ms) {
+            checkpoints.history.announce(news);
         }
     }
 
@@ -381,8 +402,8 @@ impl Milestones {
 
 async fn write_record(
     store: Arc<dyn JobStateStore>,
-    write: u64,
-    record: Arc<pb::JobCheckpoints>,
+    place: String,
+    (write, record): (u64, Arc<pb::JobCheckpoints>),
     milestones: Milestones,
 ) -> Done {
     if milestones.completes {
@@ -394,8 +415,16 @@ async fn write_record(
             Done::Checkpoint(Event::Written { write })
         }
         Err(PersistError::TermOver) => Done::TermOver,
-        Err(error @ (PersistError::TooLarge { .. } | PersistError::Refused(_))) => {
-            let reason = error.to_string();
+        Err(
+            error @ (PersistError::TooLarge { .. }
+            | PersistError::Refused(_)
+            | PersistError::NoBlobs(_)),
+        ) => {
+            let reason = match error {
+                // Others may reach it.
+                PersistError::NoBlobs(_) => format!("{error}, on {place}"),
+                _ => error.to_string(),
+            };
             tracing::warn!(
                 job = record.job_id,
                 reason,
@@ -421,17 +450,29 @@ async fn remove(storage: CheckpointStorage, removal: u64, objects: Vec<String>) 
     for object in &objects {
         if let Err(error) = storage.remove(object).await {
             tracing::warn!(object, %error, "an object of a checkpoint can't be removed; it is tried again");
-            return Done::Checkpoint(Event::RemovalFailed { removal });
+            return Done::CheckpointStorage {
+                event: Event::RemovalFailed { removal },
+                problem: Some(error.to_string()),
+            };
         }
         failpoint("checkpoint.some-removed").await;
     }
-    Done::Checkpoint(Event::Removed { removal })
+    Done::CheckpointStorage {
+        event: Event::Removed { removal },
+        problem: None,
+    }
 }
 
 async fn list(storage: CheckpointStorage) -> Done {
-    let listed = storage.list().await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "the objects of a job's checkpoints can't be listed; the next listing finds them");
-        Vec::new()
-    });
-    Done::Checkpoint(Event::Listed(listed))
+    let (listed, problem) = match storage.list().await {
+        Ok(listed) => (listed, None),
+        Err(error) => {
+            tracing::warn!(%error, "the objects of a job's checkpoints can't be listed; the next listing finds them");
+            (Vec::new(), Some(error.to_string()))
+        }
+    };
+    Done::CheckpointStorage {
+        event: Event::Listed(listed),
+        problem,
+    }
 }

@@ -12,7 +12,7 @@
 //!
 //! `start.rs` reads record and manifests, `effects.rs` runs effects, `commits.rs` and `savepoints.rs` those of their
 //! kind, `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs`,
-//! `acknowledgements.rs` and `failing_regions.rs` are for people.
+//! `acknowledgements.rs`, `failing_regions.rs` and `storage_problem.rs` are for people.
 
 mod acknowledgements;
 mod commits;
@@ -23,6 +23,7 @@ mod reports;
 mod restoring;
 mod savepoints;
 mod start;
+mod storage_problem;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -43,6 +44,7 @@ use self::effects::FirstTrigger;
 use self::history::History;
 use self::restoring::Redistributed;
 use self::savepoints::Savepoints;
+use self::storage_problem::StorageProblem;
 use super::actor::JobMasterActor;
 use super::core::checkpoints::{CheckpointCore, Effect, Event};
 use super::core::{self, JobMasterCore, RestorePoints};
@@ -57,6 +59,7 @@ pub(super) struct Checkpoints {
     settings: pb::CheckpointSettings,
     storage: Option<CheckpointStorage>,
     history: History,
+    storage_problem: StorageProblem,
     points: Arc<RestorePoints>,
     files: SinkFiles,
     savepoints: Savepoints,
@@ -140,6 +143,7 @@ impl Checkpoints {
             skipped: skipped.collect(),
             savepoints,
             started_from: self.started_from.clone(),
+            storage_problem: self.storage_problem.described(),
             ..self.history.details(&self.core, core, detail)
         }
     }

@@ -4,6 +4,7 @@
 //! Invariant: each caller gets one answer, that of its trigger id.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -281,11 +282,17 @@ impl JobMasterActor {
         }
         let path = savepoints::path_of(directory, &self.calls.job.job_id, &trigger_id, number);
         let storage = checkpoints.storage.clone();
+        let is_default = self.options.savepoint_dir.as_deref() == Some(directory);
+        let to = Target {
+            path,
+            key: is_default.then_some(SAVEPOINT_DIR),
+            place: self.calls.place(),
+        };
         let running = RunningCopy::new();
         let copies = &mut checkpoints.savepoints.copies;
         copies.insert(trigger_id.clone(), running.clone());
         self.io
-            .spawn(running.run(copy(trigger_id, path, manifest, storage)));
+            .spawn(running.run(copy(trigger_id, to, manifest, storage)));
     }
 
     /// Removes what was copied for a savepoint that has durably failed, after a copy of this JobMaster has ended.
@@ -331,21 +338,44 @@ async fn discard(path: &str, job: &str) {
     }
 }
 
+/// The key of the directory of savepoints.
+const SAVEPOINT_DIR: &str = "execution.checkpointing.savepoint-dir";
+
+/// Where a savepoint is written.
+#[derive(Debug)]
+struct Target {
+    path: String,
+    /// The key by which its directory is configured, unless a request named another one.
+    key: Option<&'static str>,
+    /// The JobManager that writes it, for people.
+    place: String,
+}
+
+impl Target {
+    /// Why it can't be written.
+    fn unwritten(&self, error: &impl Display) -> String {
+        let Target { path, key, place } = self;
+        let of_key = key.map_or_else(String::new, |key| format!(" (`{key}`)"));
+        format!("it can't be copied to {path}{of_key} by {place}: {error}")
+    }
+}
+
 /// Copies a checkpoint. What can't be reached at present is tried again some times: the sources of a job that stops
 /// with the savepoint are paused meanwhile.
 async fn copy(
     trigger_id: String,
-    path: String,
+    to: Target,
     manifest: Arc<pb::CheckpointManifest>,
     storage: Option<CheckpointStorage>,
 ) -> Done {
+    let path = &to.path;
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
     let mut attempt = 1;
     let outcome = loop {
-        match savepoints::write(&path, &manifest, storage.as_ref()).await {
+        match savepoints::write(path, &manifest, storage.as_ref()).await {
             Ok(()) => {
                 failpoint("savepoint.copied").await;
-                break Ok(path);
+                break Ok(path.clone());
             }
             Err(error) if attempt < COPY_ATTEMPTS && error.may_pass() => {
                 tracing::warn!(path, %error, "a savepoint can't be copied; it is tried again");
@@ -354,7 +384,7 @@ async fn copy(
             }
             Err(error) => {
                 tracing::warn!(path, %error, "a savepoint can't be copied");
-                break Err(format!("it can't be copied to {path}: {error}"));
+                break Err(to.unwritten(&error));
             }
         }
     };
@@ -421,12 +451,17 @@ mod tests {
         std::fs::write(&file, "no directory").expect("written");
         let path = file.join("savepoint-1").to_string_lossy().into_owned();
         let manifest = Arc::new(pb::CheckpointManifest::default());
-        let copied = copy("a".to_owned(), path.clone(), manifest, None).await;
+        let to = Target {
+            path: path.clone(),
+            key: None,
+            place: "JobManager a".to_owned(),
+        };
+        let copied = copy("a".to_owned(), to, manifest, None).await;
         let Done::Checkpoint(Event::SavepointCopied { outcome, .. }) = copied else {
             panic!("{copied:?}");
         };
         let reason = outcome.expect_err("no directory");
-        let expected = format!("it can't be copied to {path}: ");
+        let expected = format!("it can't be copied to {path} by JobManager a: ");
         assert!(reason.starts_with(&expected), "{reason}");
     }
 

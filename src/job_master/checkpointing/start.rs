@@ -19,6 +19,7 @@ use tanist_proto::v1 as pb;
 use super::commits::SinkFiles;
 use super::history::History;
 use super::savepoints::Savepoints;
+use super::storage_problem::StorageProblem;
 use super::{Checkpoints, RestorePoints};
 use crate::core::checkpoints::{
     CheckpointCore, Options, Unreadable, manifest_objects, newest_numbers, stops_with,
@@ -242,6 +243,7 @@ pub(crate) fn begin(
         settings: found.settings,
         storage: found.storage,
         history,
+        storage_problem: StorageProblem::default(),
         files: SinkFiles::new(sinks, has_received),
         savepoints,
         refusal: None,

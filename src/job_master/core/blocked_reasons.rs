@@ -100,7 +100,10 @@ impl JobMasterCore {
             "" => "it is being cancelled".to_owned(),
             cause => format!("it fails: {cause}"),
         };
-        let text = format!("{why}; {} tasks have not stopped yet", left.len());
+        let text = match left.len() {
+            0 => format!("{why}; all its tasks have stopped, and its end is being written"),
+            left => format!("{why}; {left} tasks have not stopped yet"),
+        };
         let named = left.iter().take(NAMED);
         pb::BlockedReason {
             missing: named.map(|task| self.graph.task_name(*task)).collect(),

@@ -181,6 +181,7 @@ fn result(
         kept_since_ms: 0,
         counted_ms: 0,
         never_placed: was_never_placed(state),
+        drained: state.wanted() == pb::WantedStatus::Stopped,
     }
 }
 

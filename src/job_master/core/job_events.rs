@@ -12,7 +12,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::{JobEvent, JobEventKind, JobStatus, StatusTimestamp};
 
 use super::status::{illegal, is_edge};
-use super::{JobMasterCore, LogLine};
+use super::{Event, JobMasterCore, LogLine};
 
 /// Number of events that the record keeps.
 const KEPT_EVENTS: usize = 64;
@@ -184,6 +184,47 @@ pub(super) fn entering(status: JobStatus, why: &str, epoch: u64, at_ms: u64) -> 
 }
 
 impl JobMasterCore {
+    /// What the tasks in a report have said to people.
+    pub(super) fn said_in(&self, event: &Event) -> Vec<String> {
+        let (connection, executions) = match event {
+            Event::Registered {
+                connection,
+                executions,
+                ..
+            }
+            | Event::ExecutionsReported {
+                connection,
+                executions,
+            }
+            | Event::HeartbeatAnswered {
+                connection,
+                executions,
+                ..
+            } => (connection, executions),
+            _ => return Vec::new(),
+        };
+        let reports = executions.iter();
+        let said = reports.filter(|report| !report.notices.is_empty());
+        let said = said.filter_map(|report| {
+            let task = self.graph.find(&report.vertex_id, report.subtask)?;
+            let name = self.graph.task_name(task);
+            let place = &connection.task_manager;
+            let notices = report.notices.iter();
+            Some(notices.map(move |text| format!("{name} on {place}: {text}")))
+        });
+        said.flatten().collect()
+    }
+
+    /// Adds what tasks have said, unless it is an event already: reports are repeated, also to the next leader.
+    pub(super) fn note_said(&mut self, said: Vec<String>, now_ms: u64) {
+        for mut text in said {
+            shorten(&mut text, KEPT_TEXT);
+            if !self.events().iter().any(|event| event.text == text) {
+                self.job_events.add(JobEventKind::Notice, text, now_ms);
+            }
+        }
+    }
+
     /// Notes the job's status if it changed.
     pub(super) fn note_status(&mut self, now_ms: u64) {
         let (from, to) = (self.job_events.status, self.status());

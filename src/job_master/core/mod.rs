@@ -243,6 +243,7 @@ impl JobMasterCore {
         if let Some(connection) = event.connection() {
             self.task_managers.check(connection)?;
         }
+        let said = self.said_in(&event);
         let mut reports = self.reports(now_ms);
         match event {
             Event::Started | Event::TimePassed => {}
@@ -338,6 +339,7 @@ impl JobMasterCore {
             Event::SinksFailed(reason) => self.end.commit_failed(&reason, now_ms),
             Event::SinksRefused(reason) => self.ending(now_ms).refuse_commit(&reason),
         }
+        self.note_said(said, now_ms);
         Ok(())
     }
 

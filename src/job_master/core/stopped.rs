@@ -32,7 +32,7 @@ impl Ending<'_> {
         }
         let answer = if let Some(result) = self.end.result() {
             match result.status() {
-                pb::JobStatus::Finished => CancelAnswer::Decided,
+                pb::JobStatus::Finished if result.drained => CancelAnswer::Decided,
                 status => CancelAnswer::TooLate(format!("the job is {}", status_name(status))),
             }
         } else if self.record.is_writing() {

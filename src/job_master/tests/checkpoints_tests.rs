@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tanist_gateway::persistence::MemoryJobStateStore;
 use tanist_gateway::{Detail, JobMasterGateway as _};
+use tanist_ha::blob::{BlobOptions, BlobStore, Marker};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
 use super::scripted::{Fixture, TaskExecutor, options, sender, wait_until};
 use crate::core::tests::testing::{graph_of, submitted};
-use crate::{CheckpointDefaults, JobMasterOptions, RestartStrategy};
+use crate::{CheckpointDefaults, JobMasterOptions, RestartStrategy, StartLimiter};
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -404,6 +405,75 @@ async fn steps_with_state_and_without_names_are_one_event_of_the_job() {
     }
     let (named, _) = running_with(with_checkpoints(), graph).await;
     assert_eq!(warnings(&named).await, [""; 0]);
+}
+
+/// The manifest of the first checkpoint is an object. That of the second one is small, and the first one's can't be
+/// removed, as the directory is not mounted any more.
+#[tokio::test(start_paused = true)]
+async fn objects_that_can_not_be_removed_are_shown_and_are_one_event() {
+    let root = tempfile::tempdir().expect("a directory");
+    let (mounted, away) = (root.path().join("mounted"), root.path().join("away"));
+    let options = BlobOptions {
+        url: mounted.to_string_lossy().into_owned(),
+        shared: true,
+    };
+    let objects = BlobStore::open(&options).await.expect("opened");
+    objects.make_directory().await.expect("made");
+    let marker = Marker {
+        storage: "here".to_owned(),
+        cluster: String::new(),
+        incarnation: String::new(),
+        epoch: 1,
+        process: String::new(),
+        confirmation: String::new(),
+    };
+    objects.put_marker(&marker).await.expect("marked");
+    let graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+    let (state, store) = (submitted(&graph), MemoryJobStateStore::default());
+    let fixture = Fixture::start_in(
+        (with_checkpoints(), graph),
+        state,
+        store,
+        StartLimiter::default(),
+        Some(Arc::new(objects.guarded_by_presence())),
+    );
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    wait_until("a trigger", || triggered(&task_executor) > 0).await;
+    let first = triggered(&task_executor);
+    let mut large = all_saved(first, 1);
+    let snapshot = large[0].snapshot.as_mut().expect("saved");
+    let content: Vec<u8> = (0..20_000).map(|_| rand::random()).collect();
+    snapshot.positions[0].position = content.into();
+    tell(&fixture, 1, large).await;
+    wait_until("complete", || retained(&fixture.store) == [first]).await;
+    std::fs::rename(&mounted, &away).expect("there");
+    wait_until("a trigger", || triggered(&task_executor) > first).await;
+    let second = triggered(&task_executor);
+    tell(&fixture, 1, all_saved(second, 1)).await;
+    wait_until("complete", || retained(&fixture.store) == [second]).await;
+    let problem = async || {
+        let details = fixture.details().await;
+        let events = details.events.into_iter();
+        let events = events.filter(|it| it.text.starts_with("objects that no checkpoint needs"));
+        let problem = details.checkpoints.expect("taken").storage_problem;
+        (problem.map(|it| it.text), events.count())
+    };
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (text, events) = problem().await;
+    let text = text.expect("shown");
+    let place = format!("{}/", mounted.display());
+    for part in [&*place, "by the JobManager at jm:1: "] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(events, 0, "it may pass");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(problem().await.1, 1, "once");
+    std::fs::rename(&away, &mounted).expect("there");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(problem().await, (None, 1));
 }
 
 fn declined(execution: pb::ExecutionId, number: u64, reason: &str) -> pb::CheckpointReport {

@@ -6,7 +6,7 @@ use tanist_gateway::GatewayError;
 use tanist_gateway::persistence::{JobStateStore as _, MemoryJobStateStore};
 use tanist_proto::v1 as pb;
 
-use super::checkpoints_tests::{running_with, with_checkpoints};
+use super::checkpoints_tests::{all_saved, running_with, tell, triggered, with_checkpoints};
 use super::scripted::{Fixture, wait_until};
 use crate::JobMasterOptions;
 use crate::core::tests::testing::{graph_of, submitted};
@@ -136,5 +136,43 @@ async fn the_placements_of_a_job_that_begins_from_a_savepoint_name_it() {
         let details = fixture.details().await;
         let checkpoints = details.checkpoints.expect("it has one");
         assert_eq!(checkpoints.restored_directory, "/savepoints/savepoint-9-1");
+    }
+}
+
+/// A file is where the directory should be.
+#[tokio::test(start_paused = true)]
+async fn a_savepoint_that_can_not_be_written_says_by_whom_and_which_key_named_its_directory() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let directory = file.path().display().to_string();
+    for is_default in [true, false] {
+        let options = JobMasterOptions {
+            savepoint_dir: is_default.then(|| directory.clone()),
+            ..with_checkpoints()
+        };
+        let (fixture, task_executor) = running_with(options, graph()).await;
+        fixture.report("tm1", 1, task_executor.reports()).await;
+        let request = pb::TriggerSavepointRequest {
+            directory: directory.clone(),
+            ..request(&fixture.graph.job_id)
+        };
+        let accepted = fixture.job_master.trigger_savepoint(request).await;
+        accepted.expect("it is durable");
+        wait_until("a trigger", || triggered(&task_executor) > 0).await;
+        tell(&fixture, 1, all_saved(triggered(&task_executor), 1)).await;
+        let mut outcome = None;
+        while outcome.is_none() {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            let checkpoints = fixture.details().await.checkpoints.expect("taken");
+            let ended = checkpoints.savepoints.into_iter();
+            let mut ended = ended.filter(|it| it.outcome() != pb::SavepointOutcome::InProgress);
+            outcome = ended.next();
+        }
+        let text = outcome.expect("it has ended").text;
+        let key = match is_default {
+            true => " (`execution.checkpointing.savepoint-dir`)",
+            false => "",
+        };
+        let by = format!("{key} by the JobManager at jm:1: ");
+        assert!(text.contains(&by) && text.contains(&directory), "{text}");
     }
 }

@@ -16,6 +16,7 @@ use tanist_gateway::{
     JobMasterRegistration, ResourceManagerGateway, ResourceOverview, ResourceRequirements,
     ResourceRequirementsGateway, TaskExecutorGateway,
 };
+use tanist_ha::blob::BlobStore;
 use tanist_ha::election::Epoch;
 use tanist_model::CommitError;
 use tanist_proto::id::JobId;
@@ -418,6 +419,17 @@ impl Fixture {
         store: MemoryJobStateStore,
         start_limiter: StartLimiter,
     ) -> Fixture {
+        Fixture::start_in((options, graph), state, store, start_limiter, None)
+    }
+
+    /// The same with a place for objects of checkpoints.
+    pub(super) fn start_in(
+        (options, graph): (JobMasterOptions, pb::JobGraph),
+        state: pb::JobState,
+        store: MemoryJobStateStore,
+        start_limiter: StartLimiter,
+        checkpoint_objects: Option<Arc<BlobStore>>,
+    ) -> Fixture {
         let task_executors = ["tm1:1", "tm2:1"].map(|address| (address.to_owned(), Arc::default()));
         let environment = Environment {
             task_executors: task_executors.into_iter().collect(),
@@ -438,7 +450,7 @@ impl Fixture {
             connector: environment.clone(),
             refusals: environment.clone(),
             committer: environment.clone(),
-            checkpoint_objects: None,
+            checkpoint_objects,
             on_higher_epoch,
             blobs: ServedBlobs::new("jm:2"),
             start_limiter,

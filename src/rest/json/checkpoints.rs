@@ -8,11 +8,12 @@ use serde::Serialize;
 use tanist_proto::v1::{
     CheckpointDetails, CheckpointOutcome, CheckpointRetention, CheckpointSummary as Summary,
     FailingRegions as FailingDetails, JobDetails, SavepointOutcome,
-    SkippedRegion as SkippedDetails,
+    SkippedRegion as SkippedDetails, StorageProblem as ProblemDetails,
 };
 use tanist_rest_model::{
     CheckpointCounts, CheckpointInfo, CheckpointStatistics, CheckpointSummaries, CheckpointSummary,
     FailingRegions, JobCheckpoints, LatestCheckpoints, RestoredCheckpoint, SkippedRegion,
+    StorageProblem,
 };
 
 use super::savepoint::savepoint_info;
@@ -52,6 +53,7 @@ pub(crate) fn checkpoint_statistics(details: &CheckpointDetails, now: u64) -> Ch
         history,
         skipped: details.skipped.iter().map(skipped).collect(),
         failing: details.failing.iter().map(failing).collect(),
+        storage_problem: details.storage_problem.as_ref().map(storage_problem),
         savepoints: details
             .savepoints
             .iter()
@@ -115,6 +117,7 @@ pub(crate) fn job_checkpoints(job: &JobDetails, details: &CheckpointDetails) -> 
         failure: failure.map(|it| it.reason.clone()),
         skipped: details.skipped.iter().map(skipped).collect(),
         failing: details.failing.iter().map(failing).collect(),
+        storage_problem: details.storage_problem.as_ref().map(storage_problem),
         savepoint: details.savepoints.last().map(savepoint_info),
         started_from: named(&details.started_from),
         kept: Some(details.kept).filter(|number| *number != 0),
@@ -229,6 +232,13 @@ fn skipped(region: &SkippedDetails) -> SkippedRegion {
     SkippedRegion {
         vertices: region.vertices.clone(),
         reason: region.reason.clone(),
+    }
+}
+
+fn storage_problem(problem: &ProblemDetails) -> StorageProblem {
+    StorageProblem {
+        reason: problem.text.clone(),
+        since: time(problem.since_ms),
     }
 }
 

@@ -116,6 +116,10 @@ pub(super) fn details() -> pb::CheckpointDetails {
             in_a_row: 2,
             since_ms: 14_000,
         }],
+        storage_problem: Some(pb::StorageProblem {
+            text: "not removed".to_owned(),
+            since_ms: 13_000,
+        }),
     }
 }
 
@@ -240,6 +244,8 @@ async fn the_statistics_are_of_what_is_in_the_history() {
         json!([{"vertices": ["program"], "reason": "no checkpoint can save what is inside a program"}])
     );
     assert_eq!(body["failing"], failing());
+    let problem = json!({"reason": "not removed", "since": 13_000});
+    assert_eq!(body["storage-problem"], problem);
 }
 
 fn failing() -> Value {
@@ -303,6 +309,7 @@ async fn a_checkpoint_is_shown_with_what_its_class_has() {
             "restored-at": 16_500, "failure": "sums (1/2) declined it: no space",
             "skipped": [{"vertices": ["program"], "reason": "no checkpoint can save what is inside a program"}],
             "failing": failing(),
+            "storage-problem": {"reason": "not removed", "since": 13_000},
             "savepoint": {"trigger-id": "b".repeat(32), "status": "FAILED", "requested-at": 18_006, "stops": true,
                 "reason": "timeout"},
             "started-from": "/savepoints/of-another"

@@ -259,16 +259,22 @@ impl Actor {
         let running = self.services.launcher.start(start);
         let mut status = running.status();
         let mut checkpoints = running.checkpoints();
+        let mut notices = running.notices();
         self.running.insert(task, running);
         let mailbox = self.channels.mailbox.clone();
         self.calls.spawn(async move {
             let (mut has_changed, mut has_saved, mut is_followed) = (true, true, true);
+            let (mut has_said, mut is_heard) = (true, true);
             loop {
-                // The status is taken first and sent last: the end of a task comes after all that it has saved.
+                // The status is taken first and sent last: the end of a task comes after all that it has saved or said.
                 let present = take(&mut status, &mut has_changed);
                 let is_final = present.is_terminal();
                 let saved = take(&mut checkpoints, &mut has_saved);
+                let said = take(&mut notices, &mut has_said);
                 let mut news = Vec::new();
+                if std::mem::take(&mut has_said) && !said.is_empty() {
+                    news.push(Message::Said(task, said));
+                }
                 if std::mem::take(&mut has_saved) {
                     news.push(Message::Checkpoint(task, saved));
                 }
@@ -291,6 +297,11 @@ impl Actor {
                     changed = checkpoints.changed(), if is_followed => {
                         is_followed = changed.is_ok();
                         has_saved = is_followed;
+                        true
+                    }
+                    changed = notices.changed(), if is_heard => {
+                        is_heard = changed.is_ok();
+                        has_said = is_heard;
                         true
                     }
                 };

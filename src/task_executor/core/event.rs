@@ -85,6 +85,8 @@ pub(crate) enum Event {
     },
     /// What a task is restored from can't be read at present, for this reason.
     StateUnread { task: TaskKey, reason: String },
+    /// All that a task has said to people.
+    TaskSaid { task: TaskKey, notices: Vec<String> },
     /// What a task has done for checkpoints changed.
     CheckpointChanged {
         task: TaskKey,

@@ -14,7 +14,7 @@ use tanist_proto::v1 as pb;
 
 use crate::launcher::{SinkOutput, TaskStatus};
 
-/// Most bytes of the reason why state can't be read.
+/// Most bytes of the reason why state can't be read, and of a notice.
 const MOST_OF_REASON: usize = 1024;
 
 /// One execution of a job.
@@ -90,6 +90,8 @@ struct Execution {
     highest_checkpoint: u64,
     /// Before its start: why what it is restored from can't be read at present.
     unread_state: String,
+    /// All that it has said to people.
+    notices: Vec<String>,
 }
 
 /// See the module.
@@ -161,6 +163,7 @@ impl Executions {
             entered: vec![(pb::ExecutionState::Deploying, now)],
             highest_checkpoint: 0,
             unread_state: String::new(),
+            notices: Vec::new(),
         };
         self.executions.insert(key, execution);
         *self.running_in.entry(allocation).or_default() += 1;
@@ -245,6 +248,17 @@ impl Executions {
             if is_new {
                 self.changed.insert(*key);
             }
+        }
+    }
+
+    /// Sets all that an execution has said to people. It is repeated in each report of the execution.
+    pub(super) fn note_said(&mut self, key: &ExecutionKey, mut notices: Vec<String>) {
+        for notice in &mut notices {
+            notice.truncate(notice.floor_char_boundary(MOST_OF_REASON));
+        }
+        if let Some(execution) = self.executions.get_mut(key) {
+            execution.notices = notices;
+            self.changed.insert(*key);
         }
     }
 
@@ -528,5 +542,6 @@ fn message(
         checkpoint_committables: output.checkpoint_committables,
         damaged_state,
         unread_state: execution.unread_state.clone(),
+        notices: execution.notices.clone(),
     }
 }

@@ -215,6 +215,11 @@ impl TaskExecutorCore {
                     known.note_unread_state(task.execution, reason);
                 }
             }
+            Event::TaskSaid { task, notices } => {
+                if let Some(known) = self.jobs.get_mut(task.job) {
+                    known.note_said(task.execution, notices);
+                }
+            }
             Event::CheckpointChanged { task, status } => {
                 let has_storage = self.options.checkpoints.is_some();
                 if let Some(known) = self.jobs.get_mut(task.job) {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tanist_gateway::kinds;
+use tanist_gateway::persistence::{JobStateStore as _, PersistError};
 use tanist_ha::blob::{BlobOptions, BlobPlaces, BlobStore};
 use tanist_ha::keys::Key;
 use tanist_ha::memory::MemoryCluster;
 use tanist_ha::records::store::RecordStore;
 use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
 
 use super::place::QUIET_CHECKS;
 use super::*;
@@ -392,4 +394,26 @@ async fn a_place_of_checkpoints_that_lost_its_mount_is_told_and_takes_nothing() 
     b.store.storage().check(&user).await.expect("mounted");
     assert_eq!(trouble(&b.store), None);
     objects.remove("1-1-00").await.expect("removed");
+}
+
+#[tokio::test]
+async fn a_record_of_checkpoints_that_needs_the_storage_does_not_wait_for_it_long() {
+    let (mount, cluster) = (Mount::new(), MemoryCluster::default());
+    let (a, _) = using(&cluster, "a", &mount).await;
+    submit_large(&a, JOB).await.expect("acknowledged");
+    let record = pb::JobCheckpoints {
+        job_id: JOB.to_string(),
+        started_from: large_name(),
+        ..pb::JobCheckpoints::default()
+    };
+    mount.unmount();
+    let refused = a.store.put_checkpoints(&record).await;
+    let Err(PersistError::NoBlobs(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    let place = mount.path().display().to_string();
+    assert!(why.contains(&place), "{why}");
+    mount.mount();
+    let written = a.store.put_checkpoints(&record).await;
+    written.expect("the storage is back");
 }

@@ -290,3 +290,31 @@ fn of_very_many_events_the_newest_are_kept() {
     assert!(job.stored.events.len() <= 64);
     assert!(job.stored.events.iter().all(|it| it.text.len() < 300));
 }
+
+#[test]
+fn what_a_task_says_is_one_event_though_each_report_repeats_it() {
+    let mut job = running();
+    let said = |notices: &[&str]| pb::ExecutionReport {
+        notices: notices.iter().map(|it| (*it).to_owned()).collect(),
+        ..report(1, 0, 1, S::Running)
+    };
+    let notices = |job: &Recovered| -> Vec<String> {
+        let events = job.core.details().events.into_iter();
+        let notices = events.filter(|it| it.kind() == JobEventKind::Notice);
+        notices.map(|it| it.text).collect()
+    };
+    let (first, second) = ("a (1/2) on tm0: one", "a (1/2) on tm0: two");
+    job.reports("tm0", vec![said(&["one"])]);
+    assert_eq!(notices(&job), [first]);
+    job.reports("tm0", vec![said(&["one", "two"])]);
+    assert_eq!(notices(&job), [first, second]);
+    job.reports("tm0", vec![said(&["one", "two"])]);
+    assert_eq!(notices(&job), [first, second]);
+    // They become durable with the next write.
+    job.hear(Event::StopRequested);
+    let mut next = next_term(&job, 3, 500);
+    let mut all = both(0, 1, S::Running);
+    all[0] = said(&["one", "two"]);
+    next.register("tm0", "1", all);
+    assert_eq!(notices(&next), [first, second]);
+}

@@ -85,6 +85,7 @@ fn the_stop_is_durable_before_a_task_is_cancelled_and_the_job_is_finished() {
     assert!(reasons[0].text.contains(PATH), "{}", reasons[0].text);
     end_canceled(&mut job);
     assert_eq!(job.ended_as(), Some(JobStatus::Finished));
+    assert!(job.core.end.result().is_some_and(|it| !it.drained));
     assert!(!commits(&job), "what is not in a checkpoint is not visible");
     let result = job.core.end.result().expect("it has ended");
     assert!(result.cause.is_empty());

@@ -80,6 +80,7 @@ fn a_stop_is_durable_before_anybody_hears_of_it_and_the_job_finishes() {
     assert_eq!(told(&job).len(), 2, "each is told once");
     job.hear(Event::SinksCommitted);
     assert_eq!(job.ended_as(), Some(JobStatus::Finished));
+    assert!(job.core.end.result().is_some_and(|it| it.drained));
     job.hear(Event::StopRequested);
     assert_eq!(stop_answers(&job)[1], CancelAnswer::Decided);
 }

@@ -82,7 +82,7 @@ pub(super) fn stop_some_time(
     })
 }
 
-/// Stops a job. A quarantined one is led again first. It may already have failed, or been cancelled because
+/// Stops a job. A quarantined one is led again first. It may already have finished or failed, or been cancelled because
 /// nothing of it had begun: it was stopped before, and the process that would have answered died.
 pub(super) async fn stop(client: &Client, job: JobId) {
     loop {
@@ -90,7 +90,7 @@ pub(super) async fn stop(client: &Client, job: JobId) {
             Ok(()) => return,
             Err(GatewayError::Conflict(_)) => {
                 let details = client.describe(job).await.expect("it was accepted");
-                if matches!(details.status(), JobStatus::Failed | JobStatus::Canceled) {
+                if details.status().has_ended() {
                     return;
                 }
                 // It may be led again already, or may only be restarting.

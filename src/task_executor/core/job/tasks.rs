@@ -95,6 +95,11 @@ impl Job {
         self.executions.note_unread_state(&execution, reason);
     }
 
+    /// Notes all that an execution has said to people.
+    pub(crate) fn note_said(&mut self, execution: ExecutionKey, notices: Vec<String>) {
+        self.executions.note_said(&execution, notices);
+    }
+
     /// Whether a task of the job continues in a slot. Logs that, since the caller believes that the slot is idle.
     pub(crate) fn continues_in(&self, allocation: AllocationId, output: &mut Output) -> bool {
         let continues = self.executions.continues_in(allocation);

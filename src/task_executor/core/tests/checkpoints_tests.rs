@@ -454,6 +454,22 @@ fn state_that_cannot_be_read_is_reported_once_until_the_task_starts() {
     assert_eq!(told(&mut executions), [""]);
 }
 
+#[test]
+fn what_a_task_says_is_in_each_of_its_reports_also_after_its_end() {
+    let (mut executions, key, now) = (Executions::default(), execution(1), Uptime::START);
+    let admitted = executions.admit(key, AllocationId::from_bits(1), now);
+    admitted.expect("it is the first");
+    executions.take_changed();
+    executions.note_said(&key, vec!["lost".to_owned()]);
+    let (_, reports) = executions.take_changed();
+    assert_eq!(reports[0].notices, ["lost"]);
+    executions.update(&key, TaskStatus::finished(Vec::new()), None, now);
+    let (_, reports) = executions.take_changed();
+    assert_eq!(reports[0].notices, ["lost"]);
+    let full = executions.report(&|_| None);
+    assert_eq!(full[0].notices, ["lost"], "a new leader hears it");
+}
+
 /// The calls with reports among effects: the run, the number of each, its reports.
 fn calls(effects: &[Effect]) -> Vec<(u64, u64, Vec<pb::CheckpointReport>)> {
     let calls = effects.iter().filter_map(|effect| match effect {
