@@ -3,10 +3,10 @@
 //! *Retry*: all records are read again, the reason is removed from the record, then the JobMaster is started.
 //! After a crash before the write the job is still quarantined; after the write it is recovered like any other
 //! job. A retry may name an older checkpoint to which the job goes back (`docs/adr/0060`): then both records are
-//! written at once, or neither, if the job can't go back to it. *Delete*: the result CANCELED replaces its records in one transaction, then the request is
-//! acknowledged; TaskExecutors stop its tasks once the store says that it has ended. A *cancellation* does the
-//! same, except for a job whose tasks have all finished: part of its output may be visible, and only its
-//! JobMaster puts a cancellation and a finish in order.
+//! written at once, or neither, if the job can't go back to it. *Delete*: the result CANCELED replaces its records
+//! in one transaction, then the request is acknowledged; TaskExecutors stop its tasks once the store says that it
+//! has ended. A *cancellation* does the same, except for a job whose tasks have all finished: part of its output may
+//! be visible, and only its JobMaster puts a cancellation and a finish in order.
 
 use tanist_gateway::GatewayError;
 use tanist_gateway::persistence::PersistError;

@@ -1,7 +1,7 @@
-//! A quarantined job goes back to an older one of its retained checkpoints, because a person wants it (`docs/adr/0060`).
+//! A quarantined job goes back to an older one of its retained checkpoints, as a person wants (`docs/adr/0060`).
 //!
-//! Invariants: nothing is written before all that the job needs of that checkpoint is there; both records are written in
-//! one transaction, so the job is quarantined as before or is led from that checkpoint with all of its regions.
+//! Invariants: nothing is written before all that the job needs of that checkpoint is there; both records are written
+//! in one transaction, so the job is quarantined as before or is led from that checkpoint with all of its regions.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -21,8 +21,8 @@ use super::records::{CheckpointsRecord, StateRecord};
 use super::transaction::Transaction;
 
 impl JobStore {
-    /// Writes the record of a job that is led again from its retained checkpoint `number`, with that of its checkpoints.
-    /// `Refused`: nothing was written.
+    /// Writes the record of a job that is led again from its retained checkpoint `number`, with that of its
+    /// checkpoints. `Refused`: nothing was written.
     pub(crate) async fn go_back(
         &self,
         job: JobId,
