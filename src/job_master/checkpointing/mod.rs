@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariants: news arrive in the order in which they were decided, all that there are at a time; all of them, and what
-//! follows from them, are passed on before the actor handles another event; after the job's result nothing is written any more.
+//! follows from them, are passed on before the actor handles another event; after the job's result nothing is written
+//! any more.
 //!
 //! `start.rs` reads record and manifests, `effects.rs` runs effects, `commits.rs` and `savepoints.rs` those of their
 //! kind, `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs`,

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use tanist_gateway::GatewayError;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::{JobStatus, QuarantineAction};
+use tanist_proto::v1::QuarantineAction;
 use tokio::task::JoinHandle;
 
 use crate::testing::client::Client;
