@@ -8,9 +8,8 @@
 //! and counts as a line when the file is gone.
 //!
 //! Its position has each file with the offset behind the last line that was emitted, and the bytes before it. A file
-//! that is not found within the same time after a restore is gone, with what it had beyond its offset, which is an event
-//! of the job. At another
-//! parallelism a subtask gets the positions of all, and takes those of its files.
+//! that is not found within the same time after a restore is gone, with what it had beyond its offset, which is an
+//! event of the job. At another parallelism a subtask gets the positions of all, and takes those of its files.
 //!
 //! A missing file is waited for. A file that exists and can't be read is an error, from the first look on.
 

@@ -1,5 +1,5 @@
-//! Objects of checkpoints that can't be removed: since when, and why. Nothing waits for them, but space is used up until
-//! people mend it.
+//! Objects of checkpoints that can't be removed: since when, and why. Nothing waits for them, but space is used up
+//! until people mend it.
 
 use tanist_proto::v1 as pb;
 

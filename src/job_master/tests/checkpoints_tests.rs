@@ -446,7 +446,7 @@ async fn objects_that_can_not_be_removed_are_shown_and_are_one_event() {
     let mut large = all_saved(first, 1);
     let snapshot = large[0].snapshot.as_mut().expect("saved");
     let content: Vec<u8> = (0..20_000).map(|_| rand::random()).collect();
-    snapshot.positions[0].position = content.into();
+    snapshot.positions[0].position = content;
     tell(&fixture, 1, large).await;
     wait_until("complete", || retained(&fixture.store) == [first]).await;
     std::fs::rename(&mounted, &away).expect("there");
