@@ -251,20 +251,31 @@ async fn output_of_ended_tasks_is_committed_although_no_checkpoints_are_taken_an
 
 #[tokio::test(start_paused = true)]
 async fn a_finished_job_whose_last_checkpoint_the_store_refuses_can_be_cancelled() {
-    let (fixture, task_executor) = to_run().await;
-    fixture.details().await;
-    let refusal = PersistError::Refused("too large".to_owned());
-    fixture.store.refuse_checkpoints(Some(refusal));
-    let mut finished = task_executor.all_become(S::Finished);
-    finished[1].checkpoint_committables = vec![file("last")];
-    fixture.report("tm1", 1, finished).await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    let details = fixture.details().await;
-    let failure = details.failures.last().expect("noted");
-    assert!(failure.cause.contains("too large"), "{}", failure.cause);
-    fixture.job_master.cancel().await.expect("canceled");
-    let result = fixture.job_master.ended().await.expect("it ends");
-    assert_eq!(result.status(), JobStatus::Canceled);
+    let refusals = [
+        (PersistError::Refused("too large".to_owned()), "too large"),
+        // The storage may be there for others.
+        (
+            PersistError::NoBlobs("is it mounted?".to_owned()),
+            "is it mounted?, on the JobManager at jm:1",
+        ),
+    ];
+    for (refusal, expected) in refusals {
+        let (fixture, task_executor) = to_run().await;
+        fixture.details().await;
+        fixture.store.refuse_checkpoints(Some(refusal));
+        let mut finished = task_executor.all_become(S::Finished);
+        finished[1].checkpoint_committables = vec![file("last")];
+        fixture.report("tm1", 1, finished).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let details = fixture.details().await;
+        let failure = details.failures.last().expect("noted");
+        assert!(failure.cause.contains(expected), "{}", failure.cause);
+        let mut reasons = details.blocked_reasons.iter();
+        assert!(reasons.any(|it| it.text.contains(expected)), "{details:?}");
+        fixture.job_master.cancel().await.expect("canceled");
+        let result = fixture.job_master.ended().await.expect("it ends");
+        assert_eq!(result.status(), JobStatus::Canceled);
+    }
 }
 
 #[tokio::test(start_paused = true)]
