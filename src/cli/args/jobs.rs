@@ -58,8 +58,8 @@ pub(crate) struct StopArgs {
     /// `tanist savepoint`
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     savepoint: Option<Option<StorageLocation>>,
-    /// What a stop without --savepoint does, in Flink's words: what the sources have read is processed, open windows are
-    /// emitted, and nothing can continue from there
+    /// What a stop without --savepoint does, in Flink's words: what the sources have read is processed, open windows
+    /// are emitted, and nothing can continue from there
     #[arg(long, conflicts_with = "savepoint")]
     drain: bool,
     /// With --savepoint: prints the id of the request once it is accepted, and does not wait
