@@ -6,8 +6,8 @@
 //! At most one write runs for a task: a newer one ends it. What is small is written for many tasks together, in the
 //! order in which it comes: while two such objects are being written, what waits becomes the next one.
 //!
-//! A task that is being restored is not started yet: it can be cancelled, and messages that arrive meanwhile reach it when
-//! it has started.
+//! A task that is being restored is not started yet: it can be cancelled, and messages that arrive meanwhile reach it
+//! when it has started.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
