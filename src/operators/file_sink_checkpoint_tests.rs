@@ -126,7 +126,7 @@ fn a_complete_part_is_named_until_a_snapshot_that_has_it_is_durable() {
     write(&mut sink, "eeee");
     saved(&mut sink, barrier(6, 5));
     write(&mut sink, "f");
-    let last = named([("6", "d\neeee\n"), ("end-6", "f\n")]);
+    let last = named([("6", "d\neeee\n"), ("end-6-1", "f\n")]);
     assert_eq!(parts(&ended(&mut sink)), last);
 }
 
@@ -236,7 +236,7 @@ fn a_restored_attempt_copies_the_open_part_and_repeats_nothing() {
     assert_eq!(parts(&next.committables), named([("4", "b\nc\n")]));
     // One that ends before it hears of any number repeats nothing either.
     let mut third = opened(&spec, &checkpointed(2), Some(&snapshot)).expect("open");
-    assert_eq!(parts(&ended(&mut third)), named([("end-2", "b\n")]));
+    assert_eq!(parts(&ended(&mut third)), named([("end-2-1", "b\n")]));
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn a_subtask_takes_the_open_parts_of_several() {
         former.push(sink);
     }
     let mut sink = opened(&spec, &checkpointed(1), Some(&merged)).expect("open");
-    assert_eq!(parts(&ended(&mut sink)), named([("end-1", "a\nb\n")]));
+    assert_eq!(parts(&ended(&mut sink)), named([("end-1-1", "a\nb\n")]));
 }
 
 #[test]

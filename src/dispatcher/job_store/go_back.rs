@@ -50,6 +50,7 @@ impl JobStore {
         check_files(&manifest).await.map_err(refused)?;
         let record = shortened(record, number);
         give_up_regions(state, self.records.epoch().get());
+        add_coordinators(state, &manifest);
         warn!(%job, number, "a job goes back to an older checkpoint");
         self.checkpoints.note_written(job);
         let taken = CheckpointsRecord(record.clone());
@@ -186,6 +187,18 @@ fn shortened(mut record: pb::JobCheckpoints, number: u64) -> pb::JobCheckpoints 
         request.outcome = format!("the job went back to checkpoint {number}");
     }
     record
+}
+
+/// Adds the coordinators that the job has forgotten since, because all of their tasks had finished: those run again.
+fn add_coordinators(state: &mut pb::JobState, manifest: &pb::CheckpointManifest) {
+    for saved in &manifest.coordinators {
+        let is_it = |it: &pb::CoordinatorState| {
+            it.vertex_id == saved.vertex_id && it.operator == saved.operator
+        };
+        if !state.coordinators.iter().any(is_it) {
+            state.coordinators.push(saved.clone());
+        }
+    }
 }
 
 /// Gives each region up: none of its tasks goes on, and none has ended.

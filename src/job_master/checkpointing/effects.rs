@@ -464,15 +464,12 @@ async fn remove(storage: CheckpointStorage, removal: u64, objects: Vec<String>) 
 }
 
 async fn list(storage: CheckpointStorage) -> Done {
-    let (listed, problem) = match storage.list().await {
-        Ok(listed) => (listed, None),
+    let (event, problem) = match storage.list().await {
+        Ok(listed) => (Event::Listed(listed), None),
         Err(error) => {
-            tracing::warn!(%error, "the objects of a job's checkpoints can't be listed; the next listing finds them");
-            (Vec::new(), Some(error.to_string()))
+            tracing::warn!(%error, "the objects of a job's checkpoints can't be listed; it is tried again");
+            (Event::NotListed, Some(error.to_string()))
         }
     };
-    Done::CheckpointStorage {
-        event: Event::Listed(listed),
-        problem,
-    }
+    Done::CheckpointStorage { event, problem }
 }

@@ -182,6 +182,14 @@ impl History {
                 _ => {}
             }
         }
+        if effects
+            .iter()
+            .any(|it| matches!(it, Effect::Completed { .. }))
+        {
+            // Snapshots of a number may have become durable with a later one, which has their regions.
+            let is_shown = |it: &Shown| !it.is_open() || progress(it.summary.number).0 > 0;
+            self.last.retain(is_shown);
+        }
         self.counted.retain(|number| progress(*number).0 > 0);
         for ((number, reason), groups) in first {
             let part = part_of(&groups, core, job);

@@ -80,6 +80,12 @@ impl CheckpointCommit {
         self.failure.as_deref().or(self.unrecorded.as_deref())
     }
 
+    /// Whether the last commit has failed, or the last record of what is to be committed was refused. `is_writing`:
+    /// that record is being written again.
+    pub(super) fn has_failed(&self, is_writing: bool) -> bool {
+        self.failure.is_some() || self.unrecorded.is_some() && !is_writing
+    }
+
     /// Whether the last commit can never succeed.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused

@@ -102,6 +102,12 @@ impl Checkpointing {
         points.is_some_and(|points| points.held.contains(&region))
     }
 
+    /// Whether a write is under way after which output may have to be committed.
+    pub(super) fn is_writing(&self) -> bool {
+        let points = self.points.as_ref();
+        points.is_some_and(|points| !points.held.is_empty())
+    }
+
     /// Whether the next generation of a region may go on from a snapshot, so that decisions for it are kept.
     pub(super) fn may_go_on(&self, region: usize) -> bool {
         self.restored_from(region) > 0 || self.holds(region)

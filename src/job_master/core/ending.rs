@@ -120,7 +120,9 @@ impl Ending<'_> {
         let is_canceled = record.is_durable()
             && durable.wanted() == pb::WantedStatus::Canceled
             && durable.stopped_with.is_empty();
-        let has_failed = commit.failure().is_some() && !commit.is_running(self.now_ms);
+        // What is being written may be durable in a moment: then the result waits for its commit.
+        let is_writing = self.checkpointing.is_writing();
+        let has_failed = commit.has_failed(is_writing) && !commit.is_running(self.now_ms);
         let is_given_up = commit.is_refused() || is_canceled && has_failed;
         // While a write of the checkpoints is under way, the store has not refused the job's state for good.
         self.checkpointing.has_uncommitted() && record.refusal().is_none() && !is_given_up

@@ -53,13 +53,13 @@ impl Ending<'_> {
         } else if let Some(reason) = self.record.refusal() {
             CancelAnswer::Refused(reason.to_owned())
         } else if self.record.is_durable() && self.record.all_have_durably_finished() {
-            match self.end.commit_failure() {
-                None => CancelAnswer::Decided,
-                Some(failure) => CancelAnswer::TooLate(format!(
+            CancelAnswer::TooLate(match self.end.commit_failure() {
+                None => "all tasks of the job have finished".to_owned(),
+                Some(failure) => format!(
                     "all tasks have finished, and what they wrote can't be made visible: {}",
                     failure.cause
-                )),
-            }
+                ),
+            })
         } else if !self.record.is_stopping() && self.sources_start_again() {
             CancelAnswer::TooLate(
                 "the job is being restarted, and what its sources had read before would be missing: stop it when its tasks run \

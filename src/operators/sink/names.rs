@@ -28,6 +28,7 @@ pub(crate) struct PartNames {
     pending: PathBuf,
     /// Vertex, subtask and generation, as they begin the names of pending files.
     attempt: String,
+    generation: u64,
     job: JobId,
     /// Its subtask; with its vertex if another sink of the job writes into the directory.
     subtask: String,
@@ -56,6 +57,7 @@ impl PartNames {
             directory,
             pending,
             attempt,
+            generation: generation.get(),
             job: *job,
             subtask,
         }
@@ -94,12 +96,12 @@ impl PartNames {
             .join(format!("{}{number}", self.own_prefix()))
     }
 
-    /// The last part, of a task that has taken up or was restored from `highest` and no later checkpoint. Another
-    /// attempt may have one of this name, but only the end of one of them is ever in a manifest: a task that is
-    /// restored from a later checkpoint has a higher number, or has ended.
+    /// The last part, of a task that has taken up or was restored from `highest` and no later checkpoint. The
+    /// generation is in it because a job that goes back to an older checkpoint ends twice behind the same number.
     pub(crate) fn visible_last(&self, highest: u64) -> PathBuf {
-        let part = format!("{}end-{highest}", self.own_prefix());
-        self.directory.join(part)
+        let (prefix, generation) = (self.own_prefix(), self.generation);
+        self.directory
+            .join(format!("{prefix}end-{highest}-{generation}"))
     }
 
     /// How the parts of this subtask begin that become visible with checkpoints.

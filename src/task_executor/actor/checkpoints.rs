@@ -41,6 +41,8 @@ const SMALL: u64 = 64 * 1024;
 const MOST_TOGETHER: u64 = 4 * 1024 * 1024;
 /// Objects for many tasks of a job that are written at the same time.
 const MAX_TOGETHER: usize = 2;
+/// Time for an object for many tasks. No newer number ends it, so one that hangs must not be waited for without limit.
+const TOGETHER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Ranges of one snapshot that are read at the same time.
 const MAX_CONCURRENT_READS: usize = 8;
 /// Pause after an object could not be read.
@@ -177,7 +179,7 @@ impl Actor {
         let storages = self.storages.clone();
         let host = self.host();
         let writing = self.calls.spawn(async move {
-            let written = write(&storages, &host, vec![unwritten]).await;
+            let written = write(&storages, &host, vec![unwritten], false).await;
             Called::Written(task.job, None, written)
         });
         self.work.writing.insert(task, writing);
@@ -199,7 +201,7 @@ impl Actor {
             let location = &self.services.description.location;
             let host = format!("{} at {}", location.resource_id, location.rpc_address);
             let writing = self.calls.spawn(async move {
-                let written = write(&storages, &host, taken).await;
+                let written = write(&storages, &host, taken, true).await;
                 Called::Written(job, Some(number), written)
             });
             small.running.insert(number, writing);
@@ -334,14 +336,24 @@ impl Actor {
 }
 
 /// Writes snapshots of one job, number and generation as one object. Returns an event for each.
-async fn write(storages: &Storages, host: &str, unwritten: Vec<Unwritten>) -> Vec<Event> {
+async fn write(
+    storages: &Storages,
+    host: &str,
+    unwritten: Vec<Unwritten>,
+    is_of_many: bool,
+) -> Vec<Event> {
     let Some(first) = unwritten.first() else {
         return Vec::new();
     };
     let (job, number) = (first.task.job, first.number);
     let tasks = unwritten.iter().map(|it| (it.task, it.began));
     let tasks: Vec<(TaskKey, Instant)> = tasks.collect();
-    let written = match write_object(storages, unwritten).await {
+    let writing = write_object(storages, unwritten);
+    let writing = match is_of_many {
+        true => tokio::time::timeout(TOGETHER_TIMEOUT, writing).await,
+        false => Ok(writing.await),
+    };
+    let written = match writing.unwrap_or_else(|_| Err(no_answer())) {
         Ok(written) => written.into_iter().map(Ok).collect(),
         Err(error) => {
             tracing::warn!(%job, number, %error, "the state of tasks can't be written");
@@ -357,6 +369,13 @@ async fn write(storages: &Storages, host: &str, unwritten: Vec<Unwritten>) -> Ve
         took: began.elapsed(),
     };
     each.map(event).collect()
+}
+
+fn no_answer() -> Error {
+    Error::Unavailable {
+        store: "the place for checkpoints",
+        reason: format!("it has not answered for {TOGETHER_TIMEOUT:?}"),
+    }
 }
 
 /// Writes the pieces of snapshots one after the other. Returns the snapshots that name their places.

@@ -17,7 +17,15 @@ fn taken(number: u64, files: Vec<Vec<u8>>) -> pb::CheckpointManifest {
     region.number = number;
     region.subtasks[0].segments[0].object = format!("{number}-3-aa");
     region.subtasks[0].files = files;
+    manifest.coordinators = ["forgotten", "known"].map(coordinator).to_vec();
     manifest
+}
+
+fn coordinator(operator: &str) -> pb::CoordinatorState {
+    pb::CoordinatorState {
+        operator: operator.to_owned(),
+        ..pb::CoordinatorState::default()
+    }
 }
 
 /// A job that is quarantined, with the retained checkpoints 5 and 7. Its region has a task in generation 3.
@@ -32,6 +40,10 @@ async fn quarantined(place: &World) -> Leader {
             ..pb::RegionState::default()
         }],
         terminal: vec![pb::TerminalExecution::default()],
+        coordinators: vec![pb::CoordinatorState {
+            generation: 3,
+            ..coordinator("known")
+        }],
         ..first_state(&submission(JOB), 1)
     };
     leader.store.put_state(&state).await.expect("written");
@@ -112,6 +124,10 @@ async fn a_job_goes_back_with_all_regions_and_no_number_is_given_out_again() {
     let region = &state.regions[0];
     assert_eq!((region.generation, region.placements.len()), (4, 0));
     assert!(region.placed_before);
+    let coordinators = state.coordinators.iter();
+    let coordinators = coordinators.map(|it| (it.operator.as_str(), it.generation));
+    let expected = [("known", 3), ("forgotten", 0)];
+    assert_eq!(coordinators.collect::<Vec<_>>(), expected);
     let retried = state.events.last().expect("an event");
     assert!(retried.text.contains("checkpoint 5"), "{}", retried.text);
     // It is led now.

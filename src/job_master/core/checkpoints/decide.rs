@@ -173,7 +173,7 @@ impl CheckpointCore {
             return;
         };
         self.numbers.confirm(write.record.next);
-        self.removal.record_changed(&write.record, write.forgets);
+        self.removal.record_changed(&write.record, write.forgotten);
         let requests = &write.record.requests;
         self.savepoints.confirm(requests, now_ms, &mut self.out);
         if write.committed_up_to > 0 {

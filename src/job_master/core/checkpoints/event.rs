@@ -266,6 +266,8 @@ pub enum Event {
     },
     /// The objects in the job's directory.
     Listed(Vec<String>),
+    /// The job's directory could not be listed.
+    NotListed,
     /// It is decided that the job is canceled or fails: no snapshot is written any more.
     EndDecided,
     /// A client asks for a savepoint. A known trigger id is the same request.

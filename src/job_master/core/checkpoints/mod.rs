@@ -144,7 +144,7 @@ impl CheckpointCore {
             rounds: Rounds::new(&options, now_ms),
             put: ManifestPut::default(),
             commits: Commits::new(committed.next().unwrap_or_default()),
-            removal: Removal::new(options.listing_interval_ms, now_ms),
+            removal: Removal::new(record.durable(), options.listing_interval_ms, now_ms),
             savepoints: Savepoints::new(&record.durable().requests, now_ms),
             coordinators: start.coordinators,
             is_end_decided: start.is_end_decided,
@@ -516,6 +516,7 @@ impl CheckpointCore {
             Event::Removed { removal } => self.removal.finish(removal),
             Event::RemovalFailed { removal } => self.removal.fail(removal, now_ms),
             Event::Listed(objects) => self.removal.listed(objects, &self.record),
+            Event::NotListed => self.removal.not_listed(now_ms),
             Event::EndDecided => {
                 self.is_end_decided = true;
             }

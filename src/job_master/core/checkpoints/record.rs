@@ -60,8 +60,8 @@ pub(super) struct Write {
     pub(super) committed_up_to: u64,
     /// The object of a manifest that nothing names once this is durable.
     pub(super) left: Option<String>,
-    /// Subsumed checkpoints leave the record of which something is left.
-    pub(super) forgets: bool,
+    /// The newest subsumed checkpoint that leaves the record although something of it is left.
+    pub(super) forgotten: Option<u64>,
 }
 
 impl Write {
@@ -347,7 +347,7 @@ impl CheckpointRecord {
             completion
         });
         let excess = record.removing.len().saturating_sub(NAMED_SUBSUMED);
-        record.removing.drain(..excess);
+        let forgotten = record.removing.drain(..excess).last();
         let left = match change.drops_origin {
             true => drop_origin(&mut record),
             false => None,
@@ -359,7 +359,7 @@ impl CheckpointRecord {
             completion,
             committed_up_to: change.committed_up_to,
             left,
-            forgets: excess > 0,
+            forgotten: forgotten.map(|it| it.number),
         };
         self.writing = Some(write.clone());
         write

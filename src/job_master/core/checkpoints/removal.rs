@@ -41,9 +41,10 @@ pub(super) struct Removal {
     has_changed: bool,
     listing_interval_ms: u64,
     list_at_ms: u64,
-    /// The floor when a subsumed checkpoint left the record of which something is left. A write that raises it has the
-    /// directory listed.
-    forgot_at: Option<u64>,
+    /// Objects numbered below this may be left that neither the record nor this JobMaster knows. Each write that raises
+    /// the floor has the directory listed, until the floor has reached it.
+    unknown_below: Option<u64>,
+    floor: u64,
 }
 
 /// What may be removed, by the durable record.
@@ -79,8 +80,13 @@ impl Garbage<'_> {
 }
 
 impl Removal {
-    /// Nothing is removed yet. The job's directory is listed at once.
-    pub(super) fn new(listing_interval_ms: u64, now_ms: u64) -> Removal {
+    /// Nothing is removed yet. The job's directory is listed at once, and again when the floor has risen: an earlier
+    /// JobMaster may have left what is not below it now.
+    pub(super) fn new(
+        record: &pb::JobCheckpoints,
+        listing_interval_ms: u64,
+        now_ms: u64,
+    ) -> Removal {
         Removal {
             running: None,
             last: 0,
@@ -90,7 +96,8 @@ impl Removal {
             has_changed: true,
             listing_interval_ms: listing_interval_ms.max(1),
             list_at_ms: now_ms,
-            forgot_at: None,
+            unknown_below: (record.floor < record.next).then_some(record.next),
+            floor: record.floor,
         }
     }
 
@@ -124,6 +131,11 @@ impl Removal {
         self.leftovers.extend(found);
     }
 
+    /// The directory could not be listed.
+    pub(super) fn not_listed(&mut self, now_ms: u64) {
+        self.list_at_ms = now_ms.saturating_add(RETRY_MS);
+    }
+
     /// A removal is done.
     pub(super) fn finish(&mut self, removal: u64) {
         if let Some(running) = self.running.take_if(|it| it.removal == removal) {
@@ -144,14 +156,17 @@ impl Removal {
     }
 
     /// A write is durable: what it forgot needs no removal, and more may be garbage.
-    pub(super) fn record_changed(&mut self, record: &pb::JobCheckpoints, forgets: bool) {
+    /// `forgotten` is the number of the newest subsumed checkpoint that has left it although something of it is left.
+    pub(super) fn record_changed(&mut self, record: &pb::JobCheckpoints, forgotten: Option<u64>) {
         self.has_changed = true;
-        if self.forgot_at.take_if(|it| *it < record.floor).is_some() {
+        self.unknown_below = self.unknown_below.max(forgotten.map(|number| number + 1));
+        if let Some(below) = self.unknown_below
+            && record.floor > self.floor
+        {
             self.list_at_ms = 0;
+            self.unknown_below = (record.floor < below).then_some(below);
         }
-        if forgets {
-            self.forgot_at.get_or_insert(record.floor);
-        }
+        self.floor = record.floor;
         let removing: BTreeSet<u64> = record.removing.iter().map(|it| it.number).collect();
         self.removed.retain(|number| removing.contains(number));
     }

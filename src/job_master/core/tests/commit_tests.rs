@@ -198,6 +198,37 @@ fn a_finished_job_whose_checkpoint_can_not_be_committed_is_cancelled() {
 }
 
 #[test]
+fn a_cancellation_waits_for_a_record_that_is_being_written_again() {
+    let graph = one_region();
+    let mut job = Recovered::with_options(&graph, submitted(&graph), 2, options());
+    let points = |held: &[usize], has_uncommitted| {
+        Event::CheckpointsChanged(Arc::new(RestorePoints {
+            numbers: vec![4],
+            held: held.iter().copied().collect(),
+            has_uncommitted,
+            ..RestorePoints::default()
+        }))
+    };
+    job.hear(points(&[], true));
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    job.reports("tm0", both(0, 1, S::Running));
+    job.reports("tm1", both(1, 1, S::Running));
+    let refused = CommitProgress::Unrecorded("too large".to_owned());
+    job.hear(Event::CheckpointCommit(refused));
+    job.hear(points(&[0], true));
+    job.hear(Event::CancelRequested);
+    job.reports("tm0", both(0, 1, S::Canceled));
+    job.reports("tm1", both(1, 1, S::Canceled));
+    assert_eq!(job.ended_as(), None, "it may be durable in a moment");
+    job.hear(Event::CheckpointCommit(CommitProgress::Recorded));
+    job.hear(points(&[], true));
+    assert_eq!(job.ended_as(), None, "what it lists is to be committed");
+    job.hear(points(&[], false));
+    assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+}
+
+#[test]
 fn a_record_that_is_written_after_all_is_no_reason_to_cancel_a_finished_job() {
     let mut job = committing();
     let progress = CommitProgress::Unrecorded("too large".to_owned());

@@ -121,3 +121,19 @@ fn without_a_blob_store_a_region_that_is_too_large_does_not_take_the_others_alon
     ];
     assert_eq!(kinds, expected);
 }
+
+#[test]
+fn what_an_earlier_leader_forgot_is_looked_for_once_the_floor_has_risen() {
+    let mut bench = Bench::new(record(), vec![placed(0, vec![]), placed(1, vec![])]);
+    bench.adopt_regions(2);
+    // The first listing is at the beginning, while the floor is what the record says.
+    let before = bench.core.durable().floor;
+    let mut is_listed = false;
+    while bench.core.durable().floor <= before {
+        is_listed |= one_interval(&mut bench).1;
+    }
+    while !is_listed {
+        is_listed |= one_interval(&mut bench).1;
+        assert!(bench.now_ms < 4 * TIMEOUT_MS, "it is not looked for");
+    }
+}
