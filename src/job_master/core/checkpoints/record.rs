@@ -347,7 +347,7 @@ impl CheckpointRecord {
             completion
         });
         let excess = record.removing.len().saturating_sub(NAMED_SUBSUMED);
-        let forgotten = record.removing.drain(..excess).last();
+        let forgotten = record.removing.drain(..excess).next_back();
         let left = match change.drops_origin {
             true => drop_origin(&mut record),
             false => None,
