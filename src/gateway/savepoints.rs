@@ -207,22 +207,11 @@ async fn no_objects(path: &str) -> Result<ObjectDirectory> {
 
 #[cfg(test)]
 mod tests {
-    use tanist_ha::blob::{BlobOptions, BlobStore, range_checksum};
-    use tanist_ha::keys::Name;
+    use tanist_ha::blob::range_checksum;
     use tanist_proto::v1::{self as pb, StateSegment};
 
+    use super::directory::source;
     use super::*;
-
-    async fn source(directory: &tempfile::TempDir) -> ObjectDirectory {
-        let url = directory
-            .path()
-            .join("blobs")
-            .to_string_lossy()
-            .into_owned();
-        let options = BlobOptions { url, shared: false };
-        let blobs = BlobStore::open(&options).await.expect("opened");
-        blobs.checkpoints(&Name::new("0a1b").expect("a name"))
-    }
 
     fn segment(object: &str, content: &[u8]) -> StateSegment {
         StateSegment {

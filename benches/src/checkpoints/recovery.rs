@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
-use tanist_chaos::Cluster;
 use tanist_chaos::store::{Store, StoreKind};
+use tanist_chaos::{Cluster, ClusterBuilder};
 use tanist_proto::id::JobId;
 use tokio::time::Instant;
 
@@ -122,11 +122,7 @@ pub(super) async fn of_taskmanager(
         Unit::Milliseconds,
     );
     let builder = setup.cluster(Store::own(store).await?).slots(2);
-    // By default the pause before a restart grows with each failure.
-    let builder = builder
-        .set("restart-strategy.type", "fixed-delay")
-        .set("restart-strategy.fixed-delay.attempts", "1000000")
-        .set("restart-strategy.fixed-delay.delay", "100 ms");
+    let builder = restarts_soon(builder);
     let mut cluster = builder.jobmanagers(1).taskmanagers(2).start().await?;
     let http = Http::default();
     let job = start_job(&http, &mut cluster).await?;
@@ -144,6 +140,14 @@ pub(super) async fn of_taskmanager(
     }
     cluster.discard();
     Ok(vec![running])
+}
+
+/// Restarts come after 100 ms. By default the pause before a restart grows with each failure.
+pub(super) fn restarts_soon(builder: ClusterBuilder) -> ClusterBuilder {
+    builder
+        .set("restart-strategy.type", "fixed-delay")
+        .set("restart-strategy.fixed-delay.attempts", "1000000")
+        .set("restart-strategy.fixed-delay.delay", "100 ms")
 }
 
 /// Kills a TaskManager, and waits until its job is restored and runs. Returns how many milliseconds that takes.

@@ -10,7 +10,7 @@ use tanist_chaos::store::{Store, StoreKind};
 use tanist_proto::id::JobId;
 use tokio::time::{Instant, sleep};
 
-use super::recovery::{checkpoints, until_restored};
+use super::recovery::{checkpoints, host_of_tasks, restarts_soon, until_restored};
 use super::{LOOK_EACH, Setup};
 use crate::http::Http;
 use crate::jobs::{self, CHECKPOINTED_COUNT};
@@ -46,10 +46,7 @@ pub(super) async fn measure(store: StoreKind, setup: &Setup<'_>) -> anyhow::Resu
         Unit::Milliseconds,
     );
     let builder = setup.cluster(Store::own(store).await?).slots(1);
-    let builder = builder
-        .set("restart-strategy.type", "fixed-delay")
-        .set("restart-strategy.fixed-delay.attempts", "1000000")
-        .set("restart-strategy.fixed-delay.delay", "100 ms");
+    let builder = restarts_soon(builder);
     let mut cluster = builder.jobmanagers(1).taskmanagers(2).start().await?;
     let http = Http::default();
     let address = cluster.rest_address(0).to_owned();
@@ -82,7 +79,7 @@ pub(super) async fn measure(store: StoreKind, setup: &Setup<'_>) -> anyhow::Resu
         written.push(it.written / f64::from(1 << 20));
     }
     for _ in 0..setup.pick(RESTORES.0, RESTORES.1) {
-        let victim = super::recovery::host_of_tasks(&http, &mut cluster).await?;
+        let victim = host_of_tasks(&http, &mut cluster).await?;
         let pid = cluster.taskmanager(victim).pid().context("it runs")?;
         memory.push(mebibytes(proc::memory(pid)?.resident));
         let took = until_restored(&http, &mut cluster, job, victim).await?;

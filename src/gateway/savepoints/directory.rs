@@ -340,3 +340,5 @@ fn remove_without_files(directory: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 #[path = "directory_tests.rs"]
 mod tests;
+#[cfg(test)]
+pub(super) use tests::source;

@@ -29,6 +29,18 @@ fn content(length: usize, salt: usize) -> Vec<u8> {
     (0..length).map(|at| ((at + salt) % 251) as u8).collect()
 }
 
+/// The checkpoint objects of a job, in a directory with a blob store.
+pub(crate) async fn source(directory: &tempfile::TempDir) -> ObjectDirectory {
+    let url = directory
+        .path()
+        .join("blobs")
+        .to_string_lossy()
+        .into_owned();
+    let options = BlobOptions { url, shared: false };
+    let blobs = BlobStore::open(&options).await.expect("opened");
+    blobs.checkpoints(&Name::new("0a1b").expect("a name"))
+}
+
 /// A directory with a blob store, in which a job has three checkpoint objects, two of them with the same bytes.
 struct World {
     directory: tempfile::TempDir,
@@ -39,14 +51,7 @@ struct World {
 impl World {
     async fn new() -> World {
         let directory = tempfile::tempdir().expect("a directory");
-        let url = directory
-            .path()
-            .join("blobs")
-            .to_string_lossy()
-            .into_owned();
-        let options = BlobOptions { url, shared: false };
-        let blobs = BlobStore::open(&options).await.expect("opened");
-        let source = blobs.checkpoints(&Name::new("0a1b").expect("a name"));
+        let source = source(&directory).await;
         let mut ranges = Vec::new();
         for (object, bytes) in [
             ("7-2-aa", content(2_500, 1)),

@@ -253,12 +253,11 @@ impl JobMasterActor {
     }
 
     fn ids(&self, regions: &[OfRegion]) -> Vec<pb::ExecutionId> {
-        let id = |task: &usize, generation| self.core.execution_id(*task, generation);
-        let of_region = |it: &OfRegion| {
-            let ids = it.tasks.iter().map(|task| id(task, it.generation));
-            ids.collect::<Vec<_>>()
-        };
-        regions.iter().flat_map(of_region).collect()
+        let executions = regions.iter().flat_map(|of_region| {
+            let tasks = of_region.tasks.iter();
+            tasks.map(move |task| self.core.execution_id(*task, of_region.generation))
+        });
+        executions.collect()
     }
 
     fn trigger(

@@ -54,22 +54,23 @@ impl FailingRegions {
         is_first
     }
 
-    /// Regions are saved. Returns the groups of which no region fails any more, and the most failures in a row there.
+    /// Regions are saved; they are in order. Returns the groups of which no region fails any more, and the most failures
+    /// in a row there.
     pub(super) fn complete(&mut self, saved: &[usize]) -> Vec<(Vertices, u64)> {
-        self.remove(&saved.iter().copied().collect())
+        self.remove(|region| saved.binary_search(&region).is_ok())
     }
 
     /// A region has finished: nothing is missing of it any more.
     pub(super) fn finish(&mut self, region: usize) {
-        self.remove(&BTreeSet::from([region]));
+        self.remove(|it| it == region);
     }
 
-    fn remove(&mut self, gone: &BTreeSet<usize>) -> Vec<(Vertices, u64)> {
+    fn remove(&mut self, is_gone: impl Fn(usize) -> bool) -> Vec<(Vertices, u64)> {
         let mut recovered = Vec::new();
         self.groups.retain(|vertices, regions| {
             let mut most = 0;
             regions.retain(|region, failures| {
-                let stays = !gone.contains(region);
+                let stays = !is_gone(*region);
                 if !stays {
                     most = most.max(failures.in_a_row);
                 }

@@ -137,6 +137,13 @@ async fn checkpointed() -> (Fixture, Arc<TaskExecutor>, u64) {
     (fixture, task_executor, number)
 }
 
+/// The texts of the events of checkpoints.
+fn checkpoint_events(details: &pb::JobDetails) -> Vec<&str> {
+    let events = details.events.iter();
+    let events = events.filter(|it| it.kind() == pb::JobEventKind::Checkpoint);
+    events.map(|it| &*it.text).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_round_triggers_the_source_and_its_acknowledgements_complete_it_in_one_write() {
     let (fixture, task_executor) = running().await;
@@ -343,9 +350,7 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     tell(&fixture, 1, all_saved(number, 1)).await;
     wait_until("complete", || retained(&fixture.store) == [number]).await;
     let details = fixture.details().await;
-    let events = details.events.iter();
-    let events = events.filter(|it| it.kind() == pb::JobEventKind::Checkpoint);
-    let texts: Vec<&str> = events.map(|it| &*it.text).collect();
+    let texts = checkpoint_events(&details);
     let expected = [
         format!("checkpoint {failed} failed: b (1/2) declined it: its disk is full"),
         format!("checkpoint {number} is complete, after 2 that failed"),
@@ -546,9 +551,7 @@ async fn a_region_whose_checkpoints_fail_is_shown_while_those_of_others_complete
         wait_until("complete", || retained(&fixture.store) == [number]).await;
     }
     let details = fixture.details().await;
-    let events = details.events.iter();
-    let events = events.filter(|it| it.kind() == pb::JobEventKind::Checkpoint);
-    let texts: Vec<&str> = events.map(|it| &*it.text).collect();
+    let texts = checkpoint_events(&details);
     let expected = [
         format!("checkpoint {first} of b failed: b (2/2) declined it: full"),
         format!("checkpoint {number} of b is complete, after 2 that failed"),

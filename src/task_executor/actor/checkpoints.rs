@@ -187,6 +187,7 @@ impl Actor {
 
     /// Writes small snapshots of a job together.
     fn write_small(&mut self, job: JobId) {
+        let host = self.host();
         let Some(small) = self.work.small.get_mut(&job) else {
             return;
         };
@@ -197,9 +198,7 @@ impl Actor {
             }
             self.work.last_write += 1;
             let number = self.work.last_write;
-            let storages = self.storages.clone();
-            let location = &self.services.description.location;
-            let host = format!("{} at {}", location.resource_id, location.rpc_address);
+            let (storages, host) = (self.storages.clone(), host.clone());
             let writing = self.calls.spawn(async move {
                 let written = write(&storages, &host, taken, true).await;
                 Called::Written(job, Some(number), written)

@@ -138,7 +138,7 @@ pub enum Effect {
     Completed {
         /// Its number.
         number: u64,
-        /// The regions whose snapshots are new.
+        /// The regions whose snapshots are new, in order.
         regions: Vec<usize>,
     },
     /// For people: a number of a region is aborted.
