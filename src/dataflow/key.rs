@@ -121,6 +121,7 @@ pub struct Keys<'a> {
 impl Keys<'_> {
     /// Returns the encoded key of a row: numbers in 8 bytes; texts preceded by their length, except in
     /// the last column.
+    #[inline]
     pub fn key(&mut self, row: usize) -> &[u8] {
         if let [ColumnView::Text(only)] = self.columns.as_slice() {
             return only.value(row).as_bytes();
@@ -142,6 +143,7 @@ impl Keys<'_> {
 impl ColumnView<'_> {
     /// Appends the value of a row, which is not null, as the bytes by which it is hashed: a number in 8 bytes, a text
     /// preceded by its length. Equal values have the same bytes. The format never changes.
+    #[inline]
     pub fn write_bytes(&self, row: usize, bytes: &mut Vec<u8>) {
         match self {
             ColumnView::Text(array) => {
@@ -247,22 +249,26 @@ fn take_eight(bytes: &[u8]) -> ([u8; 8], &[u8]) {
 }
 
 /// The key group of an encoded key.
+#[inline]
 pub(crate) fn key_group(key: &[u8], max_parallelism: u32) -> u32 {
     group_of_hash(key_hash(key), max_parallelism)
 }
 
 /// The hash of an encoded key, from which its key group follows.
+#[inline]
 pub(crate) fn key_hash(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
 
 /// The key group of a hash. It grows with the hash, so that each group, and each subtask, is one range of hashes.
+#[inline]
 pub(crate) fn group_of_hash(hash: u64, max_parallelism: u32) -> u32 {
     let group = ((hash >> 32) * u64::from(max_parallelism.max(1))) >> 32;
     u32::try_from(group).expect("less than the maximum parallelism")
 }
 
 /// The subtask that owns a key group. Each subtask owns a contiguous range of groups, as in Flink.
+#[inline]
 pub(crate) fn subtask_of_group(group: u32, parallelism: u32, max_parallelism: u32) -> u32 {
     let subtask = u64::from(group) * u64::from(parallelism) / u64::from(max_parallelism.max(1));
     u32::try_from(subtask).expect("less than the parallelism")

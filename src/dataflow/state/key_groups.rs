@@ -46,6 +46,7 @@ impl KeyGroups {
         self.contain_hash(key_hash(key))
     }
 
+    #[inline]
     pub(super) fn contain_hash(&self, hash: u64) -> bool {
         let group = group_of_hash(hash, self.max_parallelism);
         (self.first..self.end).contains(&group)

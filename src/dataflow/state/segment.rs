@@ -17,6 +17,7 @@
 //! many.
 
 use std::collections::BTreeMap;
+use std::ops::{AddAssign, RangeInclusive};
 
 use prost::Message as _;
 use tanist_proto::segments::MAX_SUPERSEDED;
@@ -223,6 +224,70 @@ pub(super) enum Item<'s> {
     },
 }
 
+/// Items of a piece, with the namespaces.
+const PIECE: usize = 1024;
+
+/// Items of a segment that can be read without those before them.
+#[derive(Debug)]
+pub(super) struct Piece<'s> {
+    /// That of its first items, unless it begins with one.
+    namespace: Option<i64>,
+    /// Whether no namespace begins in it.
+    has_one_namespace: bool,
+    /// Its first key, with the namespace and the hash.
+    first: Option<(i64, u64, &'s [u8])>,
+    /// That of the next piece.
+    next: Option<(i64, u64, &'s [u8])>,
+    /// The items from here on.
+    items: &'s [u8],
+    /// How many bytes of them are its own.
+    length: usize,
+}
+
+impl Piece<'_> {
+    fn beginning(namespace: Option<i64>) -> Self {
+        Piece {
+            namespace,
+            has_one_namespace: true,
+            first: None,
+            next: None,
+            items: &[],
+            length: 0,
+        }
+    }
+
+    /// The hashes of its keys are not outside of this range.
+    pub(super) fn hashes(&self) -> RangeInclusive<u64> {
+        match (self.has_one_namespace, self.first, self.next) {
+            (true, Some((of, first, _)), Some((next_of, next, _))) if of == next_of => first..=next,
+            (true, Some((_, first, _)), _) => first..=u64::MAX,
+            _ => 0..=u64::MAX,
+        }
+    }
+}
+
+/// What a segment has.
+#[derive(Debug)]
+pub(super) struct Outline<'s> {
+    /// Number of entries of each namespace.
+    pub(super) entries: BTreeMap<i64, usize>,
+    pub(super) pieces: Vec<Piece<'s>>,
+}
+
+/// Entries and removals that were read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    entries: u64,
+    bytes: u64,
+}
+
+impl AddAssign for Sums {
+    fn add_assign(&mut self, other: Sums) {
+        self.entries += other.entries;
+        self.bytes += other.bytes;
+    }
+}
+
 /// What the bytes of a segment have, item by item.
 enum Raw<'s> {
     Namespace { namespace: i64, is_dropped: bool },
@@ -231,6 +296,7 @@ enum Raw<'s> {
 }
 
 /// Takes the next item from bytes.
+#[inline]
 fn next_item<'s>(rest: &mut &'s [u8]) -> Result<Raw<'s>, StateProblem> {
     let tag = number(rest)?;
     let kind = tag & 3;
@@ -325,77 +391,139 @@ impl<'s> Segment<'s> {
         &self.subject
     }
 
-    /// Number of entries of each namespace. Takes a small part of the time to read them; what [`Segment::each`] checks
-    /// is not checked.
-    pub(super) fn entries_by_namespace(&self) -> Result<BTreeMap<i64, usize>, StateProblem> {
-        let (mut counts, mut rest) = (BTreeMap::new(), self.items);
-        let mut count: Option<&mut usize> = None;
+    /// Divides the items into pieces. Takes a small part of the time to read them: keys are not hashed, but for the first
+    /// one of each piece.
+    pub(super) fn outline(&self) -> Result<Outline<'s>, StateProblem> {
+        let (mut entries, mut rest) = (BTreeMap::new(), self.items);
+        let (mut namespace, mut count) = (None, None::<&mut usize>);
+        let mut pieces: Vec<Piece<'s>> = Vec::new();
+        let mut items = 0;
         while !rest.is_empty() {
-            match next_item(&mut rest)? {
-                Raw::Namespace { namespace, .. } => {
-                    count = Some(counts.entry(namespace).or_insert(0));
-                }
-                Raw::Entry { .. } => count.iter_mut().for_each(|count| **count += 1),
-                Raw::Removal { .. } => {}
+            let from = rest;
+            let item = next_item(&mut rest)?;
+            if items % PIECE == 0 {
+                pieces.push(Piece::beginning(namespace));
             }
-        }
-        Ok(counts)
-    }
-
-    /// Passes on all items, in order. Checks each of them.
-    pub(super) fn each(
-        &self,
-        mut take: impl FnMut(Item<'s>) -> Result<(), StateProblem>,
-    ) -> Result<(), StateProblem> {
-        let mut rest = self.items;
-        let (mut namespace, mut entries, mut size) = (None, 0, 0);
-        let mut last: Option<(u64, &[u8])> = None;
-        while !rest.is_empty() {
-            let left = rest.len();
-            let (key, value) = match next_item(&mut rest)? {
+            items += 1;
+            let before = pieces.len().checked_sub(2);
+            let piece = pieces.last_mut().expect("one was begun");
+            if piece.items.is_empty() {
+                piece.items = from;
+            }
+            piece.length += from.len() - rest.len();
+            let key = match item {
                 Raw::Namespace {
-                    namespace: next,
-                    is_dropped,
+                    namespace: next, ..
                 } => {
                     if namespace.is_some_and(|before| before >= next) {
                         return Err(StateProblem::damaged("its namespaces are not in order"));
                     }
-                    (namespace, last) = (Some(next), None);
-                    if is_dropped {
-                        take(Item::Dropped(next))?;
-                    }
+                    namespace = Some(next);
+                    piece.has_one_namespace = false;
+                    count = Some(entries.entry(next).or_insert(0));
                     continue;
                 }
-                Raw::Entry { key, value } => (key, Some(value)),
-                Raw::Removal { key } => (key, None),
+                Raw::Entry { key, .. } => {
+                    count.iter_mut().for_each(|count| **count += 1);
+                    key
+                }
+                Raw::Removal { key } => key,
             };
             let Some(namespace) = namespace else {
                 return Err(StateProblem::damaged("an entry has no namespace"));
             };
-            let hash = key_hash(key);
-            if last.is_some_and(|last| last >= (hash, key)) {
-                return Err(StateProblem::damaged("its entries are not in order"));
+            if piece.first.is_none() {
+                let first = Some((namespace, key_hash(key), key));
+                piece.first = first;
+                if let Some(before) = before {
+                    pieces[before].next = first;
+                }
             }
-            if !self.subject.groups.contain_hash(hash) {
-                return Err(StateProblem::damaged("an entry is not of its key groups"));
-            }
-            last = Some((hash, key));
-            entries += 1;
-            size += (left - rest.len()) as u64;
-            take(match value {
-                Some(value) => Item::Entry {
-                    namespace,
-                    hash,
-                    key,
-                    value,
-                },
-                None => Item::Removal {
-                    namespace,
-                    hash,
-                    key,
-                },
-            })?;
         }
+        Ok(Outline { entries, pieces })
+    }
+
+    /// Passes on those items of pieces, which are in order, whose hash is wanted, and all dropped namespaces. Checks
+    /// each item. Returns how many were passed on, and their size.
+    pub(super) fn read<'p>(
+        &self,
+        pieces: impl Iterator<Item = &'p Piece<'s>>,
+        is_wanted: impl Fn(u64) -> bool,
+        mut take: impl FnMut(Item<'s>) -> Result<(), StateProblem>,
+    ) -> Result<Sums, StateProblem>
+    where
+        's: 'p,
+    {
+        let mut sums = Sums::default();
+        for piece in pieces {
+            let mut rest = piece.items.get(..piece.length).unwrap_or_default();
+            let mut namespace = piece.namespace;
+            let mut last: Option<(u64, &[u8])> = None;
+            let in_order = |last: Option<(u64, &[u8])>, next| match last {
+                Some(last) if last >= next => {
+                    Err(StateProblem::damaged("its entries are not in order"))
+                }
+                _ => Ok(()),
+            };
+            while !rest.is_empty() {
+                let left = rest.len();
+                let (key, value) = match next_item(&mut rest)? {
+                    Raw::Namespace {
+                        namespace: next,
+                        is_dropped,
+                    } => {
+                        (namespace, last) = (Some(next), None);
+                        if is_dropped {
+                            take(Item::Dropped(next))?;
+                        }
+                        continue;
+                    }
+                    Raw::Entry { key, value } => (key, Some(value)),
+                    Raw::Removal { key } => (key, None),
+                };
+                let Some(namespace) = namespace else {
+                    return Err(StateProblem::damaged("an entry has no namespace"));
+                };
+                let hash = key_hash(key);
+                in_order(last, (hash, key))?;
+                last = Some((hash, key));
+                if !is_wanted(hash) {
+                    continue;
+                }
+                if !self.subject.groups.contain_hash(hash) {
+                    return Err(StateProblem::damaged("an entry is not of its key groups"));
+                }
+                sums.entries += 1;
+                sums.bytes += (left - rest.len()) as u64;
+                take(match value {
+                    Some(value) => Item::Entry {
+                        namespace,
+                        hash,
+                        key,
+                        value,
+                    },
+                    None => Item::Removal {
+                        namespace,
+                        hash,
+                        key,
+                    },
+                })?;
+            }
+            if let Some((of, hash, key)) = piece.next
+                && namespace == Some(of)
+            {
+                in_order(last, (hash, key))?;
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Checks that these are all items.
+    pub(super) fn check(&self, found: Sums) -> Result<(), StateProblem> {
+        let Sums {
+            entries,
+            bytes: size,
+        } = found;
         let slices = self.subject.slices.iter();
         let (expected, expected_size) = slices.fold((0, 0), |(entries, size), slice| {
             (entries + slice.entries, size + slice.bytes)
@@ -412,6 +540,7 @@ impl<'s> Segment<'s> {
     }
 }
 
+#[inline]
 fn number(rest: &mut &[u8]) -> Result<u64, StateProblem> {
     let mut number = 0;
     for shift in (0..u64::BITS).step_by(7) {
@@ -427,6 +556,7 @@ fn number(rest: &mut &[u8]) -> Result<u64, StateProblem> {
     Err(StateProblem::damaged("a number does not end"))
 }
 
+#[inline]
 fn bytes<'s>(rest: &mut &'s [u8], length: u64) -> Result<&'s [u8], StateProblem> {
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     let Some((bytes, behind)) = rest.split_at_checked(length) else {

@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
+use super::entries::Entries;
 use super::page::Page;
+use crate::key::key_hash;
 use crate::state::KeyGroups;
 
 /// Most bits of a directory. A page of this depth is not divided, and becomes larger.
@@ -17,6 +19,8 @@ pub(super) struct HashRange {
     first: u64,
     /// 2^64 divided by the number of upper halves.
     scale: u64,
+    /// Number of upper bits of a position that all hashes share.
+    shared: u32,
 }
 
 impl HashRange {
@@ -28,14 +32,31 @@ impl HashRange {
         HashRange {
             first,
             scale: u64::MAX / end.saturating_sub(first).max(1),
+            shared: 0,
         }
     }
 
-    /// The position of a hash: a fraction of 2^32, which grows with the hash.
+    /// One of 2^`bits` equal parts.
+    pub(super) fn part(self, bits: u32) -> HashRange {
+        HashRange {
+            shared: bits,
+            ..self
+        }
+    }
+
+    /// The number of the part that has a hash.
+    #[inline]
+    pub(super) fn part_of(self, hash: u64, bits: u32) -> u64 {
+        self.position(hash) >> (u32::BITS - bits)
+    }
+
+    /// The position of a hash: a fraction of 2^32, which grows with the hash. That in a part is without the bits that
+    /// its hashes share.
+    #[inline]
     fn position(self, hash: u64) -> u64 {
         let from_first = (hash >> 32).saturating_sub(self.first);
         let position = from_first.saturating_mul(self.scale) >> 32;
-        position.min(u64::from(u32::MAX))
+        (position.min(u64::from(u32::MAX)) << self.shared) & u64::from(u32::MAX)
     }
 }
 
@@ -81,6 +102,42 @@ impl<V: Clone> Directory<V> {
         }
     }
 
+    /// Joins those of the parts of a range, in order. There are 2^n.
+    pub(super) fn join(range: HashRange, parts: Vec<Directory<V>>) -> Directory<V> {
+        let entries = parts.iter().map(Directory::len).sum();
+        if entries <= Page::<V>::MOST / 2 {
+            let mut joined = Directory::with_room(range, entries);
+            let pages = parts.into_iter().flat_map(Directory::into_pages);
+            let entries = pages.map(|page| Arc::unwrap_or_clone(page).into_entries());
+            for entry in entries.flat_map(Entries::into_pieces).flatten() {
+                let key = entry.key.bytes();
+                joined.load_new(key_hash(key), key, entry.value);
+            }
+            return joined;
+        }
+        let shared = parts.len().ilog2();
+        let bits = parts.iter().map(|part| part.bits).max().unwrap_or(0);
+        let (mut slots, mut pages) = (Vec::with_capacity(parts.len() << bits), Vec::new());
+        for part in parts {
+            let first = u32::try_from(pages.len()).expect("a slot has 22 bits");
+            let each = 1 << (bits - part.bits);
+            let numbers = part.slots.into_iter().map(|number| number + first);
+            slots.extend(numbers.flat_map(|number| std::iter::repeat_n(number, each)));
+            pages.extend(part.pages);
+        }
+        for page in &mut pages {
+            Arc::make_mut(page).share(shared);
+        }
+        Directory {
+            range,
+            bits: bits + shared,
+            slots,
+            pages,
+            entries,
+            removals: Removals::default(),
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.entries
     }
@@ -122,10 +179,9 @@ impl<V: Clone> Directory<V> {
         changed: u64,
         make: impl FnOnce() -> V,
     ) -> &mut V {
-        if self.page(hash).get(hash, key).is_some() {
-            let page = self.page_mut(hash);
-            let changed = page.change(hash, key, changed);
-            return changed.expect("it was found in the page");
+        let number = as_index(self.slots[self.slot(hash)]);
+        if let Some(at) = self.pages[number].find(hash, key) {
+            return Arc::make_mut(&mut self.pages[number]).change_at(at, changed);
         }
         while self.page(hash).is_full() && self.page(hash).depth() < MOST_BITS {
             self.divide(hash);
@@ -147,6 +203,17 @@ impl<V: Clone> Directory<V> {
             return;
         }
         self.change(hash, key, 0, || value);
+    }
+
+    /// Adds a key that it does not have, and a durable snapshot has.
+    pub(super) fn load_new(&mut self, hash: u64, key: &[u8], value: V) {
+        let page = self.page_mut(hash);
+        if page.is_full() {
+            self.change(hash, key, 0, || value);
+            return;
+        }
+        page.add(hash, key, value, 0);
+        self.entries += 1;
     }
 
     /// Removes a key.
@@ -219,6 +286,7 @@ impl<V: Clone> Directory<V> {
     }
 }
 
+#[inline]
 fn as_index(number: u32) -> usize {
     usize::try_from(number).expect("32 bits")
 }

@@ -50,6 +50,7 @@ impl Index {
         Index { slots, used: 0 }
     }
 
+    #[inline]
     fn length(&self) -> usize {
         match &self.slots {
             Slots::Narrow(slots) => slots.len(),
@@ -58,15 +59,18 @@ impl Index {
     }
 
     /// Whether there is room for another entry.
+    #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.used < self.length() / 8 * 7
     }
 
     /// Where the probing for a hash begins. The upper half of the hash says in which page the key is.
+    #[inline]
     fn home(&self, hash: u64) -> usize {
         lower_bits(hash, u64::MAX) & (self.length() - 1)
     }
 
+    #[inline]
     fn tag(&self, hash: u64) -> u32 {
         match self.slots {
             Slots::Narrow(_) => u32::try_from(hash >> 26 & 0x3F).expect("6 bits"),
@@ -74,6 +78,7 @@ impl Index {
         }
     }
 
+    #[inline]
     fn slot(&self, at: usize) -> Slot {
         let (number, bits) = match &self.slots {
             Slots::Narrow(slots) => match slots[at] {
@@ -93,6 +98,7 @@ impl Index {
         }
     }
 
+    #[inline]
     fn set(&mut self, at: usize, slot: Slot) {
         match &mut self.slots {
             Slots::Narrow(slots) => {
@@ -116,6 +122,7 @@ impl Index {
     }
 
     /// The slot of the first position of this hash that is the wanted one.
+    #[inline]
     fn slot_of(
         &self,
         hash: u64,
@@ -135,11 +142,13 @@ impl Index {
     }
 
     /// The first position of this hash that is the wanted one.
+    #[inline]
     pub(super) fn find(&self, hash: u64, is_wanted: impl FnMut(usize) -> bool) -> Option<usize> {
         self.slot_of(hash, is_wanted).map(|(_, position)| position)
     }
 
     /// Adds a position. There has to be room.
+    #[inline]
     pub(super) fn add(&mut self, hash: u64, position: usize) {
         let mask = self.length() - 1;
         let mut at = self.home(hash);
@@ -167,10 +176,12 @@ impl Index {
     }
 }
 
+#[inline]
 fn low(position: usize) -> u32 {
     u32::try_from(position).expect("a page has fewer entries")
 }
 
+#[inline]
 fn lower_bits(number: u64, mask: u64) -> usize {
     let lowest = number & mask & u64::from(u32::MAX);
     usize::try_from(lowest).expect("32 bits")

@@ -19,6 +19,7 @@ pub struct StateKey(Bytes);
 const _: () = assert!(size_of::<StateKey>() == 24);
 
 impl StateKey {
+    #[inline]
     pub(super) fn new(key: &[u8]) -> StateKey {
         StateKey(match u8::try_from(key.len()) {
             Ok(length) if key.len() <= INLINE => {
@@ -31,6 +32,7 @@ impl StateKey {
     }
 
     /// The key.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Bytes::Inline { length, bytes } => &bytes[..usize::from(*length)],

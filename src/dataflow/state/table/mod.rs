@@ -37,6 +37,7 @@ use self::frozen::Frozen;
 pub use self::key::StateKey;
 use self::lineage::{KnownSlices, Limits, plan};
 use self::page::Page;
+use self::restore::Loading;
 pub use self::restore::SavedEntry;
 use super::{KeyGroups, Snapshot};
 use crate::key::key_hash;
@@ -66,6 +67,7 @@ pub struct StateTable<V> {
     /// here.
     known: BTreeMap<u64, KnownSlices>,
     limits: Limits,
+    loading: Loading,
 }
 
 impl<V: Clone + Send + Sync + 'static> StateTable<V> {
@@ -89,6 +91,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             durable: 0,
             known: BTreeMap::new(),
             limits: Limits::default(),
+            loading: Loading::default(),
         }
     }
 
@@ -96,6 +99,15 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     #[cfg(test)]
     pub(super) fn write_changes_always(&mut self) {
         self.limits.small = 0;
+    }
+
+    /// Any state is restored in four parts.
+    #[cfg(test)]
+    pub(super) fn load_in_parts(&mut self) {
+        self.loading = Loading {
+            parts: 4,
+            pieces: 0,
+        };
     }
 
     /// Number of entries.

@@ -64,6 +64,11 @@ impl<V> Page<V> {
         self.depth
     }
 
+    /// Its keys share so many more upper bits, before those that they share.
+    pub(super) fn share(&mut self, bits: u32) {
+        self.depth += bits;
+    }
+
     pub(super) fn entries(&self) -> &Entries<V> {
         &self.entries
     }
@@ -86,7 +91,8 @@ impl<V> Page<V> {
         self.entries.len() + self.removals.len() >= Self::MOST
     }
 
-    fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
+    /// The place of the entry of a key.
+    pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
         let is_it = |entry: &Entry<V>| entry.key.bytes() == key;
         self.index
             .find(hash, |at| self.entries.get(at).is_some_and(is_it))
@@ -100,10 +106,15 @@ impl<V> Page<V> {
     /// The value of a key, which counts as changed after the snapshot of this number.
     pub(super) fn change(&mut self, hash: u64, key: &[u8], changed: u64) -> Option<&mut V> {
         let at = self.find(hash, key)?;
+        Some(self.change_at(at, changed))
+    }
+
+    /// The value of the entry at a place, which counts as changed after the snapshot of this number.
+    pub(super) fn change_at(&mut self, at: usize, changed: u64) -> &mut V {
         self.changed = self.changed.max(changed);
-        let entry = self.entries.get_mut(at)?;
+        let entry = self.entries.get_mut(at).expect("it was found there");
         entry.changed = changed;
-        Some(&mut entry.value)
+        &mut entry.value
     }
 
     /// Adds a key that has no entry.

@@ -3,18 +3,24 @@
 //! Each own key group has one segment with all of its entries, and then all that go on from that one, in their order.
 //! Anything else is an error: a segment that is missing, or counts where it should not, would be a state that never
 //! was.
+//!
+//! A large state is loaded in parts: one of equal ranges of hashes by each thread, which then have no page in common.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 
 use tanist_proto::segments;
 use tanist_proto::v1::StateSegment;
 
 use super::StateTable;
-use super::directory::Directory;
+use super::directory::{Directory, HashRange};
 use super::lineage::{KnownSlices, counted};
 use crate::key::key_hash;
 use crate::state::error::{StateError, StateProblem};
-use crate::state::segment::{Item, Segment};
+use crate::state::segment::{Item, Outline, Segment, Sums};
 use crate::state::{KeyGroups, Restored};
 
 /// An entry of a keyed state, as a segment has it.
@@ -61,11 +67,11 @@ impl Counting<'_> {
 
 impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     /// Loads what a snapshot has of the state, into an empty table. `read` reads the value of an entry, or says why it
-    /// can't. Nothing is loaded if the state was not saved.
+    /// can't; several threads call it. Nothing is loaded if the state was not saved.
     pub fn restore(
         &mut self,
         restored: &Restored<'_>,
-        read: impl Fn(SavedEntry<'_>) -> Result<V, String>,
+        read: impl Fn(SavedEntry<'_>) -> Result<V, String> + Sync,
     ) -> Result<(), StateError> {
         let loaded = self.load_all(restored, read);
         loaded.map_err(|problem| problem.of(self.name))
@@ -74,7 +80,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     fn load_all(
         &mut self,
         restored: &Restored<'_>,
-        read: impl Fn(SavedEntry<'_>) -> Result<V, String>,
+        read: impl Fn(SavedEntry<'_>) -> Result<V, String> + Sync,
     ) -> Result<(), StateProblem> {
         let mut counting = Vec::new();
         for saved in restored.segments(self.name) {
@@ -91,10 +97,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         if !counting.is_empty() {
             check(self.groups, &counting)?;
         }
-        for counting in &counting {
-            let loaded = self.load(counting, &read);
-            loaded.map_err(|problem| problem.in_object(counting.object))?;
-        }
+        self.namespaces = self.load(&counting, &read)?;
         if let Some(number) = restored.own_number() {
             self.last = number;
             self.durable = number;
@@ -128,69 +131,215 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         Ok(Some(segment))
     }
 
-    /// Applies a segment to the key groups for which it counts.
+    /// Applies segments, in their order, to the key groups for which they count.
+    fn load(
+        &self,
+        counting: &[Counting<'_>],
+        read: &(impl Fn(SavedEntry<'_>) -> Result<V, String> + Sync),
+    ) -> Result<BTreeMap<i64, Directory<V>>, StateProblem> {
+        let problem_in = |it: &Counting<'_>, problem: StateProblem| problem.in_object(it.object);
+        let outlined = counting.iter().filter_map(|counting| {
+            let segment = counting.segment.as_ref()?;
+            let outline = segment.outline();
+            let outline = outline.map_err(|problem| problem_in(counting, problem));
+            Some(outline.map(|outline| (counting, segment, outline)))
+        });
+        let outlined: Vec<_> = outlined.collect::<Result<_, _>>()?;
+        let items = outlined.iter().map(|(_, _, outline)| outline.pieces.len());
+        let bits = self.loading.bits(items.sum());
+        let load = |number: u64| {
+            let mut part = Part::new(self.groups, self.range, bits, number);
+            let mut sums = Vec::with_capacity(outlined.len());
+            for (counting, segment, outline) in &outlined {
+                let loaded = part.load(counting, segment, outline, read);
+                sums.push(loaded.map_err(|problem| problem_in(counting, problem))?);
+            }
+            Ok((part.namespaces, sums))
+        };
+        let mut parts = Vec::new();
+        let mut sums = vec![Sums::default(); outlined.len()];
+        for loaded in on_threads(1 << bits, load) {
+            let (part, found) = loaded?;
+            sums.iter_mut().zip(found).for_each(|(sum, it)| *sum += it);
+            parts.push(part);
+        }
+        for ((counting, segment, _), sums) in outlined.iter().zip(sums) {
+            let checked = segment.check(sums);
+            checked.map_err(|problem| problem_in(counting, problem))?;
+        }
+        Ok(join(self.range, bits, parts))
+    }
+}
+
+/// How a state is loaded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loading {
+    /// Most parts.
+    pub(super) parts: usize,
+    /// Pieces of segments for which a part is worth a thread; 0: there are always as many parts as there may be.
+    pub(super) pieces: usize,
+}
+
+impl Default for Loading {
+    fn default() -> Loading {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        Loading {
+            parts: processors.min(8),
+            pieces: 64,
+        }
+    }
+}
+
+impl Loading {
+    /// The number of parts of a state with this number of pieces, as a power of two.
+    fn bits(self, pieces: usize) -> u32 {
+        let worth = pieces.checked_div(self.pieces).unwrap_or(self.parts);
+        let parts = worth.min(self.parts);
+        parts.checked_ilog2().unwrap_or(0)
+    }
+}
+
+/// Calls `load` with each number below `count`, in threads, and returns what it returned.
+fn on_threads<R: Send>(count: u64, load: impl Fn(u64) -> R + Sync) -> Vec<R> {
+    let load = &load;
+    thread::scope(|scope| {
+        let spawn = |number| {
+            let thread = thread::Builder::new().name("restore".to_owned());
+            let spawned = thread.spawn_scoped(scope, move || load(number));
+            (number, spawned)
+        };
+        let others: Vec<_> = (1..count).map(spawn).collect();
+        let first = load(0);
+        let others = others.into_iter().map(|(number, spawned)| match spawned {
+            Ok(thread) => {
+                let loaded = thread.join();
+                loaded.unwrap_or_else(|panic| resume_unwind(panic))
+            }
+            // There are no more threads.
+            Err(_) => load(number),
+        });
+        std::iter::once(first).chain(others).collect()
+    })
+}
+
+/// Joins the namespaces of 2^`bits` parts.
+fn join<V: Clone>(
+    range: HashRange,
+    bits: u32,
+    mut parts: Vec<BTreeMap<i64, Directory<V>>>,
+) -> BTreeMap<i64, Directory<V>> {
+    if bits == 0 {
+        return parts.pop().unwrap_or_default();
+    }
+    let namespaces = parts.iter().flat_map(BTreeMap::keys).copied();
+    let namespaces: BTreeSet<i64> = namespaces.collect();
+    let joined = namespaces.into_iter().map(|namespace| {
+        let parts = parts.iter_mut().map(|part| {
+            let own = part.remove(&namespace);
+            own.unwrap_or_else(|| Directory::with_room(range.part(bits), 0))
+        });
+        (namespace, Directory::join(range, parts.collect()))
+    });
+    joined.collect()
+}
+
+/// The entries of one part of the hashes.
+struct Part<V> {
+    groups: KeyGroups,
+    range: HashRange,
+    bits: u32,
+    number: u64,
+    namespaces: BTreeMap<i64, Directory<V>>,
+}
+
+impl<V: Clone> Part<V> {
+    fn new(groups: KeyGroups, range: HashRange, bits: u32, number: u64) -> Part<V> {
+        Part {
+            groups,
+            range,
+            bits,
+            number,
+            namespaces: BTreeMap::new(),
+        }
+    }
+
+    /// Applies the items of a segment that are of this part.
     fn load(
         &mut self,
         counting: &Counting<'_>,
+        segment: &Segment<'_>,
+        outline: &Outline<'_>,
         read: &impl Fn(SavedEntry<'_>) -> Result<V, String>,
-    ) -> Result<(), StateProblem> {
-        let Some(segment) = &counting.segment else {
-            return Ok(());
-        };
-        self.make_room(segment)?;
-        let range = self.range;
-        let is_all = counting.groups == [self.groups] && segment.subject().groups == self.groups;
-        segment.each(|item| {
-            match item {
-                Item::Dropped(namespace) => self.unload(namespace, counting, is_all),
-                Item::Entry {
-                    namespace,
-                    hash,
-                    key,
-                    value,
-                } if is_all || counting.counts_for(hash) => {
-                    let saved = SavedEntry {
+    ) -> Result<Sums, StateProblem> {
+        self.make_room(segment, outline);
+        let (range, bits, number) = (self.range, self.bits, self.number);
+        let part_of = |hash: &u64| range.part_of(*hash, bits);
+        let pieces = outline.pieces.iter().filter(|piece| {
+            let hashes = piece.hashes();
+            (part_of(hashes.start())..=part_of(hashes.end())).contains(&number)
+        });
+        let subject = segment.subject();
+        let is_all = counting.groups == [self.groups] && subject.groups == self.groups;
+        // Of their key groups it is the first segment, and a segment has each key once.
+        let is_first = subject.slices.iter().all(|slice| slice.position == 0);
+        let range = range.part(bits);
+        segment.read(
+            pieces,
+            |hash| part_of(&hash) == number,
+            |item| {
+                match item {
+                    Item::Dropped(namespace) => self.unload(namespace, counting, is_all),
+                    Item::Entry {
                         namespace,
+                        hash,
                         key,
                         value,
-                    };
-                    let value = read(saved).map_err(StateProblem::Damaged)?;
-                    let directory = self.namespaces.entry(namespace);
-                    let directory = directory.or_insert_with(|| Directory::with_room(range, 0));
-                    directory.load(hash, key, value);
-                }
-                Item::Removal {
-                    namespace,
-                    hash,
-                    key,
-                } if is_all || counting.counts_for(hash) => {
-                    if let Some(directory) = self.namespaces.get_mut(&namespace) {
-                        directory.remove(hash, key, 0, false);
+                    } if is_all || counting.counts_for(hash) => {
+                        let saved = SavedEntry {
+                            namespace,
+                            key,
+                            value,
+                        };
+                        let value = read(saved).map_err(StateProblem::Damaged)?;
+                        let directory = self.namespaces.entry(namespace);
+                        let directory = directory.or_insert_with(|| Directory::with_room(range, 0));
+                        match is_first {
+                            true => directory.load_new(hash, key, value),
+                            false => directory.load(hash, key, value),
+                        }
                     }
+                    Item::Removal {
+                        namespace,
+                        hash,
+                        key,
+                    } if is_all || counting.counts_for(hash) => {
+                        if let Some(directory) = self.namespaces.get_mut(&namespace) {
+                            directory.remove(hash, key, 0, false);
+                        }
+                    }
+                    Item::Entry { .. } | Item::Removal { .. } => {}
                 }
-                Item::Entry { .. } | Item::Removal { .. } => {}
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
     }
 
     /// Makes room for the namespaces of a segment that has all entries of a key group.
-    fn make_room(&mut self, segment: &Segment<'_>) -> Result<(), StateProblem> {
+    fn make_room(&mut self, segment: &Segment<'_>, outline: &Outline<'_>) {
         let subject = segment.subject();
         if subject.slices.iter().all(|slice| slice.position > 0) {
-            return Ok(());
+            return;
         }
         let groups = |(first, end): (u32, u32)| u64::from(end.saturating_sub(first));
         let own = groups(subject.groups.within(self.groups.range()).range());
         let all = groups(subject.groups.range()).max(1);
-        for (namespace, entries) in segment.entries_by_namespace()? {
-            let entries = entries as u64 * own / all;
+        for (namespace, entries) in &outline.entries {
+            let entries = (*entries as u64 * own / all) >> self.bits;
             let entries = usize::try_from(entries).unwrap_or(usize::MAX);
-            let range = self.range;
-            let directory = self.namespaces.entry(namespace);
+            let range = self.range.part(self.bits);
+            let directory = self.namespaces.entry(*namespace);
             directory.or_insert_with(|| Directory::with_room(range, entries));
         }
-        Ok(())
     }
 
     /// Removes the entries of a namespace that are of the key groups of a segment.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use prost::Message as _;
-use tanist_proto::v1::{KeyGroupRange, SubtaskSnapshot};
+use tanist_proto::v1::{CheckpointBarrier, KeyGroupRange, SubtaskSnapshot};
 
 use super::*;
 use crate::state::{Restored, StateError};
@@ -225,6 +225,70 @@ fn a_restore_divides_no_page_and_moves_no_entry() {
     });
     let bytes = allocated.bytes_max / 15_000;
     assert!(bytes <= 56, "{bytes} bytes an entry of half of them");
+}
+
+#[test]
+fn a_state_that_is_loaded_in_parts_is_the_one_that_is_loaded_whole() {
+    let mut saved = table(whole());
+    saved.write_changes_always();
+    for number in 0..u16::MAX {
+        saved.insert(7, &key(number), number.into());
+    }
+    // Namespaces with few keys, some of which are in one part only.
+    for number in 0..300 {
+        saved.insert(8 + i64::from(number), &key(number), 1);
+    }
+    let first = going_on(&mut saved, 1, None);
+    for number in (0..u16::MAX).step_by(3) {
+        saved.insert(7, &key(number), 5);
+        saved.remove(7, &key(number + 1));
+    }
+    saved.drop_namespace(9);
+    let subtask = going_on(&mut saved, 2, Some(first));
+    assert!(subtask.segments.len() > 1, "it goes on from the first one");
+    for groups in [whole(), KeyGroups::of_subtask(1, 3, MAX_PARALLELISM)] {
+        let expected = restored(&subtask, groups).expect("intact");
+        let mut table = table(groups);
+        table.load_in_parts();
+        let loaded = table.restore(&Restored::of("count", &subtask), read);
+        loaded.expect("intact");
+        assert_eq!(content(&table), content(&expected));
+        // Its pages are divided further, and have each key once.
+        let mut model = content(&table);
+        for number in 0..20_000_u32 {
+            let key = [&number.to_le_bytes()[..], b"more"].concat();
+            if groups.contain(&key) {
+                table.insert(7, &key, 1);
+                model.insert((7, key), 1);
+            }
+        }
+        assert_eq!(content(&table), model);
+    }
+    let mut damaged = subtask;
+    let last = damaged.segments.len() - 1;
+    damaged.segments[last].superseded.clear();
+    damaged.segments.remove(0);
+    let mut table = table(whole());
+    table.load_in_parts();
+    let problem = table.restore(&Restored::of("count", &damaged), read);
+    problem.expect_err("a segment is missing");
+}
+
+/// The snapshot of this number, which goes on from the one before it.
+fn going_on(
+    table: &mut StateTable<u64>,
+    number: u64,
+    base: Option<SubtaskSnapshot>,
+) -> SubtaskSnapshot {
+    let barrier = CheckpointBarrier {
+        number,
+        newest: number - 1,
+        ..CheckpointBarrier::default()
+    };
+    let base = base.map(Arc::new);
+    let mut snapshot = Snapshot::of(barrier).going_on_from(base.as_ref(), "count");
+    table.freeze(&mut snapshot);
+    encoded(snapshot)
 }
 
 fn halves() -> SubtaskSnapshot {
