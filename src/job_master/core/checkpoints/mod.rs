@@ -78,7 +78,7 @@ use self::completion::{Completing, ManifestPut};
 use self::deadlines::Deadlines;
 pub use self::effect::{Effect, RestoredFrom};
 pub use self::event::{
-    Event, JobStart, RegionStart, TaskEnd, TaskProgress, TaskReport, TriggerAnswer,
+    Event, JobStart, RegionStart, TaskEnd, TaskProgress, TaskReport, TriggerAnswer, take_batch,
 };
 use self::links::Links;
 use self::numbers::Numbers;
