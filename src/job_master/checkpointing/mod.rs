@@ -46,7 +46,7 @@ use self::restoring::Redistributed;
 use self::savepoints::Savepoints;
 use self::storage_problem::StorageProblem;
 use super::actor::JobMasterActor;
-use super::core::checkpoints::{CheckpointCore, Effect, Event};
+use super::core::checkpoints::{CheckpointCore, Effect, Event, take_batch};
 use super::core::{self, JobMasterCore, RestorePoints};
 
 /// Longest sleep, so that no clock overflows.
@@ -81,7 +81,7 @@ impl Checkpoints {
             self.history.note_event(event, now_ms);
         }
         // What the end of the job aborts is no news.
-        let is_end = matches!(events.as_slice(), [Event::EndDecided]);
+        let is_end = matches!(events.as_slice(), [.., Event::EndDecided]);
         let effects = self.core.handle(now_ms, events);
         self.history
             .note_effects(&effects, (&self.core, job), now_ms);
@@ -181,19 +181,6 @@ pub(super) struct Exchange {
     is_settling: bool,
 }
 
-impl Exchange {
-    /// All news, in their order. The decided end of the job is alone.
-    fn take_news(&mut self) -> Vec<Event> {
-        let ends = |event: &Event| matches!(event, Event::EndDecided);
-        let count = match self.news.iter().position(ends) {
-            Some(0) => 1,
-            Some(before) => before,
-            None => self.news.len(),
-        };
-        self.news.drain(..count).collect()
-    }
-}
-
 impl JobMasterActor {
     /// Has the checkpoints hear of a registration, if the JobMaster's core takes it.
     pub(super) fn hear_registration(&mut self, registered: Event) {
@@ -229,7 +216,7 @@ impl JobMasterActor {
             return;
         }
         loop {
-            let news = self.exchange.take_news();
+            let news = take_batch(&mut self.exchange.news);
             if !news.is_empty() {
                 self.drive_checkpoints(news);
             } else if let Some(event) = self.exchange.answers.pop_front() {

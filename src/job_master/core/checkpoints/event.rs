@@ -1,5 +1,6 @@
 //! Events: the inputs of this core. Data only.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tanist_proto::id::ResourceId;
@@ -284,4 +285,14 @@ pub enum Event {
         /// Its path.
         outcome: Result<String, String>,
     },
+}
+
+/// Takes the next events to be handled together: all of them, up to the decided end of the job. What is decided in the
+/// same step as the end must not be handled without it: a region's failure may complete a round, and no snapshot is
+/// written once the end is decided.
+pub fn take_batch(news: &mut VecDeque<Event>) -> Vec<Event> {
+    let ends = |event: &Event| matches!(event, Event::EndDecided);
+    let end = news.iter().position(ends);
+    let count = end.map_or(news.len(), |before| before + 1);
+    news.drain(..count).collect()
 }

@@ -54,7 +54,7 @@ mod numbers;
 mod objects;
 mod options;
 mod output;
-mod planted;
+pub(super) mod planted;
 mod record;
 mod regions;
 mod removal;
@@ -63,7 +63,7 @@ mod rounds;
 mod savepoint_rounds;
 mod savepoints;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod unreadable;
 
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ use self::completion::{Completing, ManifestPut};
 use self::deadlines::Deadlines;
 pub use self::effect::{Effect, RestoredFrom};
 pub use self::event::{
-    Event, JobStart, RegionStart, TaskEnd, TaskProgress, TaskReport, TriggerAnswer,
+    Event, JobStart, RegionStart, TaskEnd, TaskProgress, TaskReport, TriggerAnswer, take_batch,
 };
 use self::links::Links;
 use self::numbers::Numbers;

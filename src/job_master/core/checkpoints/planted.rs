@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 /// A fault, named by what goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(in crate::core) enum Fault {
     NumberGivenOutTwice,
     OlderGenerationCounted,
     SnapshotAfterFailure,
@@ -30,7 +30,7 @@ thread_local! {
 
 /// Plants a fault into the cores of this thread, or removes it.
 #[cfg(test)]
-pub(super) fn plant(fault: Option<Fault>) {
+pub(in crate::core) fn plant(fault: Option<Fault>) {
     PLANTED.set(fault);
 }
 

@@ -4,5 +4,5 @@ mod bench;
 mod records;
 mod rules;
 mod savepoints;
-mod simulation;
+pub(in crate::core) mod simulation;
 mod stragglers;

@@ -193,6 +193,17 @@ fn stored_look(stored: &pb::JobState, vertex: &str) -> u64 {
     state.expect("what is answered is stored").generation
 }
 
+/// The listing of files that a record has for a vertex: each one finds more bytes.
+pub(super) fn stored_listing(stored: &pb::JobState, vertex: &str) -> u64 {
+    let mut all = stored.coordinators.iter();
+    let state = all.find(|it| it.vertex_id == vertex);
+    let state = state.and_then(|it| it.state.as_ref());
+    let Some(State::FileSplits(splits)) = state else {
+        panic!("what is deployed is prepared: {state:?}");
+    };
+    splits.files[0].size
+}
+
 /// Computes the answer to a request from a record. `None` if the record has none.
 fn stored_answer(
     stored: &pb::JobState,

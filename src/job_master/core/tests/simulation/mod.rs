@@ -2,6 +2,7 @@
 //! reorder messages, and terms that end at any point while tasks run on. First with random faults, then
 //! without: every job must run completely and end, and no step may break an invariant.
 
+mod checkpoints;
 mod coordinators;
 mod drains;
 mod graphs;

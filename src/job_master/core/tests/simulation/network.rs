@@ -15,6 +15,8 @@ impl World {
         }
         task_manager.epoch = core_epoch;
         task_manager.registration += 1;
+        self.report_registering(index);
+        let task_manager = &self.task_managers[index];
         let event = Event::Registered {
             connection: task_manager.connection(),
             location: task_manager.location(),
@@ -37,7 +39,8 @@ impl World {
             .task_managers
             .iter()
             .position(|it| it.id == connection.task_manager);
-        let task_manager = &mut self.task_managers[index.expect("they stay")];
+        let index = index.expect("they stay");
+        let task_manager = &mut self.task_managers[index];
         let is_current = arrives
             && epoch >= task_manager.epoch
             && connection.registration.get() == task_manager.registration;
@@ -60,6 +63,15 @@ impl World {
                 } else {
                     Vec::new()
                 };
+                if is_current {
+                    let is_refused = |task: &pb::TaskDeployment| {
+                        let key = (&task.vertex_id, task.subtask);
+                        refused.iter().any(|it| (&it.vertex_id, it.subtask) == key)
+                    };
+                    for task in tasks.iter().filter(|task| !is_refused(task)) {
+                        self.begin_stream(index, task);
+                    }
+                }
                 let outcome = if is_current && is_answered {
                     SubmitOutcome::Answered(refused)
                 } else if is_outdated {
@@ -108,13 +120,19 @@ impl World {
                 if !is_current || !is_answered {
                     return;
                 }
-                Event::HeartbeatAnswered {
-                    connection,
+                let event = Event::HeartbeatAnswered {
+                    connection: connection.clone(),
                     requested_in,
                     executions: task_manager.report(),
                     outputs: task_manager.outputs(),
                     allocations: task_manager.slots.iter().flatten().copied().collect(),
-                }
+                };
+                self.report_answering(index, &connection);
+                event
+            }
+            Call::Checkpoint(effect) => {
+                let from = (epoch, connection);
+                return self.deliver_to_streams(from, effect, is_current, is_answered);
             }
         };
         self.events.push((epoch, event));
@@ -127,8 +145,12 @@ impl World {
         }
         let duplicate = self.sent.swap_remove(pick % self.sent.len());
         let events = self.events.len();
+        let told = self.checkpoints.as_ref().map(|at| at.told_count());
         self.deliver(duplicate, true, false);
         self.events.truncate(events);
+        if let (Some(at), Some(told)) = (&mut self.checkpoints, told) {
+            at.forget_told_after(told);
+        }
     }
 
     pub(super) fn heartbeats(&mut self) {

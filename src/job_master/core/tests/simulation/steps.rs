@@ -11,6 +11,7 @@ use super::invariants::{built, is_recorded, region_of};
 use super::task_manager::{Running, TaskKey, TaskManager, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::core::Event;
+use crate::core::checkpoints::TaskEnd;
 use crate::core::execution_graph::execution::is_terminal;
 use crate::core::job_end::COMMIT_TIMEOUT_MS;
 
@@ -80,23 +81,24 @@ impl World {
     pub(super) fn progress(&mut self, index: usize, pick: usize, fails: Fails) {
         let epoch = self.epoch;
         let kept = self.kept();
-        let without_end = match fails {
-            Fails::No => self.without_end_on(index),
-            Fails::Yes | Fails::ForGood => BTreeSet::new(),
-        };
-        let task_manager = &mut self.task_managers[index];
-        let mut live: Vec<(TaskKey, &mut Running)> = Vec::new();
-        for (key, running) in &mut task_manager.running {
-            let goes_on = |it: &Running| it.state == S::Running && without_end.contains(&key.0);
-            let alive = running.iter_mut();
-            let alive = alive.filter(|it| !is_terminal(it.state) && !goes_on(it));
-            live.extend(alive.map(|it| (key.clone(), it)));
-        }
+        let live = self.live_on(index, fails);
         if live.is_empty() {
             return;
         }
-        let pick = pick % live.len();
-        let (key, running) = &mut live[pick];
+        let (key, at) = &live[pick % live.len()];
+        let running = &self.task_managers[index].running[key][*at];
+        let generation = running.generation;
+        let is_next = running.state == S::Running && fails == Fails::No;
+        let mut end = TaskEnd::default();
+        if is_next && self.has_stream(key, generation) {
+            match self.end_stream(key, generation) {
+                Some(of_stream) => end = of_stream,
+                None => return,
+            }
+        }
+        let running = self.task_managers[index].running.get_mut(key);
+        let running = &mut running.expect("it runs")[*at];
+        running.end = end;
         running.state = match running.state {
             S::Canceling => S::Canceled,
             _ if fails != Fails::No => S::Failed,
@@ -131,6 +133,36 @@ impl World {
                 executions,
             },
         ));
+    }
+
+    /// The executions on a TaskManager that may take a step: each with its number among those of its task.
+    fn live_on(&self, index: usize, fails: Fails) -> Vec<(TaskKey, usize)> {
+        let without_end = match fails {
+            Fails::No => self.without_end_on(index),
+            Fails::Yes | Fails::ForGood => BTreeSet::new(),
+        };
+        let mut live: Vec<(TaskKey, usize)> = Vec::new();
+        for (key, running) in &self.task_managers[index].running {
+            let goes_on = |it: &Running| {
+                let is_endless = it.state == S::Running && without_end.contains(&key.0);
+                is_endless && !self.has_stream(key, it.generation)
+            };
+            let alive = running.iter().enumerate();
+            let alive = alive.filter(|(_, it)| !is_terminal(it.state) && !goes_on(it));
+            live.extend(alive.map(|(at, _)| (key.clone(), at)));
+        }
+        live
+    }
+
+    /// Executions whose input has ended come to their end.
+    pub(super) fn end_what_has_ended(&mut self, index: usize) {
+        let live = self.live_on(index, Fails::No);
+        for (pick, (key, at)) in live.iter().enumerate().rev() {
+            let running = &self.task_managers[index].running[key][*at];
+            if running.state == S::Running && self.has_read_all(key, running.generation) {
+                self.progress(index, pick, Fails::No);
+            }
+        }
     }
 
     /// All complete outputs with their places.
@@ -397,7 +429,14 @@ impl World {
                 self.register(index);
             }
             if tasks_end {
-                self.progress(index, 0, Fails::No);
+                // With checkpoints many steps lead to an end.
+                let steps = match self.checkpoints {
+                    Some(_) => self.task_managers[index].running.len(),
+                    None => 1,
+                };
+                for pick in (0..steps.max(1)).rev() {
+                    self.progress(index, pick, Fails::No);
+                }
             } else {
                 self.go_on(index);
             }
@@ -414,6 +453,7 @@ impl World {
         while !self.events.is_empty() {
             self.deliver_event(0);
         }
+        self.round_of_checkpoints(tasks_end);
         self.now_ms += 500;
         self.hear(Event::TimePassed);
     }

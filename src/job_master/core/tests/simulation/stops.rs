@@ -120,7 +120,7 @@ impl World {
                 let has_read = self.stopping.begun.contains(&(key, before.generation));
                 let was_placed = !before.placements.is_empty();
                 assert!(
-                    !has_read || !was_placed,
+                    !has_read || !was_placed || self.has_snapshot(number),
                     "what it has read is lost: region {number} of generation {}",
                     before.generation
                 );

@@ -7,6 +7,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
+use crate::core::checkpoints::TaskEnd;
 use crate::core::execution_graph::execution::is_terminal;
 use crate::core::{Connection, Registration};
 
@@ -24,6 +25,8 @@ pub(super) struct Running {
     pub(super) unreadable: Option<pb::ExecutionId>,
     /// Whether it failed for a reason that no restart can fix.
     pub(super) unrecoverable: bool,
+    /// What its end names for checkpoints.
+    pub(super) end: TaskEnd,
 }
 
 #[derive(Debug)]
@@ -151,6 +154,7 @@ impl TaskManager {
                 inputs: complete_inputs(task, blocking),
                 unreadable: None,
                 unrecoverable: false,
+                end: TaskEnd::default(),
             });
         }
         refused
@@ -235,6 +239,8 @@ pub(super) fn report(key: &TaskKey, running: &Running) -> pb::ExecutionReport {
         allocation_id: running.allocation.clone(),
         unreadable: running.unreadable.clone(),
         unrecoverable: running.unrecoverable,
+        highest_checkpoint: running.end.highest,
+        checkpoint_committables: running.end.committables.clone(),
         ..pb::ExecutionReport::default()
     }
 }

@@ -11,6 +11,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
+use super::checkpoints::Checkpoints;
 use super::coordinators::{Asking, assert_decisions_stay, assert_prepared, coordinate_first};
 use super::drains::{Drains, RegionsBefore};
 use super::invariants::{
@@ -20,6 +21,7 @@ use super::invariants::{
 use super::model::{States, states_of};
 use super::stops::Stopping;
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
+use crate::core::checkpoints as saved;
 use crate::core::execution_graph::ExecutionGraph;
 use crate::core::failover::FailoverStrategy;
 use crate::core::restart::RestartStrategy;
@@ -87,6 +89,8 @@ pub(super) enum Call {
     Free(Vec<AllocationId>),
     /// The step of the core in which it was sent, and whether the job is being stopped.
     Heartbeat(u64, bool),
+    /// What the checkpoints ask of executions.
+    Checkpoint(saved::Effect),
 }
 
 #[derive(Debug)]
@@ -129,6 +133,8 @@ pub(super) struct World {
     pub(super) asking: Asking,
     pub(super) stopping: Stopping,
     pub(super) drains: Drains,
+    /// None: the job takes no checkpoints.
+    pub(super) checkpoints: Option<Box<Checkpoints>>,
     pub(super) reached: Reached,
 }
 
@@ -233,6 +239,7 @@ impl World {
             asking: Asking::default(),
             stopping: Stopping::default(),
             drains: Drains::default(),
+            checkpoints: None,
             reached: Reached::default(),
         };
         world.begin_term();
@@ -265,6 +272,7 @@ impl World {
         if self.result.is_some() {
             return;
         }
+        let points = self.recover_points();
         let options = CoreOptions {
             slot_request_timeout_ms: 20_000,
             max_slots: None,
@@ -279,8 +287,11 @@ impl World {
         };
         let epoch = Epoch::new(self.epoch);
         let (graph, stored) = (self.graph.clone(), self.stored.clone());
-        let core = JobMasterCore::build(graph, stored, is_recovered, epoch, options, self.now_ms);
+        let from = (graph, stored, points);
+        let at = (epoch, self.now_ms);
+        let core = JobMasterCore::build_from(from, is_recovered, options, at);
         self.core = Some(core.expect("what is stored belongs to the graph"));
+        self.begin_checkpoints();
         self.hear(Event::Started);
     }
 
@@ -291,6 +302,7 @@ impl World {
         let before = states_of(core);
         let regions_before = RegionsBefore::of(core);
         let dooms = dooms(&event, &before);
+        let heard = event.clone();
         if let Ok(effects) = core.handle(self.now_ms, event) {
             core.assert_consistent();
             self.reached.moved +=
@@ -317,8 +329,10 @@ impl World {
             let deployed: Vec<pb::TaskDeployment> = deployed.flatten().collect();
             let states = states_of(core);
             self.note_begun(&states);
+            self.take_news(&heard);
             self.run_all(effects);
             self.assert_may_start(&deployed, &before);
+            self.settle_checkpoints();
         }
     }
 
@@ -328,8 +342,11 @@ impl World {
         }
     }
 
-    fn run(&mut self, effect: Effect) {
+    fn run(&mut self, mut effect: Effect) {
         let epoch = self.epoch;
+        if let Effect::Deploy { tasks, .. } = &mut effect {
+            self.fill_restores(tasks);
+        }
         let core = self.core.as_ref();
         let asked = core.map_or((0, false), |core| (core.turn(), core.tells_to_stop()));
         let mut send = |connection: Connection, call: Call| {
@@ -437,7 +454,8 @@ impl World {
                     task_manager.free(&rejected);
                 }
             }
-            Effect::Disconnect { .. } | Effect::Quarantine(_) => {}
+            Effect::Disconnect { connection, .. } => self.disconnect_checkpoints(connection),
+            Effect::Quarantine(_) => {}
             Effect::End(result) => {
                 assert!(self.write.is_none(), "it ends with a write in flight");
                 let is_canceled = self.stored.wanted() == pb::WantedStatus::Canceled;
@@ -446,6 +464,7 @@ impl World {
                     assert!(self.sinks_committed);
                 }
                 self.assert_stopped_as_stored(&result);
+                self.assert_ended(&result);
                 self.result = Some(*result);
             }
         }
@@ -477,9 +496,12 @@ impl World {
             assert!(!is_placed_again, "a generation is placed once");
         }
         self.assert_restarts_together(&state);
+        self.assert_restores_newest(&state);
         assert!(self.stored.job_incarnation <= state.job_incarnation);
         self.note_hung_commit();
-        let is_given_up = self.sinks_hung || self.sinks_failed && !self.sinks_committed;
+        let is_given_up = self.sinks_hung
+            || self.sinks_failed && !self.sinks_committed
+            || self.has_failed_to_commit_checkpoint();
         let was_finished = all_finished(&self.graph, &self.stored)
             && self.stored.wanted() != pb::WantedStatus::Canceled;
         assert!(

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use tanist_proto::v1 as pb;
 
-use super::super::super::event::TaskProgress;
+use super::super::super::event::{Event, TaskEnd, TaskProgress, TaskReport};
+use crate::core::Connection;
 
 /// What a channel carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Element {
+pub(in crate::core) enum Element {
     Record,
     Barrier(Barrier),
     End,
@@ -20,24 +21,24 @@ pub(super) enum Element {
 
 /// A barrier, as its trigger said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Barrier {
-    pub(super) number: u64,
-    pub(super) newest: u64,
-    pub(super) floor: u64,
+pub(in crate::core) struct Barrier {
+    pub(in crate::core) number: u64,
+    pub(in crate::core) newest: u64,
+    pub(in crate::core) floor: u64,
     /// Sources pause behind it.
-    pub(super) pauses: bool,
+    pub(in crate::core) pauses: bool,
 }
 
 /// The input from one source.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Channel {
-    pub(super) queue: VecDeque<Element>,
-    pub(super) is_blocked: bool,
-    pub(super) is_ended: bool,
+pub(in crate::core) struct Channel {
+    pub(in crate::core) queue: VecDeque<Element>,
+    pub(in crate::core) is_blocked: bool,
+    pub(in crate::core) is_ended: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Life {
+pub(in crate::core) enum Life {
     Running,
     InputEnded,
     Ended,
@@ -46,48 +47,123 @@ pub(super) enum Life {
 
 /// What is being written for a number.
 #[derive(Debug, Clone)]
-pub(super) struct Writing {
-    pub(super) number: u64,
-    pub(super) snapshot: pb::SubtaskSnapshot,
+pub(in crate::core) struct Writing {
+    pub(in crate::core) number: u64,
+    pub(in crate::core) snapshot: pb::SubtaskSnapshot,
     /// The object that it creates.
-    pub(super) object: Option<String>,
+    pub(in crate::core) object: Option<String>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Execution {
-    pub(super) task: usize,
-    pub(super) region: usize,
-    pub(super) generation: u64,
-    pub(super) te: usize,
-    pub(super) life: Life,
-    pub(super) highest: u64,
-    pub(super) progress: TaskProgress,
-    pub(super) is_answered: bool,
-    pub(super) writing: Option<Writing>,
-    pub(super) barrier: Option<Barrier>,
+pub(in crate::core) struct Execution {
+    pub(in crate::core) task: usize,
+    /// Its vertex and its number there.
+    pub(in crate::core) name: (String, u32),
+    pub(in crate::core) region: usize,
+    pub(in crate::core) generation: u64,
+    pub(in crate::core) te: usize,
+    pub(in crate::core) life: Life,
+    pub(in crate::core) highest: u64,
+    pub(in crate::core) progress: TaskProgress,
+    pub(in crate::core) is_answered: bool,
+    pub(in crate::core) writing: Option<Writing>,
+    pub(in crate::core) barrier: Option<Barrier>,
     /// Sources: the number behind which it pauses.
-    pub(super) paused_behind: Option<u64>,
+    pub(in crate::core) paused_behind: Option<u64>,
     /// Sources: records read. It never changes for sinks.
-    pub(super) position: u64,
+    pub(in crate::core) position: u64,
     /// Sinks: records of each source of the region.
-    pub(super) counts: Vec<u64>,
+    pub(in crate::core) counts: Vec<u64>,
     /// Sinks: inputs, one a source of the region.
-    pub(super) inputs: Vec<Channel>,
+    pub(in crate::core) inputs: Vec<Channel>,
     /// Seen since the last part was sealed, as (source, index).
-    pub(super) open: Vec<(usize, u64)>,
+    pub(in crate::core) open: Vec<(usize, u64)>,
     /// Sealed parts, with the first number that names each.
-    pub(super) parts: Vec<(u64, pb::CheckpointCommittable)>,
-    pub(super) sealed: u64,
+    pub(in crate::core) parts: Vec<(u64, pb::CheckpointCommittable)>,
+    pub(in crate::core) sealed: u64,
     /// The objects that its snapshots named, by number.
-    pub(super) named: BTreeMap<u64, Vec<String>>,
+    pub(in crate::core) named: BTreeMap<u64, Vec<String>>,
     /// The objects that it wrote.
-    pub(super) wrote: Vec<String>,
-    pub(super) is_end_recorded: bool,
+    pub(in crate::core) wrote: Vec<String>,
+    pub(in crate::core) is_end_recorded: bool,
 }
 
 impl Execution {
+    /// One that begins from the start, and reads from this number of sources.
+    pub(in crate::core) fn new(
+        (task, name): (usize, (String, u32)),
+        (region, generation): (usize, u64),
+        te: usize,
+        inputs: usize,
+    ) -> Execution {
+        Execution {
+            task,
+            name,
+            region,
+            generation,
+            te,
+            life: Life::Running,
+            highest: 0,
+            progress: TaskProgress::Unheard,
+            is_answered: true,
+            writing: None,
+            barrier: None,
+            paused_behind: None,
+            position: 0,
+            counts: vec![0; inputs],
+            inputs: vec![Channel::default(); inputs],
+            open: vec![],
+            parts: vec![],
+            sealed: 0,
+            named: BTreeMap::new(),
+            wrote: vec![],
+            is_end_recorded: false,
+        }
+    }
+
+    /// The inputs from which it can read.
+    pub(in crate::core) fn open_inputs(&self) -> Vec<usize> {
+        let inputs = self.inputs.iter().enumerate();
+        let open = inputs.filter(|(_, it)| !it.is_blocked && !it.queue.is_empty());
+        open.map(|it| it.0).collect()
+    }
+
+    /// Reads the next element of an input, which is from this source. Returns the number that it declines for a higher
+    /// one.
+    pub(in crate::core) fn read(&mut self, input: usize, source: usize) -> Option<u64> {
+        let mut declined = None;
+        match self.inputs[input].queue.pop_front()? {
+            Element::Record => {
+                self.open.push((source, self.counts[input]));
+                self.counts[input] += 1;
+            }
+            Element::Barrier(barrier) => {
+                let blocks_for = self.barrier.map(|it| it.number);
+                if blocks_for == Some(barrier.number) {
+                    self.inputs[input].is_blocked = true;
+                } else if barrier.number > self.highest {
+                    declined = blocks_for.map(|_| self.highest);
+                    if let Some(number) = declined {
+                        self.give_up(number, TaskProgress::Declined);
+                    }
+                    self.highest = barrier.number;
+                    self.progress = TaskProgress::Blocked;
+                    self.barrier = Some(barrier);
+                    self.inputs[input].is_blocked = true;
+                }
+            }
+            Element::End => self.inputs[input].is_ended = true,
+        }
+        declined
+    }
+
     /// Takes up a number: the state of this moment is what it saves. `object` is created for it.
-    pub(super) fn take_up(&mut self, barrier: Barrier, object: Option<String>, padding: usize) {
+    pub(in crate::core) fn take_up(
+        &mut self,
+        barrier: Barrier,
+        object: Option<String>,
+        padding: usize,
+    ) {
         let Barrier {
             number,
             newest,
@@ -113,8 +189,8 @@ impl Execution {
         let mut content: Vec<u8> = self.counts.iter().flat_map(|it| it.to_le_bytes()).collect();
         content.resize(content.len() + padding, 0);
         let snapshot = pb::SubtaskSnapshot {
-            vertex_id: format!("t{}", self.task),
-            subtask: 0,
+            vertex_id: self.name.0.clone(),
+            subtask: self.name.1,
             positions: vec![pb::SourcePosition {
                 uid: "position".to_owned(),
                 position: self.position.to_le_bytes().to_vec(),
@@ -153,7 +229,7 @@ impl Execution {
     }
 
     /// What it saves is written.
-    pub(super) fn finish_writing(&mut self) -> Option<String> {
+    pub(in crate::core) fn finish_writing(&mut self) -> Option<String> {
         let writing = self.writing.take()?;
         self.wrote.extend(writing.object.clone());
         if self.highest == writing.number && self.progress == TaskProgress::Writing {
@@ -163,7 +239,7 @@ impl Execution {
     }
 
     /// Restores a snapshot of its task.
-    pub(super) fn restore(&mut self, newest: u64, snapshot: &pb::SubtaskSnapshot) {
+    pub(in crate::core) fn restore(&mut self, newest: u64, snapshot: &pb::SubtaskSnapshot) {
         self.highest = newest;
         self.position = number(&snapshot.positions[0].position);
         let counts = snapshot.operators[0].content.chunks(8).map(number);
@@ -189,18 +265,18 @@ impl Execution {
     }
 
     /// All that its end names.
-    pub(super) fn last_parts(&mut self) -> Vec<pb::CheckpointCommittable> {
+    pub(in crate::core) fn last_parts(&mut self) -> Vec<pb::CheckpointCommittable> {
         self.seal(u64::MAX);
         self.parts.iter().map(|(_, part)| part.clone()).collect()
     }
 
     /// Whether all live inputs have delivered the number that it blocks for.
-    pub(super) fn is_aligned(&self) -> bool {
+    pub(in crate::core) fn is_aligned(&self) -> bool {
         self.barrier.is_some() && self.inputs.iter().all(|it| it.is_blocked || it.is_ended)
     }
 
     /// Gives up the number that it blocks for, or refuses to take up others up to it.
-    pub(super) fn give_up(&mut self, number: u64, progress: TaskProgress) {
+    pub(in crate::core) fn give_up(&mut self, number: u64, progress: TaskProgress) {
         self.highest = number;
         self.progress = progress;
         self.barrier = None;
@@ -209,12 +285,70 @@ impl Execution {
         }
     }
 
-    pub(super) fn lives(&self) -> bool {
+    /// What it has done for the highest number that it knows.
+    pub(in crate::core) fn report(&self) -> TaskReport {
+        TaskReport {
+            task: self.task,
+            generation: self.generation,
+            highest: self.highest,
+            progress: self.progress.clone(),
+            is_paused: self.paused_behind.is_some(),
+            has_input_ended: matches!(self.life, Life::InputEnded | Life::Ended),
+        }
+    }
+
+    /// Its end.
+    pub(in crate::core) fn end(&mut self) -> TaskEnd {
+        TaskEnd {
+            highest: self.highest,
+            committables: self.last_parts(),
+            output: Vec::new(),
+        }
+    }
+
+    /// What it tells of a number that it declines.
+    pub(in crate::core) fn declined(&self, connection: Connection, number: u64) -> Event {
+        Event::Declined {
+            connection,
+            task: self.task,
+            generation: self.generation,
+            number,
+            reason: "it can't".to_owned(),
+        }
+    }
+
+    /// What it tells once its input has ended.
+    pub(in crate::core) fn input_ended(&self, connection: Connection) -> Event {
+        Event::InputEnded {
+            connection,
+            task: self.task,
+            generation: self.generation,
+            highest: self.highest,
+        }
+    }
+
+    /// What it tells until it is answered. None: it has saved nothing, or the answer has arrived.
+    pub(in crate::core) fn acknowledged(&self, connection: Connection) -> Option<Event> {
+        match &self.progress {
+            TaskProgress::Acknowledged(snapshot) if !self.is_answered => {
+                Some(Event::Acknowledged {
+                    connection,
+                    task: self.task,
+                    generation: self.generation,
+                    number: self.highest,
+                    snapshot: snapshot.clone(),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    pub(in crate::core) fn lives(&self) -> bool {
         matches!(self.life, Life::Running | Life::InputEnded)
     }
 }
 
 /// A number in a snapshot.
-pub(super) fn number(bytes: &[u8]) -> u64 {
+pub(in crate::core) fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }

@@ -5,18 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::v1 as pb;
 
+use super::super::super::Task;
 use super::super::super::objects::{named_by, number_of};
 use super::super::super::record::NAMED_SUBSUMED;
 use super::execution::number;
 
-pub(super) type Checked = Result<(), String>;
+pub(in crate::core) type Checked = Result<(), String>;
 
-pub(super) fn ensure(holds: bool, text: impl FnOnce() -> String) -> Checked {
+pub(in crate::core) fn ensure(holds: bool, text: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(text()) }
 }
 
 /// K1: a region restores its newest snapshot that is durable when its placement is written.
-pub(super) fn k1_newest_snapshot_is_restored(restored: u64, newest: u64) -> Checked {
+pub(in crate::core) fn k1_newest_snapshot_is_restored(restored: u64, newest: u64) -> Checked {
     ensure(restored == newest, || {
         format!("K1: it restores {restored}, and its newest durable snapshot is {newest}")
     })
@@ -24,7 +25,7 @@ pub(super) fn k1_newest_snapshot_is_restored(restored: u64, newest: u64) -> Chec
 
 /// K2: a number is given out once, and all of a leader's numbers are above those of earlier ones. `given` has the
 /// leader of each number.
-pub(super) fn k2_number_is_new(
+pub(in crate::core) fn k2_number_is_new(
     given: &BTreeMap<u64, usize>,
     number: u64,
     leader: usize,
@@ -39,20 +40,21 @@ pub(super) fn k2_number_is_new(
     })
 }
 
-/// K3: a region snapshot holds one generation, and each subtask or its end. `ends` has the highest number of each
+/// K3: a region snapshot holds one generation, and each subtask or its end. `tasks` are those of its region, `ends` has the highest number of each
 /// execution that ended.
-pub(super) fn k3_snapshot_is_of_one_attempt(
+pub(in crate::core) fn k3_snapshot_is_of_one_attempt(
     region: &pb::RegionSnapshot,
-    tasks: &[usize],
+    (tasks, all): (&[usize], &[Task]),
     ends: &BTreeMap<(usize, u64), u64>,
 ) -> Checked {
     ensure(region.subtasks.len() == tasks.len(), || {
         format!("K3: {} subtasks of {}", region.subtasks.len(), tasks.len())
     })?;
     for (subtask, task) in region.subtasks.iter().zip(tasks) {
-        let expected = format!("t{task}");
-        ensure(subtask.vertex_id == expected, || {
-            format!("K3: {} in place of {expected}", subtask.vertex_id)
+        let expected = (all[*task].vertex_id.as_str(), all[*task].subtask);
+        let found = (subtask.vertex_id.as_str(), subtask.subtask);
+        ensure(found == expected, || {
+            format!("K3: {found:?} in place of {expected:?}")
         })?;
         if subtask.ended {
             let end = ends.get(&(*task, region.generation));
@@ -72,21 +74,21 @@ pub(super) fn k3_snapshot_is_of_one_attempt(
 }
 
 /// K4: once a region is given up, no snapshot of its generation becomes durable, unless its write was under way.
-pub(super) fn k4_generation_is_present(snapshot: u64, placed: u64) -> Checked {
+pub(in crate::core) fn k4_generation_is_present(snapshot: u64, placed: u64) -> Checked {
     ensure(snapshot >= placed, || {
         format!("K4: a snapshot of generation {snapshot} becomes durable after {placed} was placed")
     })
 }
 
 /// K4: no write has a snapshot of a region that the same leader knows to have failed.
-pub(super) fn k4_region_has_not_failed(region: usize, runs: bool) -> Checked {
+pub(in crate::core) fn k4_region_has_not_failed(region: usize, runs: bool) -> Checked {
     ensure(runs, || {
         format!("K4: region {region} has failed, and its snapshot is written")
     })
 }
 
 /// K5: each object that a retained manifest names exists.
-pub(super) fn k5_named_objects_exist<'a>(
+pub(in crate::core) fn k5_named_objects_exist<'a>(
     manifests: impl Iterator<Item = &'a pb::CheckpointManifest>,
     objects: &BTreeSet<String>,
 ) -> Checked {
@@ -103,14 +105,14 @@ pub(super) fn k5_named_objects_exist<'a>(
 }
 
 /// K5: no number below the floor is in flight: what its tasks wrote may have been removed.
-pub(super) fn k5_number_is_not_below_the_floor(number: u64, floor: u64) -> Checked {
+pub(in crate::core) fn k5_number_is_not_below_the_floor(number: u64, floor: u64) -> Checked {
     ensure(number >= floor, || {
         format!("K5: number {number} is triggered, and the floor is {floor}")
     })
 }
 
 /// K6: only what a durable manifest lists is committed.
-pub(super) fn k6_only_durable_output_is_committed(
+pub(in crate::core) fn k6_only_durable_output_is_committed(
     committed: &[pb::CheckpointCommittable],
     durable: &BTreeSet<(String, String)>,
 ) -> Checked {
@@ -123,7 +125,7 @@ pub(super) fn k6_only_durable_output_is_committed(
 }
 
 /// K7: each record counts once in the output. `records` has the part of each.
-pub(super) fn k7_record_is_committed_once(
+pub(in crate::core) fn k7_record_is_committed_once(
     records: &BTreeMap<(String, String), String>,
     record: &(String, String),
     part: &str,
@@ -136,7 +138,7 @@ pub(super) fn k7_record_is_committed_once(
 
 /// K8: positions of sources and counts of sinks of a region snapshot agree. `sources` has the final position of each
 /// source, for those that had ended.
-pub(super) fn k8_snapshot_is_a_consistent_cut(
+pub(in crate::core) fn k8_snapshot_is_a_consistent_cut(
     region: &pb::RegionSnapshot,
     sources: usize,
     last: &[u64],
@@ -163,7 +165,7 @@ pub(super) fn k8_snapshot_is_a_consistent_cut(
 }
 
 /// K9: a change of leader alone aborts no number and changes no generation.
-pub(super) fn k9_only_leaders_changed(aborted: usize, generations: &[u64]) -> Checked {
+pub(in crate::core) fn k9_only_leaders_changed(aborted: usize, generations: &[u64]) -> Checked {
     ensure(aborted == 0, || {
         format!("K9: {aborted} numbers were aborted")
     })?;
@@ -173,14 +175,17 @@ pub(super) fn k9_only_leaders_changed(aborted: usize, generations: &[u64]) -> Ch
 }
 
 /// K10: no barrier blocks a channel for a number that no leader continues.
-pub(super) fn k10_blocked_number_is_in_flight(blocked: u64, in_flight: Option<u64>) -> Checked {
+pub(in crate::core) fn k10_blocked_number_is_in_flight(
+    blocked: u64,
+    in_flight: Option<u64>,
+) -> Checked {
     ensure(in_flight == Some(blocked), || {
         format!("K10: a task blocks for {blocked}, and {in_flight:?} is in flight")
     })
 }
 
 /// K13: of what is numbered below the floor, only what is retained is left.
-pub(super) fn k13_only_retained_objects_are_left<'a>(
+pub(in crate::core) fn k13_only_retained_objects_are_left<'a>(
     manifests: impl Iterator<Item = &'a pb::CheckpointManifest>,
     floor: u64,
     objects: &BTreeSet<String>,
@@ -197,28 +202,31 @@ pub(super) fn k13_only_retained_objects_are_left<'a>(
 }
 
 /// K13: the record stays small, however long a number holds the floor.
-pub(super) fn k13_few_subsumed_checkpoints_are_named(subsumed: usize) -> Checked {
+pub(in crate::core) fn k13_few_subsumed_checkpoints_are_named(subsumed: usize) -> Checked {
     ensure(subsumed <= NAMED_SUBSUMED, || {
         format!("K13: the record names {subsumed} subsumed checkpoints")
     })
 }
 
 /// K14: what is decided about one region changes no other.
-pub(super) fn k14_only_this_region_is_touched(region: usize, touched: &[usize]) -> Checked {
+pub(in crate::core) fn k14_only_this_region_is_touched(
+    region: usize,
+    touched: &[usize],
+) -> Checked {
     ensure(touched.iter().all(|it| *it == region), || {
         format!("K14: region {region} failed, and {touched:?} were touched")
     })
 }
 
 /// K15: the floor never falls.
-pub(super) fn k15_floor_never_falls(before: u64, after: u64) -> Checked {
+pub(in crate::core) fn k15_floor_never_falls(before: u64, after: u64) -> Checked {
     ensure(before <= after, || {
         format!("K15: the floor falls from {before} to {after}")
     })
 }
 
 /// K15: no object is deleted before the write that made it garbage is durable.
-pub(super) fn k15_deleted_objects_are_garbage<'a>(
+pub(in crate::core) fn k15_deleted_objects_are_garbage<'a>(
     deleted: &[String],
     manifests: impl Iterator<Item = &'a pb::CheckpointManifest>,
     floor: u64,

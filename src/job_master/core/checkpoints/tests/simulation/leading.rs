@@ -1,10 +1,8 @@
 //! What a JobMaster does around the checkpoints' core: it places regions, starts executions, adopts regions, and writes
 //! ends.
 
-use std::collections::BTreeMap;
-
-use super::super::super::{Effect, Event, TaskProgress};
-use super::execution::{Channel, Execution, Life};
+use super::super::super::{Effect, Event};
+use super::execution::{Execution, Life};
 use super::invariants::{Checked, k5_number_is_not_below_the_floor};
 use super::world::{Placement, StoreWrite, World, te_of};
 
@@ -58,28 +56,9 @@ impl World {
                 continue;
             }
             let inputs = if index < sources { 0 } else { sources };
-            let mut execution = Execution {
-                task,
-                region,
-                generation,
-                te,
-                life: Life::Running,
-                highest: 0,
-                progress: TaskProgress::Unheard,
-                is_answered: true,
-                writing: None,
-                barrier: None,
-                paused_behind: None,
-                position: 0,
-                counts: vec![0; inputs],
-                inputs: vec![Channel::default(); inputs],
-                open: vec![],
-                parts: vec![],
-                sealed: 0,
-                named: BTreeMap::new(),
-                wrote: vec![],
-                is_end_recorded: false,
-            };
+            let name = (self.tasks[task].vertex_id.clone(), 0);
+            let of = (region, generation);
+            let mut execution = Execution::new((task, name), of, te, inputs);
             execution.highest = number;
             if let Some(snapshot) = &snapshot {
                 let saved = &snapshot.subtasks[index];

@@ -4,12 +4,12 @@
 //! The faults that `planted.rs` lists show that the simulation would find them: each has the number of seeds within
 //! which it is found. `CHECKPOINT_CASES` sets the number of cases, `CHECKPOINT_SEED` the first seed.
 
-mod execution;
+pub(in crate::core) mod execution;
 mod faults;
 mod healing;
-mod invariants;
+pub(in crate::core) mod invariants;
 mod leading;
-mod random;
+pub(in crate::core) mod random;
 mod savepoints;
 mod steps;
 mod store;

@@ -99,15 +99,7 @@ impl World {
             .executions
             .iter()
             .filter(|it| it.te == te && it.life != Life::Dead);
-        let report = |it: &Execution| TaskReport {
-            task: it.task,
-            generation: it.generation,
-            highest: it.highest,
-            progress: it.progress.clone(),
-            is_paused: it.paused_behind.is_some(),
-            has_input_ended: matches!(it.life, Life::InputEnded | Life::Ended),
-        };
-        known.map(report).collect()
+        known.map(Execution::report).collect()
     }
 
     /// A registered TaskExecutor answers a heartbeat.

@@ -91,7 +91,7 @@ impl World {
             );
             k4_region_has_not_failed(region, runs)?;
             let tasks = &self.regions[region];
-            k3_snapshot_is_of_one_attempt(&snapshot, tasks, &self.true_ends)?;
+            k3_snapshot_is_of_one_attempt(&snapshot, (tasks, &self.tasks), &self.true_ends)?;
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl World {
         for (region, snapshot) in &new {
             k4_generation_is_present(snapshot.generation, self.stored[*region].generation)?;
             let tasks = &self.regions[*region];
-            k3_snapshot_is_of_one_attempt(snapshot, tasks, &self.true_ends)?;
+            k3_snapshot_is_of_one_attempt(snapshot, (tasks, &self.tasks), &self.true_ends)?;
             let sources = self.sources_of(*region);
             let last = tasks.iter().take(sources).map(|task| {
                 let end = self.last_positions.get(&(*task, snapshot.generation));

@@ -1,6 +1,6 @@
 //! The work of executions: they read, align barriers, save their state, end, and tell their leader.
 
-use super::super::super::{Event, TaskEnd, TaskProgress};
+use super::super::super::{Event, TaskProgress};
 use super::execution::{Barrier, Element, Execution, Life};
 use super::invariants::Checked;
 use super::world::{Message, World};
@@ -82,36 +82,14 @@ impl World {
     }
 
     pub(super) fn read(&mut self, at: usize) {
-        let inputs = self.executions[at].inputs.iter().enumerate();
-        let open = inputs.filter(|(_, it)| !it.is_blocked && !it.queue.is_empty());
-        let open: Vec<usize> = open.map(|it| it.0).collect();
+        let open = self.executions[at].open_inputs();
         let Some(input) = self.random.pick(&open) else {
             return;
         };
         let execution = &mut self.executions[at];
-        let element = execution.inputs[input].queue.pop_front();
-        match element.expect("it is not empty") {
-            Element::Record => {
-                let source = self.regions[execution.region][input];
-                execution.open.push((source, execution.counts[input]));
-                execution.counts[input] += 1;
-            }
-            Element::Barrier(barrier) => {
-                let blocks_for = execution.barrier.map(|it| it.number);
-                if blocks_for == Some(barrier.number) {
-                    execution.inputs[input].is_blocked = true;
-                } else if barrier.number > execution.highest {
-                    if blocks_for.is_some() {
-                        self.decline(at);
-                    }
-                    let execution = &mut self.executions[at];
-                    execution.highest = barrier.number;
-                    execution.progress = TaskProgress::Blocked;
-                    execution.barrier = Some(barrier);
-                    execution.inputs[input].is_blocked = true;
-                }
-            }
-            Element::End => execution.inputs[input].is_ended = true,
+        let source = self.regions[execution.region][input];
+        if let Some(number) = execution.read(input, source) {
+            self.tell_declined(at, number);
         }
         let execution = &self.executions[at];
         if execution.is_aligned() {
@@ -126,23 +104,14 @@ impl World {
     pub(super) fn end_input(&mut self, at: usize) {
         let execution = &mut self.executions[at];
         execution.life = Life::InputEnded;
-        let (task, generation, highest) = (execution.task, execution.generation, execution.highest);
-        let te = execution.te;
+        let (task, generation, te) = (execution.task, execution.generation, execution.te);
         if execution.inputs.is_empty() {
             self.last_positions
                 .insert((task, generation), execution.position);
             self.send(at, Element::End);
         }
-        let connection = self.connection(te);
-        self.tell(
-            te,
-            Event::InputEnded {
-                connection,
-                task,
-                generation,
-                highest,
-            },
-        );
+        let event = self.executions[at].input_ended(self.connection(te));
+        self.tell(te, event);
     }
 
     pub(super) fn end(&mut self, at: usize) {
@@ -166,18 +135,13 @@ impl World {
         let execution = &mut self.executions[at];
         let number = execution.highest;
         execution.give_up(number, TaskProgress::Declined);
-        let (task, generation, te) = (execution.task, execution.generation, execution.te);
-        let connection = self.connection(te);
-        self.tell(
-            te,
-            Event::Declined {
-                connection,
-                task,
-                generation,
-                number,
-                reason: "it can't".to_owned(),
-            },
-        );
+        self.tell_declined(at, number);
+    }
+
+    fn tell_declined(&mut self, at: usize, number: u64) {
+        let te = self.executions[at].te;
+        let event = self.executions[at].declined(self.connection(te), number);
+        self.tell(te, event);
     }
 
     pub(super) fn finish_any_writing(&mut self) -> Checked {
@@ -218,17 +182,9 @@ impl World {
 
     pub(super) fn acknowledge(&mut self, at: usize) {
         let execution = &self.executions[at];
-        if let TaskProgress::Acknowledged(snapshot) = &execution.progress
-            && !execution.is_answered
-        {
-            let event = Event::Acknowledged {
-                connection: self.connection(execution.te),
-                task: execution.task,
-                generation: execution.generation,
-                number: execution.highest,
-                snapshot: snapshot.clone(),
-            };
-            self.tell(execution.te, event);
+        let te = execution.te;
+        if let Some(event) = execution.acknowledged(self.connection(te)) {
+            self.tell(te, event);
         }
     }
 
@@ -241,11 +197,7 @@ impl World {
         let mut executions = self.executions.iter_mut();
         let execution = executions.find(|it| (it.task, it.generation) == (task, generation));
         let execution = execution.expect("it was reported");
-        let end = TaskEnd {
-            highest: execution.highest,
-            committables: execution.last_parts(),
-            output: Vec::new(),
-        };
+        let end = execution.end();
         Event::TaskEnded {
             connection,
             task,
