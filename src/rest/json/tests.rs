@@ -39,6 +39,7 @@ fn subtask(index: u32, state: pb::ExecutionState) -> pb::SubtaskDetails {
             late_records_dropped: 2,
             records_skipped: 3,
             peer_away_since_ms: 0,
+            state_bytes: 7,
         }),
         timestamps: Vec::new(),
         unread_state: String::new(),
@@ -124,7 +125,7 @@ fn metrics(factor: u64, complete: bool) -> Value {
         "write-bytes": 50 * factor, "write-bytes-complete": complete,
         "read-records": 10 * factor, "read-records-complete": complete,
         "write-records": 5 * factor, "write-records-complete": complete,
-        "late-records-dropped": 2 * factor, "records-skipped": 3 * factor,
+        "late-records-dropped": 2 * factor, "records-skipped": 3 * factor, "state-bytes": 7 * factor,
         "accumulated-backpressured-time": 0, "accumulated-idle-time": 0, "accumulated-busy-time": 0
     })
 }

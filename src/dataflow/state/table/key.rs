@@ -30,6 +30,14 @@ impl StateKey {
         })
     }
 
+    /// Bytes that it has beside its entry.
+    pub(super) fn beside(&self) -> usize {
+        match &self.0 {
+            Bytes::Inline { .. } => 0,
+            Bytes::Boxed(bytes) => bytes.len(),
+        }
+    }
+
     /// The key.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
