@@ -91,6 +91,7 @@ fn job() -> pb::JobDetails {
         restarts: 2,
         quarantine: String::new(),
         cleaning_up: false,
+        state_sizes: Vec::new(),
         left_behind: String::new(),
         checkpoints: None,
         as_of: None,
