@@ -268,9 +268,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_stays_away_is_a_failure_that_is_tried_again_and_names_its_sink() {
-        let (committed, calls) = commit(&["a", "b"], |_, output| match output.content() {
-            b"b" => output.retry_later("the server is away"),
-            _ => {}
+        let (committed, calls) = commit(&["a", "b"], |_, output| {
+            if output.content() == b"b" {
+                output.retry_later("the server is away");
+            }
         })
         .await;
         let expected = CommitError::Failed("rows: the server is away".to_owned());
@@ -293,9 +294,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_job_goes_on_without_an_output_that_is_discarded() {
-        let (committed, calls) = commit(&["a", "b"], |_, output| match output.content() {
-            b"a" => output.discard("it has expired"),
-            _ => {}
+        let (committed, calls) = commit(&["a", "b"], |_, output| {
+            if output.content() == b"a" {
+                output.discard("it has expired");
+            }
         })
         .await;
         assert_eq!((committed, calls.len()), (Ok(()), 1));

@@ -208,8 +208,8 @@ impl JobRecords {
     ) -> Result<Prepared, JobStoreError> {
         let mut backoff = store_backoff();
         loop {
-            // A blob store that hangs may answer the next attempt. What it stores late has a name that nothing refers to:
-            // each attempt has one of its own.
+            // A blob store that hangs may answer the next attempt. What it stores late has a name that nothing
+            // refers to: each attempt has one of its own.
             let preparing = self.try_prepare(job, &record, share);
             let prepared = tokio::time::timeout(ATTEMPT_TIMEOUT, preparing).await;
             match prepared.unwrap_or_else(|_elapsed| Err(JobStoreError::Refused(no_blob_answer())))

@@ -247,6 +247,9 @@ fn a_vertex_lists_every_subtask_with_its_place_and_attempt() {
             "metrics": {
                 "read-bytes": statistics([0, 100]), "write-bytes": statistics([0, 50]),
                 "read-records": statistics([0, 10]),
+                "state-bytes": {
+                    "min": 0, "max": 7, "avg": 3, "sum": 7, "median": 3, "p25": 0, "p75": 7, "p95": 7
+                },
                 "write-records": {
                     "min": 0, "max": 5, "avg": 2, "sum": 5, "median": 2, "p25": 0, "p75": 5, "p95": 5
                 },
