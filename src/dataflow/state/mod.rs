@@ -396,6 +396,16 @@ impl<'a> Restored<'a> {
     }
 }
 
+/// What a position or another small state of this name is of, and its content, for people who look at it.
+pub fn opened_state(name: &str, bytes: &[u8]) -> Result<(String, Vec<u8>), StateError> {
+    let open = || {
+        let state = SmallState::decode(sealed::open(Kind::Small, bytes)?);
+        state.map_err(|error| StateProblem::damaged(error.to_string()))
+    };
+    let state = open().map_err(|problem| problem.of(name))?;
+    Ok((state.signature, state.content))
+}
+
 /// What an operator takes that can't merge the states of several subtasks.
 fn only<M>(mut saved: Vec<M>) -> Result<Option<M>, StateProblem> {
     match saved.len() {
