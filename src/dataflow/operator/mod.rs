@@ -144,7 +144,8 @@ pub trait Operator: Send {
         Ok(())
     }
 
-    /// Memory of its keyed state, in bytes: [`StateTable::memory`](crate::StateTable::memory) of all its tables. Asked at most once a second. `None`: what its last snapshot took counts.
+    /// Memory of its keyed state, in bytes: [`StateTable::memory`](crate::StateTable::memory) of all its tables.
+    /// Asked at most once a second. `None`: what its last snapshot took counts.
     fn state_bytes(&self) -> Option<u64> {
         None
     }

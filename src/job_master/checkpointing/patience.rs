@@ -1,8 +1,8 @@
 //! A bound for each use of the storage of checkpoints: a file system may hang without an error.
 //!
-//! What has had no answer in time goes on by itself, and may still happen. That harms nothing: a manifest has a name of
-//! its own at each attempt, so one that comes late is an object that nothing names; what is removed stays garbage, and a
-//! listing changes nothing. Uses that hang are limited in number, since each may hold a thread of the process.
+//! What has had no answer in time goes on by itself, and may still happen. That harms nothing: a manifest has a name
+//! of its own at each attempt, so one that comes late is an object that nothing names; what is removed stays garbage,
+//! and a listing changes nothing. Uses that hang are limited in number, since each may hold a thread of the process.
 
 use std::sync::LazyLock;
 use std::time::Duration;
