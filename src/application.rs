@@ -45,7 +45,7 @@ pub use tanist_leadership::application::{
 };
 pub use tanist_model::CommitError;
 pub use tanist_operators::become_child_if_asked;
-pub use tanist_operators::committers::CommitRequest;
+pub use tanist_operators::committers::{CommitRequest, OutputToCommit};
 pub use tanist_process::ApplicationContext;
 
 /// Builder of an application: has its name; its program or job is set next.

@@ -68,7 +68,7 @@ pub fn decode(bytes: &[u8]) -> Result<CheckpointManifest, ManifestError> {
 }
 
 /// The lowest format that can say everything in the manifest.
-fn lowest_format(_: &CheckpointManifest) -> u16 {
+pub fn lowest_format(_: &CheckpointManifest) -> u16 {
     FORMAT
 }
 

@@ -1,14 +1,21 @@
 //! What a savepoint holds, for `tanist savepoint inspect`: the steps with their kinds of state and sizes.
 //!
-//! It follows from the manifest alone. The meaning of a position, and of the bytes of a state, is known to their step.
+//! It follows from the manifest alone. Positions of the project's sources are decoded; the meaning of others, and of
+//! the bytes of a state, is known to their step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use tanist_gateway::savepoints;
+use tanist_operators::saved;
+use tanist_proto::manifest;
 use tanist_proto::pieces::Piece;
 use tanist_proto::segments::covered;
-use tanist_proto::v1::{CheckpointManifest, ManifestStep, StateSegment, SubtaskSnapshot};
+use tanist_proto::v1::{
+    CheckpointManifest, ManifestStep, SourcePosition, StateRedistribution, StateSegment,
+    SubtaskSnapshot,
+};
 
 use super::output::{Table, bytes, field};
 
@@ -20,11 +27,19 @@ struct StateSize {
     /// Number of its pieces: positions, entries of a list, segments.
     pieces: u64,
     bytes: u64,
+    kind: &'static str,
+    /// What the state is of, as its operator says. Empty: only a read of its objects would tell.
+    signature: String,
+    /// By range of key groups, or by subtask if it has no keys.
+    parts: BTreeMap<(u32, u32), u64>,
 }
 
 impl StateSize {
-    fn add(&mut self, length: u64) {
+    fn add(&mut self, kind: &'static str, part: (u32, u32), length: u64) {
+        self.kind = kind;
         self.pieces += 1;
+        let bytes = self.parts.entry(part).or_default();
+        *bytes = bytes.saturating_add(length);
         self.bytes = self.bytes.saturating_add(length);
     }
 }
@@ -34,6 +49,50 @@ type States = BTreeMap<String, StateSize>;
 
 const POSITIONS: &str = "positions";
 
+/// How a state without keys is divided among another number of subtasks.
+fn kind_of(redistribution: StateRedistribution) -> &'static str {
+    match redistribution {
+        StateRedistribution::Unspecified => "of the step",
+        StateRedistribution::List => "list",
+        StateRedistribution::Union => "union",
+        StateRedistribution::Broadcast => "broadcast",
+    }
+}
+
+/// How far a subtask of a source had read.
+#[derive(Debug, Clone)]
+struct Position {
+    uid: String,
+    subtask: u32,
+    text: String,
+    /// Null: it is not decoded.
+    json: Value,
+}
+
+impl Position {
+    fn of(position: &SourcePosition, subtask: u32) -> Position {
+        let decoded = saved::position(&position.position);
+        let (text, json) = match (decoded, &position.place) {
+            _ if position.ended => ("all of its input".to_owned(), json!({ "ended": true })),
+            (Some(decoded), _) => (decoded.text, decoded.json),
+            (None, Some(_)) => ("in an object".to_owned(), Value::Null),
+            (None, None) => {
+                let length = position.position.len();
+                (
+                    format!("{length} bytes, known to the source alone"),
+                    Value::Null,
+                )
+            }
+        };
+        Position {
+            uid: position.uid.clone(),
+            subtask,
+            text,
+            json,
+        }
+    }
+}
+
 /// What a savepoint holds.
 #[derive(Debug, Clone)]
 pub(super) struct Inspection {
@@ -42,6 +101,9 @@ pub(super) struct Inspection {
     number: u64,
     is_verified: bool,
     steps: Vec<(ManifestStep, States)>,
+    positions: Vec<Position>,
+    /// Of `_metadata`, and of the manifest in it.
+    formats: (u16, u16),
     /// Names of its objects.
     objects: BTreeSet<String>,
     bytes: u64,
@@ -55,6 +117,7 @@ impl Inspection {
         let mut found: BTreeMap<&str, States> = BTreeMap::new();
         let mut segments: BTreeMap<(&str, &str), Vec<&StateSegment>> = BTreeMap::new();
         let mut objects = BTreeSet::new();
+        let mut positions = Vec::new();
         let mut total = 0;
         let mut add = |piece: Piece<'_>| {
             objects.extend(piece.object().map(str::to_owned));
@@ -66,17 +129,27 @@ impl Inspection {
             for position in &subtask.positions {
                 let states = found.entry(&position.uid).or_default();
                 let length = add(Piece::Position(position));
-                states.entry(POSITIONS.to_owned()).or_default().add(length);
+                let of = (subtask.subtask, subtask.subtask);
+                let state = states.entry(POSITIONS.to_owned()).or_default();
+                state.add("positions", of, length);
+                positions.push(Position::of(position, subtask.subtask));
             }
             for operator in &subtask.operators {
                 let states = found.entry(&operator.uid).or_default();
                 let length = add(Piece::State(operator));
-                states.entry(operator.name.clone()).or_default().add(length);
+                let of = (subtask.subtask, subtask.subtask);
+                let state = states.entry(operator.name.clone()).or_default();
+                state.add(kind_of(operator.redistribution()), of, length);
+                if let Some(signature) = saved::signature(&operator.content) {
+                    state.signature = signature;
+                }
             }
             for segment in &subtask.segments {
                 let length = add(Piece::Segment(segment));
                 let states = found.entry(&segment.uid).or_default();
-                states.entry(segment.name.clone()).or_default().add(length);
+                let range = (segment.first_key_group, segment.end_key_group);
+                let state = states.entry(segment.name.clone()).or_default();
+                state.add("keyed", range, length);
                 let of_state = segments.entry((&segment.uid, &segment.name));
                 of_state.or_default().push(segment);
             }
@@ -111,6 +184,8 @@ impl Inspection {
             number: manifest.number,
             is_verified,
             steps,
+            positions,
+            formats: (savepoints::FORMAT, manifest::lowest_format(manifest)),
             objects,
             bytes: total,
             ended: subtasks(manifest).filter(|it| it.ended).count(),
@@ -123,6 +198,9 @@ impl Inspection {
         field(&mut text, "Savepoint", &self.path);
         field(&mut text, "Job", &self.job_id);
         field(&mut text, "Checkpoint", &self.number.to_string());
+        let (savepoint, manifest) = self.formats;
+        let formats = format!("{savepoint}, of its manifest {manifest}");
+        field(&mut text, "Format", &formats);
         let size = format!("{} in {} objects", bytes(self.bytes), self.objects.len());
         field(&mut text, "State", &size);
         if self.ended > 0 {
@@ -142,6 +220,7 @@ impl Inspection {
             "PARALLELISM",
             "MAXIMUM",
             "STATE",
+            "TYPE",
             "PIECES",
             "SIZE",
             "KEY GROUPS",
@@ -151,13 +230,14 @@ impl Inspection {
                 0 => "-".to_owned(),
                 number => number.to_string(),
             };
-            let row = |name: &str, pieces: String, size: String, groups: String| {
+            let row = |name: &str, kind: &str, pieces: String, size: String, groups: String| {
                 [
                     step.uid.clone(),
                     step.kind.clone(),
                     number(step.parallelism),
                     number(step.max_parallelism),
                     name.to_owned(),
+                    kind.to_owned(),
                     pieces,
                     size,
                     groups,
@@ -165,7 +245,7 @@ impl Inspection {
             };
             if states.is_empty() {
                 let nothing = String::new;
-                table.row(row("-", nothing(), nothing(), nothing()));
+                table.row(row("-", "", nothing(), nothing(), nothing()));
             }
             for (name, state) in states {
                 let groups = match state.key_groups {
@@ -174,6 +254,7 @@ impl Inspection {
                 };
                 table.row(row(
                     name,
+                    state.kind,
                     state.pieces.to_string(),
                     bytes(state.bytes),
                     groups,
@@ -181,6 +262,17 @@ impl Inspection {
             }
         }
         write!(text, "\n{table}").expect("writing to a string succeeds");
+        if !self.positions.is_empty() {
+            let mut table = Table::new(["SOURCE", "SUBTASK", "POSITION"]);
+            for position in &self.positions {
+                table.row([
+                    position.uid.clone(),
+                    position.subtask.to_string(),
+                    position.text.clone(),
+                ]);
+            }
+            write!(text, "\n{table}").expect("writing to a string succeeds");
+        }
         text
     }
 
@@ -193,9 +285,17 @@ impl Inspection {
                 let states: Vec<Value> = states
                     .iter()
                     .map(|(name, state)| {
+                        let parts = state.parts.iter();
+                        let parts = parts.map(|((first, end), bytes)| match state.kind {
+                            "keyed" => json!({
+                                "first-key-group": first, "end-key-group": end, "bytes": bytes
+                            }),
+                            _ => json!({ "subtask": first, "bytes": bytes }),
+                        });
                         json!({
-                            "name": name, "pieces": state.pieces, "bytes": state.bytes,
-                            "key-groups": state.key_groups
+                            "name": name, "type": state.kind, "signature": state.signature,
+                            "pieces": state.pieces, "bytes": state.bytes, "key-groups": state.key_groups,
+                            "parts": parts.collect::<Vec<_>>()
                         })
                     })
                     .collect();
@@ -206,10 +306,15 @@ impl Inspection {
                 })
             })
             .collect();
+        let positions = self.positions.iter();
+        let positions: Vec<Value> = positions
+            .map(|it| json!({ "uid": it.uid, "subtask": it.subtask, "position": it.json }))
+            .collect();
         json!({
             "path": self.path, "job": self.job_id, "checkpoint": self.number, "bytes": self.bytes,
             "objects": self.objects.len(), "ended-subtasks": self.ended, "verified": self.is_verified,
-            "steps": steps
+            "steps": steps, "positions": positions,
+            "format": self.formats.0, "manifest-format": self.formats.1
         })
     }
 }
@@ -283,21 +388,40 @@ mod tests {
 Savepoint    /savepoints/a
 Job          0123456789abcdef0123456789abcdef
 Checkpoint   18
+Format       1, of its manifest 1
 State        2.0 KiB in 1 objects
 Ended        1 subtasks, which stay so
 Verified     all of it was read, and is as it was written
 
-STEP     KIND     PARALLELISM  MAXIMUM  STATE      PIECES  SIZE     KEY GROUPS
-numbers  datagen  2            128      positions  2       6 B
-counts   count    2            128      count      2       2.0 KiB  100/128
+STEP     KIND     PARALLELISM  MAXIMUM  STATE      TYPE       PIECES  SIZE     KEY GROUPS
+numbers  datagen  2            128      positions  positions  2       6 B
+counts   count    2            128      count      keyed      2       2.0 KiB  100/128
 out      discard  2            128      -
+
+SOURCE   SUBTASK  POSITION
+numbers  0        3 bytes, known to the source alone
+numbers  1        3 bytes, known to the source alone
 ";
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(squeezed(&inspection.text()), squeezed(expected));
         let json = inspection.json();
         assert_eq!(json["checkpoint"], 18);
         assert_eq!(json["bytes"], 2054);
-        assert_eq!(json["steps"][1]["states"][0]["key-groups"], 100);
+        let counts = &json["steps"][1]["states"][0];
+        assert_eq!(counts["key-groups"], 100);
+        let parts = json!([
+            {"first-key-group": 0, "end-key-group": 64, "bytes": 1024},
+            {"first-key-group": 64, "end-key-group": 100, "bytes": 1024}
+        ]);
+        assert_eq!(
+            (&counts["type"], &counts["parts"]),
+            (&json!("keyed"), &parts)
+        );
+        assert_eq!(
+            (&json["format"], &json["manifest-format"]),
+            (&json!(1), &json!(1))
+        );
+        assert_eq!(json["positions"][1]["subtask"], 1);
     }
 
     #[test]

@@ -215,12 +215,19 @@ impl MemoryOptions {
                 .map(|task| format!("{} of task + ", Bytes(task)))
                 .unwrap_or_default();
             return Err(MemoryContradiction(format!(
-                "{} of framework + {task}{network} + {} of managed memory can't be the {} that are there ({} with {} of overhead)",
+                "{} of framework + {task}{network} + {} of managed memory can't be the {} that are there ({} with {} of overhead){}",
                 Bytes(self.framework),
                 Bytes(managed),
                 Bytes(flink),
                 Bytes(flink.saturating_add(overhead)),
-                Bytes(overhead)
+                Bytes(overhead),
+                match self.managed {
+                    Some(_) => String::new(),
+                    None => format!(
+                        "; `taskmanager.memory.managed.fraction` is {}",
+                        self.managed_fraction
+                    ),
+                }
             )));
         };
         Ok(TaskManagerMemory {
@@ -232,25 +239,39 @@ impl MemoryOptions {
 
     /// Computes the totals from the parts.
     fn of_parts(&self, task: u64) -> Result<TaskManagerMemory, MemoryContradiction> {
-        let Some(managed) = self.managed.or((self.managed_fraction == 0.0).then_some(0)) else {
-            return Err(MemoryContradiction(format!(
-                "`taskmanager.memory.task.size` is {}, but managed memory is {} of a total that is not said: write \
-                 `taskmanager.memory.managed.size`, `{FLINK}` or `{PROCESS}`",
-                Bytes(task),
-                self.managed_fraction
-            )));
+        let rest = self.framework.saturating_add(task);
+        let (network, managed) = match self.managed {
+            Some(managed) => {
+                let network = self.network.on_top_of(rest.saturating_add(managed));
+                (network, managed)
+            }
+            None => self.shares_on_top_of(rest)?,
         };
         let memory = TaskManagerMemory {
             framework: self.framework,
             task,
-            network: 0,
+            network,
             managed,
             overhead: 0,
         };
-        let network = self.network.on_top_of(memory.flink());
-        let memory = TaskManagerMemory { network, ..memory };
         let overhead = self.overhead.on_top_of(memory.flink());
         Ok(TaskManagerMemory { overhead, ..memory })
+    }
+
+    /// Network and managed memory of a total that consists of `rest` and both.
+    fn shares_on_top_of(&self, rest: u64) -> Result<(u64, u64), MemoryContradiction> {
+        let fractions = self.network.fraction + self.managed_fraction;
+        if fractions >= 1.0 {
+            return Err(MemoryContradiction(format!(
+                "`taskmanager.memory.network.fraction` and `taskmanager.memory.managed.fraction` are {fractions} of a total that \
+                 consists of more than them: write `taskmanager.memory.managed.size`, or smaller fractions"
+            )));
+        }
+        let unbounded = part(self.network.fraction / (1.0 - fractions), rest);
+        let network = self.network.bounded(unbounded);
+        let others = rest.saturating_add(network);
+        let factor = self.managed_fraction / (1.0 - self.managed_fraction);
+        Ok((network, part(factor, others)))
     }
 }
 

@@ -21,7 +21,7 @@ fn defaults() -> MemoryOptions {
             max: u64::MAX,
         },
         managed: None,
-        managed_fraction: 0.0,
+        managed_fraction: 0.4,
         overhead: Share {
             fraction: 0.1,
             min: 192 * MB,
@@ -48,6 +48,8 @@ fn without_configuration_the_system_decides_however_little_that_is() {
         let memory = defaults().resolve(bytes).expect("nothing is too little");
         assert_eq!(memory.process(), bytes);
     }
+    let memory = defaults().resolve(8 * GB).expect("enough");
+    assert_eq!(memory.managed, memory.flink() * 2 / 5);
 }
 
 #[test]
@@ -86,6 +88,31 @@ fn the_parts_give_the_totals() {
     let memory = parts.resolve(0).expect("nothing contradicts");
     assert_eq!((memory.task, memory.managed), (GB, GB));
     assert_eq!(memory.network, (2 * GB + 128 * MB) / 9);
+    let task_alone = MemoryOptions {
+        managed: None,
+        ..parts.clone()
+    };
+    let memory = task_alone.resolve(0).expect("the fractions say the rest");
+    let near =
+        |bytes: u64, fraction: f64| bytes.abs_diff((memory.flink() as f64 * fraction) as u64) <= 2;
+    assert_eq!(memory.task, GB);
+    assert!(
+        near(memory.managed, 0.4) && near(memory.network, 0.1),
+        "{memory:?}"
+    );
+    let bounded = MemoryOptions {
+        network: Share {
+            max: 64 * MB,
+            ..task_alone.network
+        },
+        ..task_alone
+    };
+    let memory = bounded.resolve(0).expect("the network is bounded");
+    assert_eq!(memory.network, 64 * MB);
+    assert!(
+        memory.managed.abs_diff(memory.flink() * 2 / 5) <= 2,
+        "{memory:?}"
+    );
     let with_total = MemoryOptions {
         flink: Some(3 * GB),
         ..parts
@@ -124,12 +151,22 @@ fn contradictions_show_the_sum() {
     );
     let open = MemoryOptions {
         task: Some(GB),
-        managed_fraction: 0.4,
+        managed_fraction: 0.95,
         ..configured()
     };
     let message = open.resolve(0).expect_err("of what?").to_string();
     assert!(
-        message.contains("managed memory is 0.4 of a total"),
+        message.contains("are 1.05 of a total") && message.contains("managed.size"),
+        "{message}"
+    );
+    let by_default = MemoryOptions {
+        flink: Some(2 * GB),
+        task: Some(GB + GB / 2),
+        ..configured()
+    };
+    let message = by_default.resolve(0).expect_err("too much").to_string();
+    assert!(
+        message.contains("`taskmanager.memory.managed.fraction` is 0.4"),
         "{message}"
     );
     let small = MemoryOptions {

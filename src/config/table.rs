@@ -255,8 +255,8 @@ options! {
         MEMORY_NETWORK_MAX: MemorySize = "taskmanager.memory.network.max", Unset,
             "The largest network memory. If unset, only the fraction limits it.";
         MEMORY_MANAGED: MemorySize = "taskmanager.memory.managed.size", Unset,
-            "Memory for state, divided equally among slots or as jobs request it. Counted, not enforced.";
-        MEMORY_MANAGED_FRACTION: f64 = "taskmanager.memory.managed.fraction", Value("0"),
+            "Memory for keyed state, divided equally among slots or as jobs request it. Counted, not enforced: a task whose slot needs more says so, and goes on.";
+        MEMORY_MANAGED_FRACTION: f64 = "taskmanager.memory.managed.fraction", Value("0.4"),
             "The fraction of `flink.size` that is managed memory if no size is set.";
         MEMORY_OVERHEAD_FRACTION: f64 = "taskmanager.memory.overhead.fraction", Value("0.1"),
             "The fraction of `process.size` for the allocator, stacks and other memory that is not accounted for.";

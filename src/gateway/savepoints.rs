@@ -23,6 +23,7 @@ use tanist_proto::v1::{
 use directory::SavepointContent;
 
 pub use directory::{SavepointError, SavepointStorage};
+pub use metadata::FORMAT;
 
 type Result<T> = std::result::Result<T, SavepointError>;
 

@@ -55,6 +55,9 @@ pub struct CheckpointDefaults {
     pub retained: u32,
     /// Whether the newest one is kept when the job is canceled.
     pub retention: pb::CheckpointRetention,
+    /// Time between two listings of the directory of a job's checkpoints, which find what nothing names
+    /// (`blob.orphan-grace`).
+    pub listing_interval_ms: u64,
 }
 
 impl Default for CheckpointDefaults {
@@ -66,6 +69,7 @@ impl Default for CheckpointDefaults {
             tolerable_failures: None,
             retained: 1,
             retention: pb::CheckpointRetention::DeleteOnCancellation,
+            listing_interval_ms: 24 * 3_600_000,
         }
     }
 }

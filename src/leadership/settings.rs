@@ -101,7 +101,7 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
             cancellation: options.taskmanager.isolation_cancellation_timeout,
         },
         restart_strategy: restart_strategy(&options.restart_strategy),
-        checkpoints: checkpoints(&options.checkpoints),
+        checkpoints: checkpoints(&options.checkpoints, options.ha.blob_orphan_grace),
         savepoint_dir: options
             .checkpoints
             .savepoint_dir
@@ -154,13 +154,15 @@ fn failure_threshold(options: &ClusterOptions) -> Option<u32> {
     }
 }
 
-fn checkpoints(options: &CheckpointOptions) -> CheckpointDefaults {
+/// `orphan_grace`: time between two listings of the directory of a job's checkpoints.
+fn checkpoints(options: &CheckpointOptions, orphan_grace: Duration) -> CheckpointDefaults {
     CheckpointDefaults {
         interval_ms: options.interval.map_or(0, millis),
         min_pause_ms: millis(options.min_pause),
         timeout_ms: millis(options.timeout),
         tolerable_failures: options.tolerable_failures,
         retained: options.retained.get(),
+        listing_interval_ms: millis(orphan_grace),
         retention: match options.retention {
             CheckpointRetention::DeleteOnCancellation => {
                 pb::CheckpointRetention::DeleteOnCancellation

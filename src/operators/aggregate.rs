@@ -190,6 +190,10 @@ impl<N: Number> Operator for Aggregate<N> {
         Ok(())
     }
 
+    fn state_bytes(&self) -> Option<u64> {
+        Some(self.table.memory())
+    }
+
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
         match self.emit {
             Emit::Final => self.add(&batch, |_| {}),

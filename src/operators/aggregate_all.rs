@@ -89,6 +89,10 @@ impl Operator for AggregateAll {
         Ok(())
     }
 
+    fn state_bytes(&self) -> Option<u64> {
+        Some(self.table.memory())
+    }
+
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
         let views = self.accumulator.views(&batch);
         let mut keys = self.accumulator.keys.keys_of(&batch);

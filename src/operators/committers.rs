@@ -7,16 +7,78 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tanist_model::{CommitError, CustomSpec};
 use tanist_proto::v1::CheckpointCommittable;
 
 /// What a committer makes visible: all output of its kind that the durable manifest of a checkpoint lists.
+///
+/// Its answer is for all of them. A committer can answer for each in addition: what it says nothing about is committed
+/// if the call succeeds.
 #[derive(Debug, Clone)]
 pub struct CommitRequest {
     checkpoint: u64,
-    committables: Vec<CheckpointCommittable>,
+    committables: Arc<Vec<CheckpointCommittable>>,
+    answers: Arc<Mutex<BTreeMap<usize, OutputAnswer>>>,
+}
+
+/// What a committer says about one output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum OutputAnswer {
+    /// It was visible before.
+    AlreadyCommitted,
+    /// It may become visible later; the reason why it is not now.
+    RetryLater(String),
+    /// It never becomes visible, for this reason: the job fails.
+    Failed(String),
+    /// It never becomes visible, for this reason, and the job goes on without it.
+    Discarded(String),
+}
+
+/// One output of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct OutputToCommit<'r> {
+    request: &'r CommitRequest,
+    index: usize,
+}
+
+impl<'r> OutputToCommit<'r> {
+    /// The uid or else the name of the sink.
+    pub fn sink(&self) -> &'r str {
+        &self.request.committables[self.index].uid
+    }
+
+    /// What the sink says about its output.
+    pub fn content(&self) -> &'r [u8] {
+        &self.request.committables[self.index].content
+    }
+
+    /// It was committed by an earlier call. Counts as committed.
+    pub fn already_committed(&self) {
+        self.answer(OutputAnswer::AlreadyCommitted);
+    }
+
+    /// It could not be committed, and may be later: it is in the next call, and what is committed by now is not, as
+    /// long as this process repeats the commit.
+    pub fn retry_later(&self, reason: impl Into<String>) {
+        self.answer(OutputAnswer::RetryLater(reason.into()));
+    }
+
+    /// It can never be committed: the job fails, after the others are committed.
+    pub fn fail(&self, reason: impl Into<String>) {
+        self.answer(OutputAnswer::Failed(reason.into()));
+    }
+
+    /// It can never be committed, and is lost: the job goes on without it. The log has the reason.
+    pub fn discard(&self, reason: impl Into<String>) {
+        self.answer(OutputAnswer::Discarded(reason.into()));
+    }
+
+    fn answer(&self, answer: OutputAnswer) {
+        self.request.answers.lock().insert(self.index, answer);
+    }
 }
 
 impl CommitRequest {
@@ -24,7 +86,8 @@ impl CommitRequest {
     pub fn new(checkpoint: u64, committables: Vec<CheckpointCommittable>) -> CommitRequest {
         CommitRequest {
             checkpoint,
-            committables,
+            committables: Arc::new(committables),
+            answers: Arc::default(),
         }
     }
 
@@ -38,7 +101,61 @@ impl CommitRequest {
         let committables = self.committables.iter();
         committables.map(|it| (&*it.uid, &*it.content))
     }
+
+    /// Each output, to be answered for.
+    pub fn each(&self) -> impl Iterator<Item = OutputToCommit<'_>> {
+        let indices = 0..self.committables.len();
+        indices.map(|index| OutputToCommit {
+            request: self,
+            index,
+        })
+    }
+
+    /// What is left to commit, after a call that succeeded: a request with the outputs that are to be tried again, if
+    /// there are any, and why. The error: one can never be committed, and none is to be tried again.
+    fn left(&self) -> Result<Option<(CommitRequest, String)>, CommitError> {
+        let answers = self.answers.lock();
+        let (mut later, mut reasons, mut failed) = (Vec::new(), Vec::new(), None);
+        for (index, answer) in &*answers {
+            let committable = &self.committables[*index];
+            let sink = &committable.uid;
+            match answer {
+                OutputAnswer::AlreadyCommitted => {}
+                OutputAnswer::RetryLater(reason) => {
+                    later.push(committable.clone());
+                    reasons.push(format!("{sink}: {reason}"));
+                }
+                OutputAnswer::Failed(reason) => {
+                    // It stays in the request: its failure counts once no other one may succeed.
+                    failed.get_or_insert_with(|| format!("{sink}: {reason}"));
+                    later.push(committable.clone());
+                }
+                OutputAnswer::Discarded(reason) => {
+                    let checkpoint = self.checkpoint;
+                    tracing::warn!(
+                        sink,
+                        checkpoint,
+                        reason,
+                        "output is lost: its committer gave it up"
+                    );
+                }
+            }
+        }
+        match (reasons.first(), failed) {
+            (Some(reason), _) => {
+                let request = CommitRequest::new(self.checkpoint, later);
+                Ok(Some((request, reason.clone())))
+            }
+            (None, Some(reason)) => Err(CommitError::Refused(reason)),
+            (None, None) => Ok(None),
+        }
+    }
 }
+
+/// Time between two calls for what is to be tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Calls for one request, before the JobMaster repeats all of it.
+const CALLS: usize = 20;
 
 type Committing = Pin<Box<dyn Future<Output = Result<(), CommitError>> + Send>>;
 type Commit = dyn Fn(CommitRequest) -> Committing + Send + Sync;
@@ -58,12 +175,20 @@ impl Committer {
         Committer(Arc::new(move |request| Box::pin(commit(request))))
     }
 
-    /// Makes it visible.
-    pub fn commit(
-        &self,
-        request: CommitRequest,
-    ) -> impl Future<Output = Result<(), CommitError>> + Send {
-        (self.0)(request)
+    /// Makes it visible. What is to be tried again is, alone and for a while; after an error all of it has to be.
+    pub async fn commit(&self, mut request: CommitRequest) -> Result<(), CommitError> {
+        let mut calls = 1;
+        loop {
+            (self.0)(request.clone()).await?;
+            let Some((left, reason)) = request.left()? else {
+                return Ok(());
+            };
+            if calls == CALLS {
+                return Err(CommitError::Failed(reason));
+            }
+            (calls, request) = (calls + 1, left);
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
     }
 }
 
@@ -94,4 +219,87 @@ pub(crate) fn missing(spec: &CustomSpec) -> Option<String> {
     Some(format!(
         "this binary has no committer for output of kind `{missing}`: register it with `Application::committer`"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(contents: &[&str]) -> CommitRequest {
+        let committables = contents.iter().map(|content| CheckpointCommittable {
+            uid: "rows".to_owned(),
+            kind: "transaction".to_owned(),
+            content: content.as_bytes().to_vec(),
+        });
+        CommitRequest::new(7, committables.collect())
+    }
+
+    /// Commits with a committer that answers for each output in the calls that are passed, and returns its outcome with
+    /// the outputs of each call.
+    async fn commit(
+        contents: &[&str],
+        answer: fn(usize, OutputToCommit<'_>),
+    ) -> (Result<(), CommitError>, Vec<Vec<String>>) {
+        let calls: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
+        let seen = Arc::clone(&calls);
+        let committer = Committer::new(move |request: CommitRequest| {
+            let mut calls = seen.lock();
+            let text = |it: OutputToCommit<'_>| String::from_utf8_lossy(it.content()).into_owned();
+            calls.push(request.each().map(text).collect());
+            request.each().for_each(|it| answer(calls.len(), it));
+            async { Ok(()) }
+        });
+        let committed = committer.commit(request(contents)).await;
+        let calls = calls.lock().clone();
+        (committed, calls)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_to_be_tried_again_is_in_the_next_call_alone() {
+        let (committed, calls) = commit(&["a", "b", "c"], |call, output| match output.content() {
+            b"a" => output.already_committed(),
+            b"b" if call < 3 => output.retry_later("the server is away"),
+            _ => {}
+        })
+        .await;
+        assert_eq!(committed, Ok(()));
+        assert_eq!(calls, [vec!["a", "b", "c"], vec!["b"], vec!["b"]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_stays_away_is_a_failure_that_is_tried_again_and_names_its_sink() {
+        let (committed, calls) = commit(&["a", "b"], |_, output| {
+            if output.content() == b"b" {
+                output.retry_later("the server is away");
+            }
+        })
+        .await;
+        let expected = CommitError::Failed("rows: the server is away".to_owned());
+        assert_eq!(committed, Err(expected));
+        assert_eq!(calls.len(), CALLS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_output_that_can_never_be_committed_fails_the_job_once_the_others_are_committed() {
+        let (committed, calls) = commit(&["a", "b"], |call, output| match output.content() {
+            b"a" => output.fail("the transaction is unknown"),
+            b"b" if call == 1 => output.retry_later("the server is away"),
+            _ => {}
+        })
+        .await;
+        let expected = CommitError::Refused("rows: the transaction is unknown".to_owned());
+        assert_eq!(committed, Err(expected));
+        assert_eq!(calls, [vec!["a", "b"], vec!["a", "b"]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_job_goes_on_without_an_output_that_is_discarded() {
+        let (committed, calls) = commit(&["a", "b"], |_, output| {
+            if output.content() == b"a" {
+                output.discard("it has expired");
+            }
+        })
+        .await;
+        assert_eq!((committed, calls.len()), (Ok(()), 1));
+    }
 }

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::factory::{Runtime, Setup, source};
 
 /// What its position is of.
-const SIGNATURE: &str = "datagen";
+pub(super) const SIGNATURE: &str = "datagen";
 const ROWS: u64 = 2048;
 /// Values are drawn from zero up to this.
 const VALUES: u64 = 1000;

@@ -35,7 +35,7 @@ use super::file_splits::{More, Splits};
 const ROWS: usize = 2048;
 const BUFFER: usize = 128 * 1024;
 /// What its position is of.
-const SIGNATURE: &str = "file-source";
+pub(super) const SIGNATURE: &str = "file-source";
 /// A longer line means that the file is not a text file.
 pub(super) const LONGEST_LINE: u64 = 16 * 1024 * 1024;
 

@@ -44,7 +44,7 @@ const CHUNK: usize = 64 * 1024;
 /// rewritten.
 const REMEMBERED: usize = 128;
 /// What its position is of.
-const SIGNATURE: &str = "file-source with follow";
+pub(super) const SIGNATURE: &str = "file-source with follow";
 
 impl Runtime for operators::FollowFiles {
     fn build(&self, setup: &Setup<'_>) -> Result<Built, OperatorError> {

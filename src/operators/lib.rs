@@ -53,6 +53,7 @@ mod reading;
 mod regex;
 mod result_state;
 mod sample;
+pub mod saved;
 mod schema;
 pub mod sink;
 mod socket_sink;

@@ -211,6 +211,10 @@ impl Operator for WindowAggregate {
         Ok(())
     }
 
+    fn state_bytes(&self) -> Option<u64> {
+        Some(self.table.memory())
+    }
+
     fn tick(
         &mut self,
         _now: Instant,

@@ -67,6 +67,8 @@ pub struct IoMetrics {
     pub late_records_dropped: u64,
     /// Records that were skipped because they could not be read.
     pub records_skipped: u64,
+    /// Memory of the keyed state.
+    pub state_bytes: u64,
     /// Not measured.
     pub accumulated_backpressured_time: u64,
     /// Not measured.

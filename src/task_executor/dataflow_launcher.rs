@@ -22,6 +22,7 @@ impl TaskLauncher for TaskRuntime {
                 epoch: task.epoch,
                 job_incarnation: task.job_incarnation,
                 external_resources: task.external_resources,
+                managed_memory: task.managed_memory,
             },
         ))
     }

@@ -31,6 +31,8 @@ pub struct TaskStart {
     pub deployment: pb::TaskDeployment,
     /// Indexes of the extended resources that are reserved for it, by name.
     pub external_resources: BTreeMap<String, Vec<u64>>,
+    /// Managed memory of its slot, in bytes.
+    pub managed_memory: u64,
 }
 
 /// Runs tasks. Every call returns at once.

@@ -144,6 +144,12 @@ pub trait Operator: Send {
         Ok(())
     }
 
+    /// Memory of its keyed state, in bytes: [`StateTable::memory`](crate::StateTable::memory) of all its tables.
+    /// Asked at most once a second. `None`: what its last snapshot took counts.
+    fn state_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Called once before the first batch. May block.
     fn open(&mut self) -> Result<(), OperatorError> {
         Ok(())

@@ -59,6 +59,8 @@ pub struct Snapshot {
     /// Names of states that were begun.
     begun: BTreeSet<&'static str>,
     frozen: Vec<FrozenState>,
+    /// Memory of the keyed state that is frozen.
+    memory: u64,
     committables: Vec<(&'static str, Vec<u8>)>,
     files: Vec<Vec<u8>>,
 }
@@ -187,13 +189,20 @@ impl Snapshot {
         });
     }
 
-    /// Adds a keyed state that is frozen. `encode` encodes it later, in another thread.
+    /// Memory of the keyed state that was added.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// Adds a keyed state that is frozen and takes this memory. `encode` encodes it later, in another thread.
     fn freeze(
         &mut self,
+        memory: u64,
         encode: impl FnOnce(&dyn Fn() -> bool) -> Result<Option<Vec<StateSegment>>, StateError>
         + Send
         + 'static,
     ) {
+        self.memory += memory;
         self.frozen.push(FrozenState(Box::new(encode)));
     }
 
@@ -385,6 +394,16 @@ impl<'a> Restored<'a> {
         let segments = self.snapshot.segments.iter();
         segments.filter(move |segment| segment.uid == self.uid && segment.name == name)
     }
+}
+
+/// What a position or another small state of this name is of, and its content, for people who look at it.
+pub fn opened_state(name: &str, bytes: &[u8]) -> Result<(String, Vec<u8>), StateError> {
+    let open = || {
+        let state = SmallState::decode(sealed::open(Kind::Small, bytes)?);
+        state.map_err(|error| StateProblem::damaged(error.to_string()))
+    };
+    let state = open().map_err(|problem| problem.of(name))?;
+    Ok((state.signature, state.content))
 }
 
 /// What an operator takes that can't merge the states of several subtasks.

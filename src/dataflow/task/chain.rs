@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::error::TaskError;
+use super::memory::TaskMemory;
 use super::pace::Pace;
 use super::plan::{Plan, PlannedOperator};
 use crate::operator::{
@@ -83,6 +84,8 @@ impl Commit {
 struct Link {
     place: Place,
     operator: Box<dyn Operator>,
+    /// Memory of the keyed state that its last snapshot took.
+    saved_bytes: u64,
 }
 
 /// In place of a source that had read all of its input in the snapshot that its task is restored from.
@@ -108,6 +111,10 @@ pub(super) struct Chain {
     ticks: Pace,
     /// For how long the task was paused. It is not part of the time that is passed to operators.
     stood_still: Duration,
+    /// Where the memory of the state is counted. `None`: before the operators are open.
+    memory: Option<TaskMemory>,
+    /// Whether elements came since it was counted.
+    is_uncounted: bool,
 }
 
 impl Chain {
@@ -121,6 +128,8 @@ impl Chain {
             pace: Pace::default(),
             ticks: Pace::default(),
             stood_still: Duration::ZERO,
+            memory: None,
+            is_uncounted: false,
         };
         let (number, parallelism) = (plan.subtask + 1, plan.parallelism);
         for planned in plan.operators.drain(..) {
@@ -146,7 +155,11 @@ impl Chain {
                     let message = "a source can only be the first of its chain".to_owned();
                     return Err(place.error(OperatorError::Specification(message)));
                 }
-                Built::Operator(operator) => chain.links.push(Link { place, operator }),
+                Built::Operator(operator) => chain.links.push(Link {
+                    place,
+                    operator,
+                    saved_bytes: 0,
+                }),
             }
         }
         Ok(chain)
@@ -164,6 +177,7 @@ impl Chain {
                 commits: vec!["file".to_owned()],
             },
             operator,
+            saved_bytes: 0,
         };
         Chain {
             source: None,
@@ -171,6 +185,8 @@ impl Chain {
             pace: Pace::default(),
             ticks: Pace::default(),
             stood_still: Duration::ZERO,
+            memory: None,
+            is_uncounted: false,
         }
     }
 
@@ -190,13 +206,20 @@ impl Chain {
             place.check_kinds(snapshot.kinds())?;
             saved.add(snapshot, &place.uid);
         }
-        for Link { place, operator } in &mut self.links {
+        for Link {
+            place,
+            operator,
+            saved_bytes,
+        } in &mut self.links
+        {
             let mut snapshot = Snapshot::of(barrier).going_on_from(base, &place.uid);
             let taken = operator.snapshot(&mut snapshot);
             taken.map_err(|error| place.error(error))?;
             place.check_kinds(snapshot.kinds())?;
+            *saved_bytes = snapshot.memory();
             saved.add(snapshot, &place.uid);
         }
+        self.is_uncounted = true;
         Ok(())
     }
 
@@ -210,7 +233,10 @@ impl Chain {
                 restored.map_err(|error| place.error(error))?;
             }
         }
-        for Link { place, operator } in &mut self.links {
+        for Link {
+            place, operator, ..
+        } in &mut self.links
+        {
             let restored = Restored::of(&place.uid, subtask).with_own_number(own);
             let restored = operator.restore(&restored);
             restored.map_err(|error| place.error(error))?;
@@ -238,6 +264,24 @@ impl Chain {
             source.open().map_err(|error| place.error(error))?;
         }
         Ok(self)
+    }
+
+    /// Counts the memory of the state there, from now on.
+    pub(super) fn count_state(&mut self, memory: TaskMemory) {
+        self.memory = Some(memory);
+        self.is_uncounted = true;
+    }
+
+    /// Counts the memory of the state if it is time to, and elements came. Returns when it is time.
+    fn measure(&mut self, now: Instant) -> Option<Instant> {
+        let memory = self.memory.as_mut().filter(|_| self.is_uncounted)?;
+        if let Some(next) = memory.next().filter(|next| now < *next) {
+            return Some(next);
+        }
+        let of_link = |link: &Link| link.operator.state_bytes().unwrap_or(link.saved_bytes);
+        memory.measure(now, self.links.iter().map(of_link).sum());
+        self.is_uncounted = false;
+        None
     }
 
     /// Takes the source out; the task polls it.
@@ -304,6 +348,7 @@ impl Chain {
         element: Element,
         emitted: &mut Output,
     ) -> Result<(), TaskError> {
+        self.is_uncounted = true;
         let mut pace = self.pace;
         let processed = pace.step(|| self.process(0, element, emitted));
         self.pace = pace;
@@ -316,6 +361,7 @@ impl Chain {
         now: Instant,
         emitted: &mut Output,
     ) -> Result<Option<Instant>, TaskError> {
+        let measured = self.measure(now);
         let now = now - self.stood_still;
         let mut next: Option<Instant> = None;
         for index in 0..self.links.len() {
@@ -326,7 +372,8 @@ impl Chain {
             next = next.into_iter().chain(wanted).min();
             self.pass_on(index + 1, output, emitted)?;
         }
-        Ok(next.map(|at| at + self.stood_still))
+        let next = next.map(|at| at + self.stood_still);
+        Ok(next.into_iter().chain(measured).min())
     }
 
     /// Takes a duration of a pause out of the time that is passed to operators.

@@ -11,6 +11,7 @@ mod checkpoint_control;
 mod encoder;
 mod error;
 mod externals;
+mod memory;
 mod outputs;
 mod pace;
 mod plan;
@@ -42,6 +43,7 @@ pub use status::TaskStatus;
 
 use self::checkpoint_control::CheckpointControl;
 use self::error::TaskError;
+use self::memory::SlotMemories;
 use self::status::Counters;
 use crate::coordination::CoordinatorRequest;
 use crate::end_guard::{EndGuard, EndWaiter};
@@ -67,6 +69,8 @@ pub struct TaskSpec {
     pub job_incarnation: u64,
     /// Indices of the extended resources that the task may use, by resource name.
     pub external_resources: BTreeMap<String, Vec<u64>>,
+    /// Managed memory of the slot, in bytes.
+    pub managed_memory: u64,
 }
 
 /// Where tasks run.
@@ -76,6 +80,7 @@ pub struct TaskRuntime {
     exchange: Exchange,
     operators: Arc<dyn OperatorFactory>,
     coordinator_requests: Arc<Mutex<Option<mpsc::Sender<CoordinatorRequest>>>>,
+    slots: SlotMemories,
 }
 
 impl TaskRuntime {
@@ -111,6 +116,7 @@ impl TaskRuntime {
             exchange,
             operators: Arc::new(operators),
             coordinator_requests: Arc::default(),
+            slots: SlotMemories::default(),
         }
     }
 
@@ -138,8 +144,11 @@ impl TaskRuntime {
         let restored = restored.map_or(0, |restore| restore.number);
         let checkpoints = Arc::new(CheckpointControl::above(restored));
         let coordinator_requests = self.coordinator_requests.lock();
+        let slot = &spec.deployment.allocation_id;
+        let slot = self.slots.of(slot, spec.managed_memory);
         let task = run::Run {
             spec,
+            slot,
             coordinator_requests: coordinator_requests.clone(),
             exchange: self.exchange.clone(),
             operators: Arc::clone(&self.operators),

@@ -20,6 +20,7 @@ use super::checkpoint_control::CheckpointControl;
 use super::encoder::Encoder;
 use super::error::TaskError;
 use super::externals::{self, Until};
+use super::memory::{SlotMemory, TaskMemory};
 use super::outputs::Outputs;
 use super::pace::Pace;
 use super::plan::{Plan, PlanError};
@@ -43,6 +44,7 @@ pub(super) struct Run {
     /// Sends operators' requests; `None` if nothing transports them.
     pub(super) coordinator_requests: Option<mpsc::Sender<CoordinatorRequest>>,
     pub(super) counters: Arc<Counters>,
+    pub(super) slot: Arc<SlotMemory>,
     pub(super) status: watch::Sender<TaskStatus>,
     /// Cancelled when the source has to end.
     pub(super) stop: CancellationToken,
@@ -132,6 +134,8 @@ impl Run {
         if is_restored {
             failpoint("restore.opened").await;
         }
+        let memory = TaskMemory::new(Arc::clone(&self.slot), Arc::clone(&self.counters));
+        chain.count_state(memory);
         let source = chain.take_source();
         self.checkpoints.begin(source.is_some());
         self.status.send_replace(TaskStatus::Running);

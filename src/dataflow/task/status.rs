@@ -112,6 +112,7 @@ pub(super) struct Counters {
     bytes_out: AtomicU64,
     late: AtomicU64,
     skipped: AtomicU64,
+    state_bytes: AtomicU64,
     peers: Peers,
     notices: Notices,
 }
@@ -135,6 +136,11 @@ impl Counters {
         self.skipped.fetch_add(skipped, Ordering::Relaxed);
     }
 
+    /// Notes the memory of the state.
+    pub(super) fn set_state_bytes(&self, bytes: u64) {
+        self.state_bytes.store(bytes, Ordering::Relaxed);
+    }
+
     /// Where operators report that a peer is unreachable.
     pub(super) fn peers(&self) -> &Peers {
         &self.peers
@@ -154,6 +160,7 @@ impl Counters {
             late_records_dropped: self.late.load(Ordering::Relaxed),
             records_skipped: self.skipped.load(Ordering::Relaxed),
             peer_away_since_ms: self.peers.away_since_ms(),
+            state_bytes: self.state_bytes.load(Ordering::Relaxed),
         }
     }
 }

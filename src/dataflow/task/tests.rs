@@ -174,6 +174,7 @@ fn chained() -> TaskSpec {
         epoch: Epoch::new(1),
         job_incarnation: 1,
         external_resources: BTreeMap::new(),
+        managed_memory: 0,
     }
 }
 

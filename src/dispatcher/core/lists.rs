@@ -93,6 +93,18 @@ impl<R: Replies> DispatcherCore<R> {
     }
 }
 
+/// The memory of the state of each vertex that has some.
+fn state_sizes(vertices: &[pb::VertexDetails]) -> Vec<pb::VertexStateSize> {
+    let sizes = vertices.iter().map(|vertex| {
+        let metrics = vertex.subtasks.iter().filter_map(|it| it.metrics);
+        pb::VertexStateSize {
+            vertex: vertex.name.clone(),
+            bytes: metrics.map(|it| it.state_bytes).sum(),
+        }
+    });
+    sizes.filter(|size| size.bytes > 0).collect()
+}
+
 /// Shortens a description for a list: the number of tasks in each state instead of each task, as there may be
 /// very many jobs.
 pub(crate) fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
@@ -106,6 +118,7 @@ pub(crate) fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
         cleaning_up: details.cleaning_up,
         left_behind: std::mem::take(&mut details.left_behind),
         cause: std::mem::take(&mut details.cause),
+        state_sizes: state_sizes(&details.vertices),
         ..in_short(&details)
     }
 }

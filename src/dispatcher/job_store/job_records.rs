@@ -24,6 +24,8 @@ use tracing::warn;
 use super::error::JobStoreError;
 use super::records::{ResultRecord, name_of};
 
+/// Timeout for one attempt of a write that is repeated until the blob store accepts it.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for one use of the blob store by writes that something else waits for.
 const BLOB_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -43,6 +45,15 @@ pub(super) struct JobRecords {
     epoch: Epoch,
     /// Newest record format that was too new to be read; 0: none.
     needed_format: AtomicU16,
+}
+
+fn no_blob_answer() -> Error {
+    Error::Unavailable {
+        store: "the blob store",
+        reason: format!(
+            "it has given no answer for {ATTEMPT_TIMEOUT:?}: look whether the directory `high-availability.storageDir` hangs"
+        ),
+    }
 }
 
 impl JobRecords {
@@ -197,7 +208,12 @@ impl JobRecords {
     ) -> Result<Prepared, JobStoreError> {
         let mut backoff = store_backoff();
         loop {
-            match self.try_prepare(job, &record, share).await {
+            // A blob store that hangs may answer the next attempt. What it stores late has a name that nothing
+            // refers to: each attempt has one of its own.
+            let preparing = self.try_prepare(job, &record, share);
+            let prepared = tokio::time::timeout(ATTEMPT_TIMEOUT, preparing).await;
+            match prepared.unwrap_or_else(|_elapsed| Err(JobStoreError::Refused(no_blob_answer())))
+            {
                 Err(JobStoreError::Refused(error)) if error.may_pass() => {
                     warn!(%job, %error, "a record is prepared again");
                 }

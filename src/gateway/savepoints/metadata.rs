@@ -19,7 +19,7 @@ use tanist_ha::blob::Checksum;
 use xxhash_rust::xxh3::Xxh3;
 
 /// The newest format that this version reads.
-pub(super) const FORMAT: u16 = 1;
+pub const FORMAT: u16 = 1;
 
 const MAGIC: [u8; 4] = *b"tnSP";
 const PREFIX: usize = MAGIC.len() + 2;

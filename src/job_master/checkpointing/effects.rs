@@ -14,6 +14,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::Semaphore;
 
 use super::Checkpoints;
+use super::patience::answered;
 use crate::actor::JobMasterActor;
 use crate::calls::{Done, bounded, called};
 use crate::core::checkpoints::{Effect, Event, TriggerAnswer};
@@ -437,21 +438,29 @@ async fn write_record(
 async fn put_manifest(storage: CheckpointStorage, number: u64, bytes: Vec<u8>) -> Done {
     let name = manifests::object_name(number);
     let length = bytes.len() as u64;
-    let put = storage.put(&name, Bytes::from(bytes)).await;
+    let put = {
+        let (storage, name) = (storage.clone(), name.clone());
+        async move { storage.put(&name, Bytes::from(bytes)).await }
+    };
+    let put = answered(&storage, put).await;
     failpoint("checkpoint.manifest-written").await;
     Done::Checkpoint(match put {
         Ok(()) => Event::ManifestPut(pb::ManifestObject { name, length }),
-        Err(error) => Event::ManifestNotPut(error.to_string()),
+        Err(reason) => Event::ManifestNotPut(reason),
     })
 }
 
 async fn remove(storage: CheckpointStorage, removal: u64, objects: Vec<String>) -> Done {
     for object in &objects {
-        if let Err(error) = storage.remove(object).await {
+        let removing = {
+            let (storage, object) = (storage.clone(), object.clone());
+            async move { storage.remove(&object).await }
+        };
+        if let Err(error) = answered(&storage, removing).await {
             tracing::warn!(object, %error, "an object of a checkpoint can't be removed; it is tried again");
             return Done::CheckpointStorage {
                 event: Event::RemovalFailed { removal },
-                problem: Some(error.to_string()),
+                problem: Some(error),
             };
         }
         failpoint("checkpoint.some-removed").await;
@@ -463,11 +472,15 @@ async fn remove(storage: CheckpointStorage, removal: u64, objects: Vec<String>) 
 }
 
 async fn list(storage: CheckpointStorage) -> Done {
-    let (event, problem) = match storage.list().await {
+    let listing = {
+        let storage = storage.clone();
+        async move { storage.list().await }
+    };
+    let (event, problem) = match answered(&storage, listing).await {
         Ok(listed) => (Event::Listed(listed), None),
         Err(error) => {
             tracing::warn!(%error, "the objects of a job's checkpoints can't be listed; it is tried again");
-            (Event::NotListed, Some(error.to_string()))
+            (Event::NotListed, Some(error))
         }
     };
     Done::CheckpointStorage { event, problem }

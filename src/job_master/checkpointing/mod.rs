@@ -19,6 +19,7 @@ mod commits;
 mod effects;
 mod failing_regions;
 mod history;
+mod patience;
 mod reports;
 mod restoring;
 mod savepoints;

@@ -22,15 +22,13 @@ use super::savepoints::Savepoints;
 use super::storage_problem::StorageProblem;
 use super::{Checkpoints, RestorePoints};
 use crate::core::checkpoints::{
-    CheckpointCore, Options, Unreadable, manifest_objects, newest_numbers, stops_with,
+    CheckpointCore, Options, Unreadable, manifest_objects, newest_numbers, stop_request, stops_with,
 };
 use crate::core::{JobMasterCore, sink_directories};
 use crate::options::{CheckpointDefaults, JobMasterContext};
 
 /// The interval of a job that has checkpoints and takes none: longer than it lives.
 const NEVER_MS: u64 = 100 * 365 * 24 * 3_600_000;
-/// Time between two listings of the job's directory, in milliseconds.
-const LISTING_INTERVAL_MS: u64 = 24 * 3_600_000;
 
 /// The record and the manifests of a job that takes checkpoints or has some.
 #[derive(Debug)]
@@ -39,6 +37,8 @@ pub(crate) struct Found {
     objects: BTreeMap<String, Vec<u8>>,
     settings: pb::CheckpointSettings,
     storage: Option<CheckpointStorage>,
+    /// Time between two listings of the job's directory.
+    listing_interval_ms: u64,
     /// Number of regions of the job's record; 0: nothing was placed yet.
     regions: usize,
 }
@@ -83,6 +83,7 @@ pub(crate) async fn find(
         record: Arc::new(record),
         settings,
         storage,
+        listing_interval_ms: defaults.listing_interval_ms,
         regions: context.state.regions.len(),
     }))
 }
@@ -158,6 +159,7 @@ impl Found {
             // Until the checkpoints say otherwise: the job must not end before they are asked.
             has_uncommitted: true,
             stops_with: stops_with(&self.record).map(str::to_owned),
+            stop_request: stop_request(&self.record).map(str::to_owned),
         })
     }
 
@@ -181,7 +183,7 @@ impl Found {
             retained: usize::try_from(self.settings.retained()).unwrap_or(usize::MAX),
             retention: self.settings.retention(),
             has_blob_store: self.storage.is_some(),
-            listing_interval_ms: LISTING_INTERVAL_MS,
+            listing_interval_ms: self.listing_interval_ms,
         }
     }
 }
@@ -221,7 +223,10 @@ pub(crate) fn begin(
         return Ok(None);
     };
     let options = (found.options(), core.checkpoint_topology(graph));
-    let start = core.checkpoint_start();
+    let mut start = core.checkpoint_start();
+    if is_first {
+        start.began_ms = now_ms;
+    }
     let record = found.record;
     let started_from = record.started_from.clone();
     let mut history = History::new(record.retained.last(), now_ms);

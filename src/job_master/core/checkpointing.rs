@@ -30,6 +30,8 @@ pub struct RestorePoints {
     pub has_uncommitted: bool,
     /// The path of the savepoint with which the job stops, once that is durably complete.
     pub stops_with: Option<String>,
+    /// The trigger id of the request with which the job stops, unless that has failed.
+    pub stop_request: Option<String>,
 }
 
 /// The checkpoints as this core knows them; see the module.
@@ -118,6 +120,11 @@ impl Checkpointing {
         self.points.as_ref()?.stops_with.as_deref()
     }
 
+    /// The trigger id of the request with which the job stops, unless that has failed.
+    pub(super) fn stop_request(&self) -> Option<&str> {
+        self.points.as_ref()?.stop_request.as_deref()
+    }
+
     /// Whether the result of the job has to wait for output that a checkpoint names.
     pub(super) fn has_uncommitted(&self) -> bool {
         let points = self.points.as_ref();
@@ -169,6 +176,7 @@ impl JobMasterCore {
             }
         });
         JobStart {
+            began_ms: self.record.decided().submitted_at_ms,
             regions: regions.collect(),
             coordinators: self.record.durable().coordinators.clone(),
             is_end_decided: self.record.is_stopping(),

@@ -62,6 +62,7 @@ impl JobMasterCore {
             state_counts: Vec::new(),
             undescribed: String::new(),
             checkpoints: None,
+            state_sizes: Vec::new(),
             events: self.events(),
             cause: self
                 .end

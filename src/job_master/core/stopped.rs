@@ -41,9 +41,10 @@ impl Ending<'_> {
             CancelAnswer::Decided
         } else if self.record.durable().wanted() == pb::WantedStatus::Canceled {
             let durable = self.record.durable();
-            match was_never_placed(durable) || !durable.stopped_with.is_empty() {
-                true => CancelAnswer::Decided,
-                false => CancelAnswer::TooLate("the job is being cancelled".to_owned()),
+            match durable.stopped_with.as_str() {
+                "" if was_never_placed(durable) => CancelAnswer::Decided,
+                "" => CancelAnswer::TooLate("the job is being cancelled".to_owned()),
+                path => CancelAnswer::TooLate(format!("the job stops with the savepoint {path}")),
             }
         } else if !self.record.durable().fatal_cause.is_empty() {
             CancelAnswer::TooLate(format!(
@@ -60,6 +61,12 @@ impl Ending<'_> {
                     failure.cause
                 ),
             })
+        } else if !self.record.is_stopping()
+            && let Some(request) = self.checkpointing.stop_request()
+        {
+            CancelAnswer::TooLate(format!(
+                "the job is being stopped with a savepoint, by the request {request}: wait for its outcome, or cancel the job"
+            ))
         } else if !self.record.is_stopping() && self.sources_start_again() {
             CancelAnswer::TooLate(
                 "the job is being restarted, and what its sources had read before would be missing: stop it when its tasks run \

@@ -312,6 +312,7 @@ pub(super) fn spec(
         epoch: EPOCH,
         job_incarnation: 1,
         external_resources: BTreeMap::new(),
+        managed_memory: 0,
     }
 }
 

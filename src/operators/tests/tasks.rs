@@ -322,3 +322,40 @@ async fn two_sinks_into_one_directory_write_parts_of_their_own() {
         "{cause}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_is_counted_while_a_task_runs_and_above_its_slots_share_the_task_says_so_and_goes_on()
+{
+    let managers = TaskManager::start_many::<1>().await;
+    let discard = OperatorSpec::Discard(operators::Discard {});
+    let graph = GraphBuilder::new()
+        .vertex(1, &[datagen(None, None)], None)
+        .vertex(
+            1,
+            &[count_by("key", Emit::Updates), discard],
+            Some((0, Partitioning::Hash, &["key"])),
+        )
+        .build();
+    let start = |vertex| {
+        let spec = spec(&graph, &managers, |_, _| 0, (vertex, 0), 1);
+        managers[0].runtime.start(TaskSpec {
+            managed_memory: 1_024,
+            ..spec
+        })
+    };
+    let (counting, source) = (start(1), start(0));
+    wait_until("the state of all keys is counted", || {
+        counting.metrics().state_bytes > 100 * 40
+    })
+    .await;
+    assert_eq!(source.metrics().state_bytes, 0);
+    let notices = counting.notices().borrow().clone();
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    assert!(
+        notices[0].contains("`taskmanager.memory.managed.fraction`"),
+        "{notices:?}"
+    );
+    let before = counting.metrics().records_in;
+    wait_until("it goes on", || counting.metrics().records_in > before).await;
+    assert_eq!(*counting.status().borrow(), TaskStatus::Running);
+}

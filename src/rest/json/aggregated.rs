@@ -19,11 +19,12 @@ const MEASURED_STATES: [ExecutionState; 5] = [
 type Metric = fn(&IoMetrics) -> u64;
 
 /// The metrics that are in the statistics.
-const METRICS: [(&str, Metric); 7] = [
+const METRICS: [(&str, Metric); 8] = [
     ("read-bytes", |metrics| metrics.read_bytes),
     ("write-bytes", |metrics| metrics.write_bytes),
     ("read-records", |metrics| metrics.read_records),
     ("write-records", |metrics| metrics.write_records),
+    ("state-bytes", |metrics| metrics.state_bytes),
     ("accumulated-backpressured-time", |metrics| {
         metrics.accumulated_backpressured_time
     }),

@@ -39,6 +39,7 @@ fn subtask(index: u32, state: pb::ExecutionState) -> pb::SubtaskDetails {
             late_records_dropped: 2,
             records_skipped: 3,
             peer_away_since_ms: 0,
+            state_bytes: 7,
         }),
         timestamps: Vec::new(),
         unread_state: String::new(),
@@ -90,6 +91,7 @@ fn job() -> pb::JobDetails {
         restarts: 2,
         quarantine: String::new(),
         cleaning_up: false,
+        state_sizes: Vec::new(),
         left_behind: String::new(),
         checkpoints: None,
         as_of: None,
@@ -124,7 +126,7 @@ fn metrics(factor: u64, complete: bool) -> Value {
         "write-bytes": 50 * factor, "write-bytes-complete": complete,
         "read-records": 10 * factor, "read-records-complete": complete,
         "write-records": 5 * factor, "write-records-complete": complete,
-        "late-records-dropped": 2 * factor, "records-skipped": 3 * factor,
+        "late-records-dropped": 2 * factor, "records-skipped": 3 * factor, "state-bytes": 7 * factor,
         "accumulated-backpressured-time": 0, "accumulated-idle-time": 0, "accumulated-busy-time": 0
     })
 }
@@ -245,6 +247,9 @@ fn a_vertex_lists_every_subtask_with_its_place_and_attempt() {
             "metrics": {
                 "read-bytes": statistics([0, 100]), "write-bytes": statistics([0, 50]),
                 "read-records": statistics([0, 10]),
+                "state-bytes": {
+                    "min": 0, "max": 7, "avg": 3, "sum": 7, "median": 3, "p25": 0, "p75": 7, "p95": 7
+                },
                 "write-records": {
                     "min": 0, "max": 5, "avg": 2, "sum": 5, "median": 2, "p25": 0, "p75": 5, "p95": 5
                 },

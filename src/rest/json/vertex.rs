@@ -61,6 +61,7 @@ fn sum<'a>(subtasks: impl Iterator<Item = &'a SubtaskDetails>) -> IoMetrics {
                 sum.bytes_out += metrics.bytes_out;
                 sum.late_records_dropped += metrics.late_records_dropped;
                 sum.records_skipped += metrics.records_skipped;
+                sum.state_bytes += metrics.state_bytes;
             }
             None => complete = false,
         }
@@ -76,6 +77,7 @@ fn sum<'a>(subtasks: impl Iterator<Item = &'a SubtaskDetails>) -> IoMetrics {
         write_records_complete: complete,
         late_records_dropped: sum.late_records_dropped,
         records_skipped: sum.records_skipped,
+        state_bytes: sum.state_bytes,
         ..IoMetrics::default()
     }
 }

@@ -71,6 +71,7 @@ pub(super) async fn metrics(
     }
     if let Some(jobs) = jobs {
         checkpoints::checkpoints(&mut out, &jobs, wall_clock_ms());
+        state_sizes(&mut out, &jobs);
     }
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], out.into_text())
 }
@@ -93,6 +94,24 @@ async fn own_jobs(context: &Context) -> Option<Vec<pb::JobDetails>> {
         Some(dispatcher.list_jobs(request).await.ok()?.jobs)
     };
     tokio::time::timeout(TIMEOUT, listing).await.ok()?
+}
+
+/// Writes the memory of the state of jobs, by vertex.
+fn state_sizes(out: &mut Exposition, jobs: &[pb::JobDetails]) {
+    let sizes = jobs.iter().flat_map(|job| {
+        job.state_sizes.iter().map(|size| {
+            let labels: [(&str, &str); 3] = [
+                ("job_id", &job.job_id),
+                ("job_name", &job.name),
+                ("vertex", &size.vertex),
+            ];
+            (labels, number(size.bytes))
+        })
+    });
+    let sizes: Vec<_> = sizes.collect();
+    let samples = sizes.iter().map(|(labels, bytes)| (&labels[..], *bytes));
+    let help = "Memory of the keyed state of the tasks of a vertex";
+    out.family("tanist_state_bytes", Kind::Gauge, help, samples);
 }
 
 /// Converts a number to the type of samples.

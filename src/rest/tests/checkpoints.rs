@@ -142,7 +142,17 @@ async fn served() -> Served {
         ..pb::JobDetails::default()
     };
     let (served, _) = Served::leading(ScriptedDispatcher {
-        jobs: vec![job(1, Some(details())), job(2, None)].into(),
+        jobs: vec![
+            pb::JobDetails {
+                state_sizes: vec![pb::VertexStateSize {
+                    vertex: "sums".to_owned(),
+                    bytes: 4_096,
+                }],
+                ..job(1, Some(details()))
+            },
+            job(2, None),
+        ]
+        .into(),
         ..ScriptedDispatcher::default()
     })
     .await;
@@ -426,6 +436,7 @@ async fn metrics_have_the_last_checkpoint_of_each_job_and_its_age_by_region() {
         format!("tanist_checkpoint_written_bytes{{{job}}} 30\n"),
         format!("tanist_checkpoint_alignment_seconds{{{job}}} 0.004\n"),
         format!("tanist_checkpoint_skipped{{{job}}} 1\n"),
+        format!("tanist_state_bytes{{{job},vertex=\"sums\"}} 4096\n"),
         format!("tanist_checkpoint_age_seconds{{{job},region=\"numbers, sums\"}} "),
     ] {
         assert!(text.contains(&line), "{line} is not in {text}");

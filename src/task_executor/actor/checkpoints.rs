@@ -598,6 +598,7 @@ mod tests {
                 ..pb::TaskDeployment::default()
             },
             external_resources: BTreeMap::new(),
+            managed_memory: 0,
         }
     }
 

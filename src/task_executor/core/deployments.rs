@@ -151,6 +151,7 @@ impl Deployments<'_> {
             epoch: Epoch::new(sender.epoch),
             graph: graph.clone(),
             external_resources: share_of(graph, key.vertex, &self.slots.indices(allocation)),
+            managed_memory: self.slots.managed_memory(allocation),
             deployment: task,
         };
         let task = TaskKey {

@@ -390,6 +390,11 @@ impl SlotTable {
         self.budget.indices(allocation)
     }
 
+    /// Managed memory of an allocation, in bytes: its tasks' state is counted against it.
+    pub(super) fn managed_memory(&self, allocation: AllocationId) -> u64 {
+        self.budget.reserved(allocation).managed_memory
+    }
+
     fn never_again(&mut self, allocation: AllocationId) {
         self.gone.insert(allocation);
         self.gone_order.push_back(allocation);

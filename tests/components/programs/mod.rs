@@ -94,6 +94,7 @@ impl World {
             epoch: Epoch::new(1),
             job_incarnation: 1,
             external_resources: BTreeMap::from([("gpu".to_owned(), vec![1, 3])]),
+            managed_memory: 0,
         };
         let operators = Operators::new(host);
         (

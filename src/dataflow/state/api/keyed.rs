@@ -298,6 +298,11 @@ impl<C: Content> KeyedState<C> {
         Ok(())
     }
 
+    /// Memory of the state, in bytes, partly estimated. For [`Operator::state_bytes`](crate::Operator::state_bytes).
+    pub fn memory(&self) -> u64 {
+        self.table.memory()
+    }
+
     /// Number of keys, of all namespaces together.
     pub fn len(&self) -> usize {
         self.table.len()

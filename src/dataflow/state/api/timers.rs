@@ -58,6 +58,11 @@ impl EventTimers {
         Ok(())
     }
 
+    /// Memory of the timers, in bytes. For [`Operator::state_bytes`](crate::Operator::state_bytes).
+    pub fn memory(&self) -> u64 {
+        self.table.memory()
+    }
+
     /// Saves the timers.
     pub fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
         snapshot.begin(self.name)?;

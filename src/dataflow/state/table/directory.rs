@@ -148,6 +148,16 @@ impl<V: Clone> Directory<V> {
         slots.map(|slots| &self.pages[as_index(slots[0])])
     }
 
+    /// Number of pages.
+    pub(super) fn page_count(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// A page, by its place in any order.
+    pub(super) fn page_at(&self, at: usize) -> Option<&Page<V>> {
+        self.pages.get(at).map(|page| &**page)
+    }
+
     /// The pages, in any order.
     pub(super) fn into_pages(self) -> Vec<Arc<Page<V>>> {
         self.pages

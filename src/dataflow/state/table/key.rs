@@ -31,6 +31,14 @@ impl StateKey {
         })
     }
 
+    /// Bytes that it has beside its entry.
+    pub(super) fn beside(&self) -> usize {
+        match &self.0 {
+            Bytes::Inline { .. } => 0,
+            Bytes::Boxed(bytes) => bytes.len(),
+        }
+    }
+
     /// The key.
     #[inline]
     pub fn bytes(&self) -> &[u8] {

@@ -22,6 +22,7 @@ mod key;
 mod lineage;
 mod page;
 mod restore;
+mod size;
 
 use std::collections::BTreeMap;
 use std::iter::Flatten;
@@ -118,6 +119,12 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.namespaces.values().all(|it| it.len() == 0)
+    }
+
+    /// Memory of the entries, without what a snapshot shares. What keys and values have beside their entries is
+    /// estimated from some of them. Costs a look at each namespace.
+    pub fn memory(&self) -> u64 {
+        size::memory(self.namespaces.values(), self.write)
     }
 
     /// The value of a key.
@@ -237,7 +244,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         };
         self.last = self.last.max(number);
         let (name, groups) = (self.name, self.groups);
-        snapshot.freeze(move |is_wanted| {
+        snapshot.freeze(self.memory(), move |is_wanted| {
             let encoded = frozen.encode(is_wanted);
             let Some(encoded) = encoded.map_err(|problem| problem.of(name))? else {
                 return Ok(None);

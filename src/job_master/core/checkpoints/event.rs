@@ -94,6 +94,8 @@ pub enum RegionStart {
 /// The state of a job when a JobMaster begins.
 #[derive(Debug, Clone, Default)]
 pub struct JobStart {
+    /// When the job began, in milliseconds since 1970; 0: it is not known. The first round is due an interval later.
+    pub began_ms: u64,
     /// Its regions.
     pub regions: Vec<RegionStart>,
     /// The decisions of its operator coordinators, by their records.

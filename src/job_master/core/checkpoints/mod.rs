@@ -89,7 +89,7 @@ use self::record::CheckpointRecord;
 pub use self::record::{manifest_objects, newest_numbers};
 use self::regions::{Phase, Regions};
 use self::removal::Removal;
-pub use self::requests::{stop_of, stops_with};
+pub use self::requests::{stop_of, stop_request, stops_with};
 use self::rounds::Rounds;
 use self::savepoints::Savepoints;
 pub use self::unreadable::Unreadable;
@@ -135,13 +135,17 @@ impl CheckpointCore {
         let is_forgotten = is_planted(Fault::CommitForgotten);
         let committed = committed.filter(|it| it.committed || is_forgotten);
         let mut committed = committed.map(|it| it.number);
+        let retained = record.durable().retained.iter();
+        let last_ms = retained.map(|it| it.triggered_at_ms).max();
+        let last_ms = last_ms.unwrap_or_default().max(start.began_ms);
+        let last_ms = if last_ms == 0 { now_ms } else { last_ms };
         let mut core = CheckpointCore {
             job_id,
             numbers: Numbers::new(record.durable().next),
             regions: Regions::new(topology, start.regions),
             links: Links::default(),
             deadlines: Deadlines::default(),
-            rounds: Rounds::new(&options, now_ms),
+            rounds: Rounds::after(&options, last_ms, now_ms),
             put: ManifestPut::default(),
             commits: Commits::new(committed.next().unwrap_or_default()),
             removal: Removal::new(record.durable(), options.listing_interval_ms, now_ms),
@@ -217,6 +221,7 @@ impl CheckpointCore {
         let mut points = RestorePoints {
             has_uncommitted: !self.is_all_committed(),
             stops_with: stops_with(self.record.durable()).map(str::to_owned),
+            stop_request: stop_request(self.record.durable()).map(str::to_owned),
             ..RestorePoints::default()
         };
         for region in 0..self.regions.topology().region_count() {

@@ -36,6 +36,11 @@ pub fn stops_with(record: &pb::JobCheckpoints) -> Option<&str> {
     (stop.progress() == pb::SavepointProgress::Completed).then_some(&*stop.outcome)
 }
 
+/// The trigger id of the request with which the job stops, unless that has failed.
+pub fn stop_request(record: &pb::JobCheckpoints) -> Option<&str> {
+    stop_of(&record.requests).map(|stop| &*stop.trigger_id)
+}
+
 /// Whether a region whose newest snapshot has the number `newest` lacks one that a request waits for.
 pub(super) fn lacks_snapshot(requests: &[pb::SavepointRequest], newest: u64) -> bool {
     requests.iter().any(|it| waits(it) && newest < it.from)

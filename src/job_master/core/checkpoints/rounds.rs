@@ -16,13 +16,17 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// No round yet: the first one is due after an interval.
-    pub(super) fn new(options: &Options, now_ms: u64) -> Rounds {
+    /// The rounds go on from those of earlier JobMasters: the last one began at `last_ms`, or the job did. So leaders
+    /// that live shorter than the interval take checkpoints too. That is a time of another host's clock: one in the
+    /// future counts as the present, so a round begins at once or within an interval, whatever the clocks say.
+    pub(super) fn after(options: &Options, last_ms: u64, now_ms: u64) -> Rounds {
+        let began_ms = last_ms.min(now_ms);
         Rounds {
             interval_ms: options.interval_ms.max(1),
             min_pause_ms: options.min_pause_ms,
-            began_ms: now_ms,
-            ended_ms: None,
+            began_ms,
+            // When it ended is not known.
+            ended_ms: Some(began_ms),
             open: BTreeSet::new(),
         }
     }

@@ -149,10 +149,13 @@ fn later_requests_hear_how_the_job_ends() {
     job.hear(Event::CancelRequested);
     job.hear(Event::StopRequested);
     let answers = answers(&job);
-    let [CancelAnswer::TooLate(why), CancelAnswer::Decided] = answers.as_slice() else {
-        panic!("{answers:?}");
-    };
-    assert!(why.contains(PATH), "{why}");
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    for answer in answers {
+        let CancelAnswer::TooLate(why) = &answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.contains(PATH), "{why}");
+    }
     end_canceled(&mut job);
     assert_eq!(job.ended_as(), Some(JobStatus::Finished));
 }
@@ -259,4 +262,30 @@ fn a_commit_that_hangs_counts_as_failed_and_does_not_keep_a_cancelled_job() {
     let cause = &job.core.details().failures[0].cause;
     assert!(cause.contains("may hang"), "{cause}");
     assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+}
+
+#[test]
+fn a_stop_without_a_savepoint_is_refused_while_one_with_a_savepoint_is_in_progress() {
+    let request = |stop_request: Option<&str>| {
+        Event::CheckpointsChanged(Arc::new(RestorePoints {
+            numbers: vec![4],
+            stop_request: stop_request.map(str::to_owned),
+            ..RestorePoints::default()
+        }))
+    };
+    let mut job = running();
+    job.hear(request(Some("c0ffee")));
+    job.hear(Event::StopRequested);
+    let answered = answers(&job);
+    let [CancelAnswer::TooLate(reason)] = answered.as_slice() else {
+        panic!("{answered:?}");
+    };
+    assert!(reason.contains("c0ffee"), "{reason}");
+    assert_ne!(job.stored.wanted(), WantedStatus::Stopped);
+    // Once it has failed, the sources go on, and can be stopped.
+    job.effects.clear();
+    job.hear(request(None));
+    job.hear(Event::StopRequested);
+    assert_eq!(answers(&job), [CancelAnswer::Decided]);
+    assert_eq!(job.stored.wanted(), WantedStatus::Stopped);
 }

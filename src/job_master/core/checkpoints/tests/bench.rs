@@ -142,6 +142,43 @@ impl Bench {
         )
     }
 
+    /// A core of one region that runs, in a job that began at `began_ms`.
+    pub(super) fn begun_at(record: pb::JobCheckpoints, began_ms: u64, now_ms: u64) -> Bench {
+        let start = JobStart {
+            began_ms,
+            regions: vec![placed(0, vec![])],
+            ..JobStart::default()
+        };
+        let setup = (options(), topology(1));
+        let (objects, epoch) = (BTreeMap::new(), Epoch::new(3));
+        let core = CheckpointCore::new(setup, Arc::new(record), &objects, start, epoch, now_ms);
+        Bench {
+            core: core.expect("the record is readable"),
+            now_ms,
+        }
+    }
+
+    /// The region is adopted, and time passes until it has a number. Returns the time.
+    pub(super) fn first_round_ms(&mut self) -> u64 {
+        let mut effects = self.register(SOURCE, vec![]);
+        effects.extend(self.register(SINK, vec![]));
+        effects.extend(self.hear(Event::RegionAdopted { region: 0 }));
+        effects.extend(self.hear(Event::RegionRunning {
+            region: 0,
+            generation: GENERATION,
+        }));
+        for _ in 0..1_000 {
+            if let Some((write, _)) = written(&effects) {
+                self.hear(Event::Written { write });
+            }
+            if self.core.in_flight(0).is_some() {
+                return self.now_ms;
+            }
+            effects = self.pass(1);
+        }
+        panic!("no round has begun");
+    }
+
     /// A core whose regions have all begun, with a number in flight at each. Returns that number.
     pub(super) fn with_number(regions: usize) -> (Bench, u64) {
         let starts = (0..regions).map(|region| placed(region, vec![])).collect();

@@ -297,6 +297,7 @@ fn a_manifest_after_a_takeover_has_the_state_of_coordinators_and_none_is_built_a
     };
     let first_write = |is_end_decided: bool| {
         let start = JobStart {
+            began_ms: 0,
             regions: finished(),
             coordinators: vec![pb::CoordinatorState::default()],
             is_end_decided,

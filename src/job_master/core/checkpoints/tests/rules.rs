@@ -273,3 +273,33 @@ fn a_region_on_a_task_manager_without_checkpoints_waits_for_another_registration
     assert_eq!(bench.core.skipped(), []);
     assert!(regions_of_next_round(&mut bench).contains(&0));
 }
+
+/// When the first number is triggered by a leader that begins at `now_ms`, and knows of this checkpoint.
+fn first_trigger(last_ms: Option<u64>, began_ms: u64, now_ms: u64) -> u64 {
+    let mut before = record();
+    if let Some(triggered_at_ms) = last_ms {
+        let (mut bench, number) = Bench::with_number(1);
+        bench.acknowledge(SOURCE, number, 1);
+        let effects = bench.acknowledge(SINK, number, 1);
+        let record = effects.iter().find_map(|effect| match effect {
+            Effect::Write { record, .. } => Some(record),
+            _ => None,
+        });
+        before = (**record.expect("it is complete")).clone();
+        let newest = before.retained.last_mut().expect("it completes one");
+        (newest.triggered_at_ms, newest.committed) = (triggered_at_ms, true);
+    }
+    let mut bench = Bench::begun_at(before, began_ms, now_ms);
+    bench.first_round_ms()
+}
+
+#[test]
+fn a_round_is_due_an_interval_after_the_last_one_of_any_leader() {
+    // The interval is 100.
+    assert_eq!(first_trigger(Some(10_000), 1, 10_040), 10_100);
+    assert_eq!(first_trigger(Some(10_000), 1, 10_500), 10_500, "at once");
+    assert_eq!(first_trigger(None, 10_000, 10_070), 10_100);
+    assert_eq!(first_trigger(None, 10_000, 10_500), 10_500, "at once");
+    // A clock that is ahead puts it off by one interval at most.
+    assert_eq!(first_trigger(Some(99_000), 1, 10_000), 10_100);
+}
