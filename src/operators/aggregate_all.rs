@@ -68,7 +68,7 @@ pub(super) fn restore(
     table: &mut Table,
     accumulator: &Accumulator,
     restored: &Restored<'_>,
-    check: impl Fn(i64) -> Result<(), String>,
+    check: impl Fn(i64) -> Result<(), String> + Sync,
 ) -> Result<(), OperatorError> {
     let (keys, results) = (&accumulator.keys, accumulator.results());
     table.restore(restored, |entry| {
