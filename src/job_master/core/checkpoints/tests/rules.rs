@@ -1,8 +1,10 @@
 //! Single rules about numbers in flight, ends and commits, each in the shortest order of events that needs it.
 
+use std::collections::VecDeque;
+
 use tanist_proto::v1 as pb;
 
-use super::super::{Effect, Event, TaskEnd, TaskProgress, TaskReport};
+use super::super::{Effect, Event, TaskEnd, TaskProgress, TaskReport, take_batch};
 use super::bench::{
     Bench, SINK, SOURCE, aborts, connection, end, finished, placed, record, report, saved, written,
 };
@@ -272,4 +274,17 @@ fn a_region_on_a_task_manager_without_checkpoints_waits_for_another_registration
     bench.register_again(SINK, 3, true);
     assert_eq!(bench.core.skipped(), []);
     assert!(regions_of_next_round(&mut bench).contains(&0));
+}
+
+#[test]
+fn what_is_decided_in_the_step_that_ends_the_job_is_handled_with_the_end() {
+    let failed = || Event::RegionFailed { region: 0 };
+    let mut news = VecDeque::from([failed(), Event::EndDecided, failed()]);
+    let batch = take_batch(&mut news);
+    assert!(matches!(
+        batch[..],
+        [Event::RegionFailed { .. }, Event::EndDecided]
+    ));
+    assert_eq!(take_batch(&mut news).len(), 1);
+    assert!(take_batch(&mut news).is_empty());
 }
