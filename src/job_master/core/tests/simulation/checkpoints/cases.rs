@@ -259,8 +259,9 @@ fn found(fault: Fault, mut seeds: Range<u64>) -> Option<(u64, String)> {
 
 #[test]
 fn each_planted_fault_is_found_by_jobs_with_checkpoints() {
-    // Each with the seeds within which it is found. Two are found by one case in 200: they begin shortly before it. One that the simulation of the checkpoints alone
-    // finds is missing: a number below the floor is adopted only after a TaskManager was isolated for long.
+    // Each with the seeds within which it is found. Two are found by one case in 200: their seeds begin shortly before
+    // it. One that the simulation of the checkpoints alone finds is missing: a number below the floor is adopted only
+    // after a TaskManager was isolated for long.
     let table = [
         (Fault::NumberGivenOutTwice, 0..10),
         (Fault::OlderGenerationCounted, 0..10),
