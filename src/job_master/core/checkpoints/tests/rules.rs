@@ -1,8 +1,10 @@
 //! Single rules about numbers in flight, ends and commits, each in the shortest order of events that needs it.
 
+use std::collections::VecDeque;
+
 use tanist_proto::v1 as pb;
 
-use super::super::{Effect, Event, TaskEnd, TaskProgress, TaskReport};
+use super::super::{Effect, Event, TaskEnd, TaskProgress, TaskReport, take_batch};
 use super::bench::{
     Bench, SINK, SOURCE, aborts, connection, end, finished, placed, record, report, saved, written,
 };
@@ -302,4 +304,17 @@ fn a_round_is_due_an_interval_after_the_last_one_of_any_leader() {
     assert_eq!(first_trigger(None, 10_000, 10_500), 10_500, "at once");
     // A clock that is ahead puts it off by one interval at most.
     assert_eq!(first_trigger(Some(99_000), 1, 10_000), 10_100);
+}
+
+#[test]
+fn what_is_decided_in_the_step_that_ends_the_job_is_handled_with_the_end() {
+    let failed = || Event::RegionFailed { region: 0 };
+    let mut news = VecDeque::from([failed(), Event::EndDecided, failed()]);
+    let batch = take_batch(&mut news);
+    assert!(matches!(
+        batch[..],
+        [Event::RegionFailed { .. }, Event::EndDecided]
+    ));
+    assert_eq!(take_batch(&mut news).len(), 1);
+    assert!(take_batch(&mut news).is_empty());
 }

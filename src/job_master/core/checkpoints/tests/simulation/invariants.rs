@@ -40,8 +40,8 @@ pub(in crate::core) fn k2_number_is_new(
     })
 }
 
-/// K3: a region snapshot holds one generation, and each subtask or its end. `tasks` are those of its region, `ends` has the highest number of each
-/// execution that ended.
+/// K3: a region snapshot holds one generation, and each subtask or its end. `tasks` are those of its region, `ends` has
+/// the highest number of each execution that ended.
 pub(in crate::core) fn k3_snapshot_is_of_one_attempt(
     region: &pb::RegionSnapshot,
     (tasks, all): (&[usize], &[Task]),

@@ -259,24 +259,24 @@ fn found(fault: Fault, mut seeds: Range<u64>) -> Option<(u64, String)> {
 
 #[test]
 fn each_planted_fault_is_found_by_jobs_with_checkpoints() {
-    // Each with the number of seeds, from 0, within which it is found. One that the simulation of the checkpoints alone
-    // finds is missing: a number below the floor is adopted only after a TaskManager was isolated for long.
+    // Each with the seeds within which it is found. Two are found by one case in 200: their seeds begin shortly before
+    // it. One that the simulation of the checkpoints alone finds is missing: a number below the floor is adopted only
+    // after a TaskManager was isolated for long.
     let table = [
-        (Fault::NumberGivenOutTwice, 10),
-        (Fault::OlderGenerationCounted, 10),
-        (Fault::SnapshotAfterFailure, 60),
-        (Fault::LastButOneRestored, 10),
-        (Fault::EndedTaskNotCounted, 30),
-        (Fault::EndWithoutLastSnapshot, 200),
-        (Fault::DeletionBeforeFloor, 30),
-        (Fault::CarriedOverObjectDeleted, 10),
-        (Fault::CommitBeforeWrite, 5),
-        (Fault::CommitForgotten, 220),
+        (Fault::NumberGivenOutTwice, 0..10),
+        (Fault::OlderGenerationCounted, 0..10),
+        (Fault::SnapshotAfterFailure, 0..60),
+        (Fault::LastButOneRestored, 0..10),
+        (Fault::EndedTaskNotCounted, 0..30),
+        (Fault::EndWithoutLastSnapshot, 160..200),
+        (Fault::DeletionBeforeFloor, 0..30),
+        (Fault::CarriedOverObjectDeleted, 0..10),
+        (Fault::CommitBeforeWrite, 0..5),
+        (Fault::CommitForgotten, 180..220),
     ];
-    let at_least = setting("CHECKPOINT_SEEDS", 0);
     let mut missed = Vec::new();
     for (fault, seeds) in table {
-        let found = found(fault, 0..seeds.max(at_least));
+        let found = found(fault, seeds);
         println!("{fault:?}: {found:?}");
         if found.is_none() {
             missed.push(fault);
