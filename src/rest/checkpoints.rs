@@ -89,7 +89,7 @@ pub(super) async fn trigger() -> RestError {
 fn checkpoints_of(details: &pb::JobDetails) -> Result<&pb::CheckpointDetails, RestError> {
     let missing = || {
         RestError::not_found(format!(
-            "no checkpoints are taken of job {}: set `checkpoints` in its job file, or `execution.checkpointing.interval`",
+            "no checkpoints are taken of job {}: set `interval` of `checkpoints` in its job file, or `execution.checkpointing.interval`",
             details.job_id
         ))
     };

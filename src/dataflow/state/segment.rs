@@ -391,8 +391,8 @@ impl<'s> Segment<'s> {
         &self.subject
     }
 
-    /// Divides the items into pieces. Takes a small part of the time to read them: keys are not hashed, but for the first
-    /// one of each piece.
+    /// Divides the items into pieces. Takes a small part of the time to read them: only the first key of each piece is
+    /// hashed.
     pub(super) fn outline(&self) -> Result<Outline<'s>, StateProblem> {
         let (mut entries, mut rest) = (BTreeMap::new(), self.items);
         let (mut namespace, mut count) = (None, None::<&mut usize>);

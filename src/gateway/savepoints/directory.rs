@@ -318,7 +318,13 @@ fn is_object(name: &str) -> bool {
 /// Removes a directory in which there are at most unfinished files of objects, `<object>#<number>`.
 fn remove_without_files(directory: &Path) -> std::io::Result<()> {
     use std::io::ErrorKind::{DirectoryNotEmpty, NotFound};
-    let entries = match std::fs::read_dir(directory) {
+    // A link to it can't be removed as a directory.
+    let directory = match std::fs::canonicalize(directory) {
+        Ok(directory) => directory,
+        Err(error) if error.kind() == NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let entries = match std::fs::read_dir(&directory) {
         Ok(entries) => entries.collect::<std::io::Result<Vec<_>>>()?,
         Err(error) if error.kind() == NotFound => return Ok(()),
         Err(error) => return Err(error),

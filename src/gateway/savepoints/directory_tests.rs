@@ -329,6 +329,13 @@ async fn what_is_disposed_of_is_gone_and_other_files_stay() {
     assert!(!world.path("three").exists());
     let error = three.dispose().await.expect_err("gone");
     assert!(matches!(error, SavepointError::Missing(_)), "{error}");
+
+    world.written("four").await;
+    std::os::unix::fs::symlink(world.path("four"), world.path("link")).expect("made");
+    let url = world.path("link").to_string_lossy().into_owned();
+    let link = SavepointStorage::open(&url).await.expect("found");
+    link.dispose().await.expect("disposed through a link");
+    assert!(!world.path("four").exists());
 }
 
 #[tokio::test]

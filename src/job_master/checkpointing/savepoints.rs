@@ -185,7 +185,7 @@ impl JobMasterActor {
             let why = match self.seen.0.look(|seen| seen.outcome.is_some()) {
                 true => "it has ended",
                 false => {
-                    "it takes no checkpoints: set `checkpoints` in its job file, or `execution.checkpointing.interval`"
+                    "it takes no checkpoints: set `interval` of `checkpoints` in its job file, or `execution.checkpointing.interval`"
                 }
             };
             let _ = reply.send(Err(self.no_savepoint(why)));

@@ -405,7 +405,7 @@ async fn what_is_not_there_is_answered_with_404_in_words() {
         let answer = served.get(&path(2, rest)).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{rest}");
         let expected = format!(
-            "no checkpoints are taken of job {}: set `checkpoints` in its job file, or `execution.checkpointing.interval`",
+            "no checkpoints are taken of job {}: set `interval` of `checkpoints` in its job file, or `execution.checkpointing.interval`",
             JobId::from_bits(2)
         );
         assert_eq!(answer.body, json!({"errors": [expected]}), "{rest}");

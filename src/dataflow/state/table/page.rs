@@ -64,7 +64,7 @@ impl<V> Page<V> {
         self.depth
     }
 
-    /// Its keys share so many more upper bits, before those that they share.
+    /// Adds the bits that all keys of its part of the hashes share to those that its keys share.
     pub(super) fn share(&mut self, bits: u32) {
         self.depth += bits;
     }
