@@ -26,11 +26,15 @@ fn counting_words(input: &Path, output: &Path) -> StreamGraph {
         .build()
 }
 
-/// The lines of all files in a directory: `word count`.
+/// The lines of all parts in a directory: `word count`. What is hidden, such as `.tanist`, is not output.
 fn counts_in(output: &Path) -> anyhow::Result<BTreeMap<String, u64>> {
     let mut counts = BTreeMap::new();
     for part in std::fs::read_dir(output)? {
-        let text = std::fs::read_to_string(part?.path())?;
+        let part = part?;
+        if part.file_name().to_string_lossy().starts_with('.') {
+            continue;
+        }
+        let text = std::fs::read_to_string(part.path())?;
         for line in text.lines() {
             let (word, count) = line.split_once(' ').context("a word and its count")?;
             let before = counts.insert(word.to_owned(), count.parse()?);
