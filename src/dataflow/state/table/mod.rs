@@ -121,10 +121,10 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         self.namespaces.values().all(|it| it.len() == 0)
     }
 
-    /// Memory of the entries, without what a snapshot shares. What keys and values have beside their entries is
-    /// estimated from some of them. Costs a look at each namespace.
+    /// Memory of the entries, without what a snapshot shares, and without what values have beside their entries. What
+    /// keys have beside them is estimated from some. Costs a look at each namespace.
     pub fn memory(&self) -> u64 {
-        size::memory(self.namespaces.values(), self.write)
+        size::memory(self.namespaces.values())
     }
 
     /// The value of a key.
