@@ -145,12 +145,11 @@ impl JobView {
             .sum()
     }
 
-    /// Whether every vertex is running.
+    /// Whether the job is running, every task of it is running or has finished, and no vertex has finished. The status
+    /// of a vertex does not say it alone: it is RUNNING while another subtask is still being deployed.
     pub fn all_vertices_run(&self) -> bool {
-        let vertices = self.0["vertices"].as_array();
-        vertices.is_some_and(|vertices| {
-            !vertices.is_empty() && vertices.iter().all(|vertex| vertex["status"] == "RUNNING")
-        })
+        let mut vertices = self.0["vertices"].as_array().into_iter().flatten();
+        self.all_tasks_run() && vertices.all(|vertex| vertex["status"] == "RUNNING")
     }
 }
 
@@ -232,8 +231,7 @@ impl Cluster {
 
     /// Waits until all tasks of a job are running.
     pub async fn wait_until_running(&mut self, job: JobId) -> anyhow::Result<JobView> {
-        let runs = |view: &JobView| view.state() == "RUNNING" && view.all_vertices_run();
-        self.wait_for_job(job, "to run with all its tasks", runs)
+        self.wait_for_job(job, "to run with all its tasks", JobView::all_vertices_run)
             .await
     }
 }
@@ -259,6 +257,22 @@ mod tests {
         assert!(!view("RUNNING", 0).all_tasks_run());
         assert!(!view("FAILING", 1).all_tasks_run());
         assert!(!JobView(json!({"state": "RUNNING", "vertices": []})).all_tasks_run());
+    }
+
+    #[test]
+    fn all_vertices_run_if_none_is_being_deployed_or_has_finished() {
+        let with_status = |view: JobView, status: &str| {
+            let mut body = view.0;
+            for at in 0..2 {
+                body["vertices"][at]["status"] = json!("RUNNING");
+            }
+            body["vertices"][1]["status"] = json!(status);
+            JobView(body)
+        };
+        assert!(with_status(view("RUNNING", 1), "RUNNING").all_vertices_run());
+        assert!(!with_status(view("RUNNING", 0), "RUNNING").all_vertices_run());
+        assert!(!with_status(view("RUNNING", 1), "FINISHED").all_vertices_run());
+        assert!(!JobView(json!({"state": "RUNNING", "vertices": []})).all_vertices_run());
     }
 
     #[test]
