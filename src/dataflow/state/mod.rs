@@ -398,11 +398,7 @@ impl<'a> Restored<'a> {
 
 /// What a position or another small state of this name is of, and its content, for people who look at it.
 pub fn opened_state(name: &str, bytes: &[u8]) -> Result<(String, Vec<u8>), StateError> {
-    let open = || {
-        let state = SmallState::decode(sealed::open(Kind::Small, bytes)?);
-        state.map_err(|error| StateProblem::damaged(error.to_string()))
-    };
-    let state = open().map_err(|problem| problem.of(name))?;
+    let state = small_state(bytes).map_err(|problem| problem.of(name))?;
     Ok((state.signature, state.content))
 }
 
@@ -416,15 +412,23 @@ fn only<M>(mut saved: Vec<M>) -> Result<Option<M>, StateProblem> {
 
 /// The message of a small state with this signature.
 fn restored<M: Message + Default>(bytes: &[u8], signature: &str) -> Result<M, StateProblem> {
-    let damaged = |error: prost::DecodeError| StateProblem::damaged(error.to_string());
-    let state = SmallState::decode(sealed::open(Kind::Small, bytes)?).map_err(damaged)?;
+    let state = small_state(bytes)?;
     if state.signature != signature {
         return Err(StateProblem::Foreign {
             found: state.signature,
             expected: signature.to_owned(),
         });
     }
-    M::decode(&*state.content).map_err(damaged)
+    decoded(&state.content)
+}
+
+/// The small state in a frame.
+fn small_state(bytes: &[u8]) -> Result<SmallState, StateProblem> {
+    decoded(sealed::open(Kind::Small, bytes)?)
+}
+
+fn decoded<M: Message + Default>(bytes: &[u8]) -> Result<M, StateProblem> {
+    M::decode(bytes).map_err(|error| StateProblem::damaged(error.to_string()))
 }
 
 #[cfg(test)]

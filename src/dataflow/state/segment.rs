@@ -238,10 +238,7 @@ pub(super) struct Piece<'s> {
     first: Option<(i64, u64, &'s [u8])>,
     /// That of the next piece.
     next: Option<(i64, u64, &'s [u8])>,
-    /// The items from here on.
     items: &'s [u8],
-    /// How many bytes of them are its own.
-    length: usize,
 }
 
 impl Piece<'_> {
@@ -252,7 +249,6 @@ impl Piece<'_> {
             first: None,
             next: None,
             items: &[],
-            length: 0,
         }
     }
 
@@ -397,20 +393,17 @@ impl<'s> Segment<'s> {
         let (mut entries, mut rest) = (BTreeMap::new(), self.items);
         let (mut namespace, mut count) = (None, None::<&mut usize>);
         let mut pieces: Vec<Piece<'s>> = Vec::new();
-        let mut items = 0;
+        let (mut items, mut from) = (0, rest);
         while !rest.is_empty() {
-            let from = rest;
-            let item = next_item(&mut rest)?;
             if items % PIECE == 0 {
                 pieces.push(Piece::beginning(namespace));
+                from = rest;
             }
+            let item = next_item(&mut rest)?;
             items += 1;
             let before = pieces.len().checked_sub(2);
             let piece = pieces.last_mut().expect("one was begun");
-            if piece.items.is_empty() {
-                piece.items = from;
-            }
-            piece.length += from.len() - rest.len();
+            piece.items = &from[..from.len() - rest.len()];
             let key = match item {
                 Raw::Namespace {
                     namespace: next, ..
@@ -456,15 +449,9 @@ impl<'s> Segment<'s> {
     {
         let mut sums = Sums::default();
         for piece in pieces {
-            let mut rest = piece.items.get(..piece.length).unwrap_or_default();
+            let mut rest = piece.items;
             let mut namespace = piece.namespace;
             let mut last: Option<(u64, &[u8])> = None;
-            let in_order = |last: Option<(u64, &[u8])>, next| match last {
-                Some(last) if last >= next => {
-                    Err(StateProblem::damaged("its entries are not in order"))
-                }
-                _ => Ok(()),
-            };
             while !rest.is_empty() {
                 let left = rest.len();
                 let (key, value) = match next_item(&mut rest)? {
@@ -485,7 +472,7 @@ impl<'s> Segment<'s> {
                     return Err(StateProblem::damaged("an entry has no namespace"));
                 };
                 let hash = key_hash(key);
-                in_order(last, (hash, key))?;
+                check_order(last, (hash, key))?;
                 last = Some((hash, key));
                 if !is_wanted(hash) {
                     continue;
@@ -512,7 +499,7 @@ impl<'s> Segment<'s> {
             if let Some((of, hash, key)) = piece.next
                 && namespace == Some(of)
             {
-                in_order(last, (hash, key))?;
+                check_order(last, (hash, key))?;
             }
         }
         Ok(sums)
@@ -537,6 +524,15 @@ impl<'s> Segment<'s> {
                 Err(StateProblem::damaged(reason))
             }
         }
+    }
+}
+
+/// Checks that a key, with its hash, may follow the one before it.
+#[inline]
+fn check_order(before: Option<(u64, &[u8])>, next: (u64, &[u8])) -> Result<(), StateProblem> {
+    match before.is_some_and(|before| before >= next) {
+        true => Err(StateProblem::damaged("its entries are not in order")),
+        false => Ok(()),
     }
 }
 

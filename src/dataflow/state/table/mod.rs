@@ -38,7 +38,6 @@ use self::frozen::Frozen;
 pub use self::key::StateKey;
 use self::lineage::{KnownSlices, Limits, plan};
 use self::page::Page;
-use self::restore::Loading;
 pub use self::restore::SavedEntry;
 use super::{KeyGroups, Snapshot};
 use crate::key::key_hash;
@@ -68,7 +67,8 @@ pub struct StateTable<V> {
     /// here.
     known: BTreeMap<u64, KnownSlices>,
     limits: Limits,
-    loading: Loading,
+    /// A restore loads 2^`parts` parts; `None`: as many as are worth it.
+    parts: Option<u32>,
 }
 
 impl<V: Clone + Send + Sync + 'static> StateTable<V> {
@@ -92,7 +92,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             durable: 0,
             known: BTreeMap::new(),
             limits: Limits::default(),
-            loading: Loading::default(),
+            parts: None,
         }
     }
 
@@ -105,10 +105,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     /// Any state is restored in four parts.
     #[cfg(test)]
     pub(super) fn load_in_parts(&mut self) {
-        self.loading = Loading {
-            parts: 4,
-            pieces: 0,
-        };
+        self.parts = Some(2);
     }
 
     /// Number of entries.

@@ -146,7 +146,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         });
         let outlined: Vec<_> = outlined.collect::<Result<_, _>>()?;
         let items = outlined.iter().map(|(_, _, outline)| outline.pieces.len());
-        let bits = self.loading.bits(items.sum());
+        let bits = self.parts.unwrap_or_else(|| parts_of(items.sum()));
         let load = |number: u64| {
             let mut part = Part::new(self.groups, self.range, bits, number);
             let mut sums = Vec::with_capacity(outlined.len());
@@ -171,32 +171,19 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     }
 }
 
-/// How a state is loaded.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Loading {
-    /// Most parts.
-    pub(super) parts: usize,
-    /// Pieces of segments for which a part is worth a thread; 0: there are always as many parts as there may be.
-    pub(super) pieces: usize,
-}
+/// Most parts of a state.
+const MOST_PARTS: usize = 8;
+/// Pieces of segments for which a part is worth a thread.
+const PART: usize = 64;
 
-impl Default for Loading {
-    fn default() -> Loading {
-        let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        Loading {
-            parts: processors.min(8),
-            pieces: 64,
-        }
+/// The number of parts of a state with this number of pieces, as a power of two.
+fn parts_of(pieces: usize) -> u32 {
+    let worth = (pieces / PART).min(MOST_PARTS);
+    if worth < 2 {
+        return 0;
     }
-}
-
-impl Loading {
-    /// The number of parts of a state with this number of pieces, as a power of two.
-    fn bits(self, pieces: usize) -> u32 {
-        let worth = pieces.checked_div(self.pieces).unwrap_or(self.parts);
-        let parts = worth.min(self.parts);
-        parts.checked_ilog2().unwrap_or(0)
-    }
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    worth.min(processors).ilog2()
 }
 
 /// Calls `load` with each number below `count`, in threads, and returns what it returned.

@@ -124,16 +124,21 @@ pub(in crate::core) fn k6_only_durable_output_is_committed(
     })
 }
 
-/// K7: each record counts once in the output. `records` has the part of each.
-pub(in crate::core) fn k7_record_is_committed_once(
-    records: &BTreeMap<(String, String), String>,
-    record: &(String, String),
-    part: &str,
+/// K7: each record counts once in the output. `records` has the part of each; adds those of a part that is committed.
+pub(in crate::core) fn k7_records_are_committed_once(
+    records: &mut BTreeMap<(String, String), String>,
+    part: &pb::CheckpointCommittable,
 ) -> Checked {
-    let known = records.get(record);
-    ensure(known.is_none_or(|known| known == part), || {
-        format!("K7: record {record:?} is committed in {known:?} and in {part}")
-    })
+    let name = format!("{}:{}", part.uid, part.kind);
+    for record in String::from_utf8_lossy(&part.content).split(' ') {
+        let record = (part.uid.clone(), record.to_owned());
+        let known = records.get(&record);
+        ensure(known.is_none_or(|known| *known == name), || {
+            format!("K7: record {record:?} is committed in {known:?} and in {name}")
+        })?;
+        records.insert(record, name.clone());
+    }
+    Ok(())
 }
 
 /// K8: positions of sources and counts of sinks of a region snapshot agree. `sources` has the final position of each

@@ -9,7 +9,7 @@ use super::super::super::{Effect, Event};
 use super::invariants::{
     Checked, k1_newest_snapshot_is_restored, k3_snapshot_is_of_one_attempt,
     k4_generation_is_present, k4_region_has_not_failed, k5_named_objects_exist,
-    k7_record_is_committed_once, k8_snapshot_is_a_consistent_cut,
+    k7_records_are_committed_once, k8_snapshot_is_a_consistent_cut,
     k13_few_subsumed_checkpoints_are_named, k15_floor_never_falls,
 };
 use super::world::{Outside, Placement, StoreWrite, StoredRegion, World, resource_id};
@@ -228,12 +228,7 @@ impl World {
                 committables,
             } => {
                 for part in &committables {
-                    let name = format!("{}:{}", part.uid, part.kind);
-                    for record in String::from_utf8_lossy(&part.content).split(' ') {
-                        let key = (part.uid.clone(), record.to_owned());
-                        k7_record_is_committed_once(&self.committed_records, &key, &name)?;
-                        self.committed_records.insert(key, name.clone());
-                    }
+                    k7_records_are_committed_once(&mut self.committed_records, part)?;
                     let part = (part.uid.clone(), part.kind.clone());
                     self.uncommitted_parts.remove(&part);
                 }

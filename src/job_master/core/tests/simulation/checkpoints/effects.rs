@@ -7,7 +7,7 @@ use super::assert_holds;
 use crate::core::checkpoints::tests::simulation::execution::{Barrier, Life};
 use crate::core::checkpoints::tests::simulation::invariants::{
     k2_number_is_new, k5_number_is_not_below_the_floor, k6_only_durable_output_is_committed,
-    k7_record_is_committed_once, k15_deleted_objects_are_garbage,
+    k7_records_are_committed_once, k15_deleted_objects_are_garbage,
 };
 use crate::core::checkpoints::{Effect, Event, TaskProgress, TriggerAnswer};
 use crate::core::tests::simulation::world::{Call, Request, World};
@@ -243,16 +243,8 @@ impl super::Checkpoints {
     }
 
     fn commit(&mut self, part: &pb::CheckpointCommittable) {
-        let name = format!("{}:{}", part.uid, part.kind);
-        for record in String::from_utf8_lossy(&part.content).split(' ') {
-            let key = (part.uid.clone(), record.to_owned());
-            assert_holds(k7_record_is_committed_once(
-                &self.committed_records,
-                &key,
-                &name,
-            ));
-            self.committed_records.insert(key, name.clone());
-        }
+        let checked = k7_records_are_committed_once(&mut self.committed_records, part);
+        assert_holds(checked);
         let part = (part.uid.clone(), part.kind.clone());
         self.uncommitted_parts.remove(&part);
         self.reached.committed += 1;
