@@ -346,7 +346,7 @@ options! {
             "The interval in which failures are counted.";
         RATE_DELAY: Duration = "restart-strategy.failure-rate.delay", Value("1 s"),
             "The pause before each of these restarts.";
-        EXP_INITIAL: Duration = "restart-strategy.exponential-delay.initial-backoff", Value("1 s"),
+        EXP_INITIAL: Duration = "restart-strategy.exponential-delay.initial-backoff", Value("100 ms"),
             "The first pause of `exponential-delay`.";
         EXP_MAX: Duration = "restart-strategy.exponential-delay.max-backoff", Value("1 min"),
             "The longest pause.";

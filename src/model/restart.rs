@@ -47,11 +47,11 @@ pub fn exponential_delay(strategy: v1::ExponentialDelayRestart) -> v1::RestartSt
     }
 }
 
-/// The exponential delay with its defaults: 1 s to 1 min, factor 1.5, reset after 1 h, jitter 0.1, unlimited
+/// The exponential delay with its defaults: 100 ms to 1 min, factor 1.5, reset after 1 h, jitter 0.1, unlimited
 /// attempts.
 pub fn default_exponential_delay() -> v1::ExponentialDelayRestart {
     v1::ExponentialDelayRestart {
-        initial_backoff_ms: 1_000,
+        initial_backoff_ms: 100,
         max_backoff_ms: 60_000,
         backoff_multiplier: 1.5,
         reset_backoff_threshold_ms: 3_600_000,

@@ -40,11 +40,20 @@ pub(super) async fn checkpoint(
     PathParts((job, number)): PathParts<(String, String)>,
     parameters: Parameters,
 ) -> Result<(HeaderMap, Json<CheckpointInfo>), RestError> {
-    let number: u64 = id(&number)?;
+    let number = number_of(&number)?;
     let details = describe(&context, &job, &parameters).await?;
     let body = checkpoint_of(checkpoints_of(&details)?, number, wall_clock_ms());
     let body = body.ok_or_else(|| no_checkpoint(&details, number))?;
     Ok(of_job(&details, body))
+}
+
+/// The number of a checkpoint in the path.
+fn number_of(text: &str) -> Result<u64, RestError> {
+    text.parse().map_err(|_| {
+        RestError::bad_request(format!(
+            "{text:?} is not the number of a checkpoint: write a whole number"
+        ))
+    })
 }
 
 fn no_checkpoint(details: &pb::JobDetails, number: u64) -> RestError {
@@ -59,7 +68,8 @@ pub(super) async fn vertex(
     PathParts((job, number, vertex)): PathParts<(String, String, String)>,
     parameters: Parameters,
 ) -> Result<(HeaderMap, Json<VertexCheckpoint>), RestError> {
-    let (number, vertex): (u64, JobVertexId) = (id(&number)?, id(&vertex)?);
+    let number = number_of(&number)?;
+    let vertex: JobVertexId = id(&vertex)?;
     let details = describe(&context, &job, &parameters).await?;
     let mut history = checkpoints_of(&details)?.history.iter();
     let checkpoint = history.find(|it| it.number == number);

@@ -8,7 +8,7 @@ use crate::Word;
 
 /// The body that asks for a savepoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct SavepointRequest {
     /// The directory below which it gets a directory of its own, an absolute path or a URL. Absent: the configured one.
     #[serde(rename = "target-directory", skip_serializing_if = "Option::is_none")]
@@ -26,7 +26,7 @@ pub struct SavepointRequest {
 
 /// The body that stops a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct StopRequest {
     /// Whether the sources end and what they have read is processed to its end, without a savepoint.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,6 +44,7 @@ pub struct StopRequest {
 
 /// The body that has a savepoint removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DisposalRequest {
     /// The directory of the savepoint.
     #[serde(rename = "savepoint-path")]

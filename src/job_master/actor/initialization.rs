@@ -81,6 +81,9 @@ pub(super) async fn begin(
         Ok(core) => {
             let (graph, now_ms) = (&context.graph, clock.now_ms());
             let is_first = !had_a_job_master;
+            let warning = is_first
+                .then(|| checkpointing::warning_of_no_interval(graph, &options.checkpoints))
+                .flatten();
             let begun = checkpointing::begin(found, &core, graph, is_first, epoch, now_ms);
             let checkpoints = match begun {
                 Ok(checkpoints) => checkpoints,
@@ -98,7 +101,7 @@ pub(super) async fn begin(
                 clock,
                 core,
                 checkpoints,
-                exchange: Exchange::default(),
+                exchange: Exchange::noting(warning),
                 ending: None,
                 seen,
                 io: JoinSet::new(),

@@ -38,7 +38,7 @@ use tokio::time::Instant;
 
 pub(super) use self::reports::task_report;
 pub(super) use self::savepoints::end_open;
-pub(super) use self::start::{Found, Unread, begin, find};
+pub(super) use self::start::{Found, Unread, begin, find, warning_of_no_interval};
 
 use self::commits::SinkFiles;
 use self::effects::FirstTrigger;
@@ -180,6 +180,17 @@ pub(super) struct Exchange {
     /// The registration that is being handled.
     registering: Option<Box<Event>>,
     is_settling: bool,
+}
+
+impl Exchange {
+    /// Begins with an event of the job.
+    pub(super) fn noting(text: Option<String>) -> Exchange {
+        let note = |text| core::Event::CheckpointNoted(pb::JobEventKind::Checkpoint, text);
+        Exchange {
+            answers: text.map(note).into_iter().collect(),
+            ..Exchange::default()
+        }
+    }
 }
 
 impl JobMasterActor {

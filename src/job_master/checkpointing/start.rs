@@ -210,6 +210,18 @@ fn warning_of_names(graph: &pb::JobGraph) -> Option<String> {
     ))
 }
 
+/// Says that a job which asks for checkpoints takes none, because neither it nor its cluster has an interval.
+pub(crate) fn warning_of_no_interval(
+    graph: &pb::JobGraph,
+    defaults: &CheckpointDefaults,
+) -> Option<String> {
+    let own = graph.options.as_ref()?.checkpoints.as_ref()?;
+    let is_missing = own.interval_ms.is_none() && defaults.interval_ms == 0;
+    let text = "warning: the job asks for checkpoints, and none is taken: set `interval` in its `checkpoints`, or \
+                `execution.checkpointing.interval` of the cluster";
+    is_missing.then(|| text.to_owned())
+}
+
 /// Builds the core of the checkpoints beside that of the JobMaster. `is_first`: the job has had no JobMaster.
 pub(crate) fn begin(
     found: Option<Found>,

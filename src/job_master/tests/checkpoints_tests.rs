@@ -367,6 +367,13 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     assert!(kept.eq([1, 1]), "{complete:?}");
 }
 
+/// The events of a job that warn.
+async fn warnings(fixture: &Fixture) -> Vec<String> {
+    let events = fixture.details().await.events.into_iter();
+    let texts = events.map(|it| it.text);
+    texts.filter(|it| it.starts_with("warning")).collect()
+}
+
 /// The job file says nothing about checkpoints: the configuration asks for them.
 #[tokio::test(start_paused = true)]
 async fn steps_with_state_and_without_names_are_one_event_of_the_job() {
@@ -385,12 +392,6 @@ async fn steps_with_state_and_without_names_are_one_event_of_the_job() {
         operator("count", count),
         operator("discard", r#"{"type":"discard"}"#),
     ];
-    let warnings = async |fixture: &Fixture| {
-        let details = fixture.details().await;
-        let texts = details.events.into_iter().map(|it| it.text);
-        let warnings: Vec<String> = texts.filter(|it| it.starts_with("warning")).collect();
-        warnings
-    };
     let (former, _) = running_with(with_checkpoints(), graph.clone()).await;
     let text = "warning: only the name of their operator identifies the state of the steps `datagen`, `count` in \
                 checkpoints: give each a `name` or a `uid`";
@@ -410,6 +411,27 @@ async fn steps_with_state_and_without_names_are_one_event_of_the_job() {
     }
     let (named, _) = running_with(with_checkpoints(), graph).await;
     assert_eq!(warnings(&named).await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_asks_for_checkpoints_without_an_interval_has_an_event_that_says_that_none_is_taken()
+ {
+    let text = "warning: the job asks for checkpoints, and none is taken: set `interval` in its `checkpoints`, or \
+                `execution.checkpointing.interval` of the cluster";
+    for (own, expected) in [
+        (None, vec![]),
+        (Some(None), vec![text]),
+        (Some(Some(0)), vec![]),
+    ] {
+        let mut graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+        let checkpoints = own.map(|interval_ms| pb::CheckpointSettings {
+            interval_ms,
+            ..pb::CheckpointSettings::default()
+        });
+        graph.options.get_or_insert_default().checkpoints = checkpoints;
+        let (fixture, _) = running_with(JobMasterOptions::default(), graph).await;
+        assert_eq!(warnings(&fixture).await, expected, "{own:?}");
+    }
 }
 
 /// The manifest of the first checkpoint is an object. That of the second one is small, and the first one's can't be

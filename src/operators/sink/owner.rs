@@ -4,8 +4,8 @@
 //! A job takes the directory when the first of its tasks opens, before any of its output is visible. So of two jobs
 //! that begin at the same time one is refused, and the other one is never disturbed by files that come later. The
 //! cleanup after the job's end gives the directory back, once all of its output is visible. A job that begins from a
-//! checkpoint or savepoint takes it from the jobs that it descends from, also if their cluster is gone and never gave it
-//! back. If such a job is still there, it goes on.
+//! checkpoint or savepoint takes it from the jobs that it descends from, also if their cluster is gone and never gave
+//! it back. If such a job is still there, it goes on.
 
 use std::collections::BTreeSet;
 use std::fs;

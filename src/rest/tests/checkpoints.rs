@@ -419,6 +419,8 @@ async fn what_is_not_there_is_answered_with_404_in_words() {
     assert_eq!(unknown.body, json!({"errors": [expected]}));
     let no_number = served.get(&path(1, "/details/first")).await;
     assert_eq!(no_number.status, StatusCode::BAD_REQUEST);
+    let expected = "\"first\" is not the number of a checkpoint: write a whole number";
+    assert_eq!(no_number.body, json!({"errors": [expected]}));
 }
 
 #[tokio::test]

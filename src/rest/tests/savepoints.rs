@@ -290,6 +290,11 @@ async fn a_savepoint_without_a_place_or_with_a_wrong_one_is_refused_in_words() {
             "there is no savepoint format",
         ),
         (json!({"target-directory": 7}), "JSON of another shape"),
+        // The name of this field in the body of a stop.
+        (
+            json!({"targetDirectory": "/a"}),
+            "unknown field `targetDirectory`, expected one of `target-directory`",
+        ),
     ];
     for (body, text) in cases {
         let (status, answer) = post(&served, &savepoints_path(""), body.clone()).await;

@@ -186,6 +186,7 @@ async fn stopping_is_asked_for_in_both_of_flinks_ways() {
     let refused = [
         ("no", "not valid JSON: line 1, column 2"),
         (r#"{"drain": "no"}"#, "another shape: line 1"),
+        (r#"{"target-directory": "/s"}"#, "unknown field"),
         (r#"{"drain": false}"#, "stop with drain"),
         (
             r#"{"drain": false}"#,
