@@ -4,13 +4,15 @@
 //! One cluster runs one job a step. The armed JobManager leads when the job is submitted; the other one is never armed,
 //! and leads after it. What was held goes on when its successor has completed a checkpoint, or ended the job.
 //!
+//! `checkpoint_faults.rs` has what else may happen at a step.
+//!
 //! Usually the steps that are most likely to break; all of them with `TANIST_TEST_ALL=1` and in `cargo xtask chaos`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use tanist_chaos::{CliOutput, Cluster, Process, StoreKind, test_all, wait_for};
+use tanist_chaos::{CliOutput, Cluster, Leader, Process, StoreKind, test_all, wait_for};
 use tokio::task::JoinHandle;
 
 use crate::savepoints::stop_with_savepoint;
@@ -18,10 +20,10 @@ use crate::support::{cluster_with_blobs, is_chaos, need_failpoints, transfer_to,
 use crate::verified::{TwoRegions, Verified};
 
 /// Timeout until a step is reached, including restarts.
-const BOUND: Duration = Duration::from_secs(60);
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// It lasts until it is stopped with a savepoint. With two thousand keys its state is large enough for objects.
-const SLOWLY: TwoRegions = TwoRegions {
+pub(crate) const SLOWLY: TwoRegions = TwoRegions {
     count: 60_000,
     rate: 3_000,
     keys: 2_000,
@@ -30,14 +32,14 @@ const SLOWLY: TwoRegions = TwoRegions {
 
 /// Whose step it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+pub(crate) enum Role {
     JobManager,
     TaskManager,
 }
 
 /// What has to happen so that the step is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
+pub(crate) enum Cause {
     /// Nothing: each checkpoint reaches it.
     Checkpoint,
     /// A TaskManager does not answer.
@@ -49,16 +51,16 @@ enum Cause {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Act {
+pub(crate) enum Act {
     Kill,
     Hold,
 }
 
-use Act::{Hold, Kill};
-use Cause::{Abort, Checkpoint, Restore, Stop};
-use Role::{JobManager, TaskManager};
+pub(crate) use Act::{Hold, Kill};
+pub(crate) use Cause::{Abort, Checkpoint, Restore, Stop};
+pub(crate) use Role::{JobManager, TaskManager};
 
-const STEPS: [(&str, Role, Cause); 24] = [
+pub(crate) const STEPS: [(&str, Role, Cause); 24] = [
     ("checkpoint.reserved", JobManager, Checkpoint),
     ("checkpoint.triggered-some", JobManager, Checkpoint),
     ("checkpoint.triggered", JobManager, Checkpoint),
@@ -114,15 +116,7 @@ async fn whoever_dies_or_is_held_at_a_step_of_a_checkpoint_no_number_is_lost_or_
             if !(test_all() || is_chaos() || SHORT.contains(&(name, act))) {
                 continue;
             }
-            let step = Step {
-                name,
-                role,
-                cause,
-                act,
-                file: directory.path().join(format!("held-at-{name}")),
-                taskmanager: ARMED,
-                before: 0,
-            };
+            let step = Step::new((name, role, cause), act, directory.path());
             let began = tokio::time::Instant::now();
             let what = || format!("{act:?} the {role:?} at {name}");
             let job = step
@@ -138,12 +132,15 @@ async fn whoever_dies_or_is_held_at_a_step_of_a_checkpoint_no_number_is_lost_or_
     cluster.check_nothing_left(&outputs).await
 }
 
+/// A client that stops a job with a savepoint.
+type Stopping = JoinHandle<anyhow::Result<CliOutput>>;
+
 /// A process that dies or is held at one step.
 #[derive(Debug)]
-struct Step {
-    name: &'static str,
-    role: Role,
-    cause: Cause,
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) role: Role,
+    pub(crate) cause: Cause,
     act: Act,
     /// While it exists, the process is held.
     file: PathBuf,
@@ -154,12 +151,29 @@ struct Step {
 }
 
 /// The JobManager and the TaskManager that are armed.
-const ARMED: usize = 1;
+pub(crate) const ARMED: usize = 1;
 /// The JobManager and the TaskManager that are not.
-const OTHER: usize = 0;
+pub(crate) const OTHER: usize = 0;
 
 impl Step {
-    fn counted(mut self, cluster: &mut Cluster) -> Step {
+    /// `directory` is for a file that says how long a process is held.
+    pub(crate) fn new(
+        (name, role, cause): (&'static str, Role, Cause),
+        act: Act,
+        directory: &Path,
+    ) -> Step {
+        Step {
+            name,
+            role,
+            cause,
+            act,
+            file: directory.join(format!("held-at-{name}")),
+            taskmanager: ARMED,
+            before: 0,
+        }
+    }
+
+    pub(crate) fn counted(mut self, cluster: &mut Cluster) -> Step {
         self.before = self.process(cluster).times_reached(self.name);
         self
     }
@@ -173,17 +187,11 @@ impl Step {
 
     /// Runs a job to its end with this step.
     async fn survives(mut self, cluster: &mut Cluster) -> anyhow::Result<Verified> {
-        let armed = match self.act {
-            Kill => format!("{}=kill", self.name),
-            Hold => {
-                std::fs::write(&self.file, "")?;
-                format!("{}=hold-while:{}", self.name, self.file.display())
-            }
-        };
+        let armed = self.armed()?;
         if (self.role, self.cause) != (TaskManager, Restore) {
             self.start_armed(cluster, &armed).await?;
         }
-        let mut job = Verified::submit(cluster, SLOWLY).await?;
+        let job = Verified::submit(cluster, SLOWLY).await?;
         let stopping = self.bring_about(cluster, &job, &armed).await?;
         self.reached(cluster).await?;
         match (self.act, self.role) {
@@ -202,7 +210,7 @@ impl Step {
                 cluster.jobmanager(ARMED).stop()?;
                 cluster.successor_of(&former).await?;
                 self.until_it_goes_on(cluster, &job).await?;
-                std::fs::remove_file(&self.file)?;
+                self.let_go()?;
                 let held = cluster.jobmanager(ARMED);
                 // Its successor may have ended it, if it was in the middle of a commit of the embedded store.
                 if held.runs() {
@@ -212,7 +220,7 @@ impl Step {
             (Hold, TaskManager) => {
                 let former = cluster.kill_leader().await?;
                 cluster.successor_of(&former).await?;
-                std::fs::remove_file(&self.file)?;
+                self.let_go()?;
                 cluster.jobmanager(former.index).start()?;
             }
         }
@@ -224,6 +232,32 @@ impl Step {
                 "tasks were restarted: {attempts:?}"
             );
         }
+        self.finish(cluster, job, stopping).await
+    }
+
+    /// What a process is armed with.
+    pub(crate) fn armed(&self) -> anyhow::Result<String> {
+        match self.act {
+            Kill => Ok(format!("{}=kill", self.name)),
+            Hold => {
+                std::fs::write(&self.file, "")?;
+                Ok(format!("{}=hold-while:{}", self.name, self.file.display()))
+            }
+        }
+    }
+
+    /// Holds the process no longer.
+    pub(crate) fn let_go(&self) -> anyhow::Result<()> {
+        Ok(std::fs::remove_file(&self.file)?)
+    }
+
+    /// Has the job go on, ends it, and checks its output.
+    pub(crate) async fn finish(
+        &self,
+        cluster: &mut Cluster,
+        mut job: Verified,
+        stopping: Option<Stopping>,
+    ) -> anyhow::Result<Verified> {
         let path = match stopping {
             Some(stopping) => Some(path_in(&stopping.await??)?),
             None => {
@@ -251,7 +285,11 @@ impl Step {
     }
 
     /// Starts the process whose step it is, so that it dies or is held there.
-    async fn start_armed(&self, cluster: &mut Cluster, armed: &str) -> anyhow::Result<()> {
+    pub(crate) async fn start_armed(
+        &self,
+        cluster: &mut Cluster,
+        armed: &str,
+    ) -> anyhow::Result<()> {
         let leader = cluster.leader().await?;
         if self.role == TaskManager {
             let taskmanager = cluster.taskmanager(self.taskmanager);
@@ -266,21 +304,18 @@ impl Step {
                 transfer_to(cluster, &leader, OTHER).await?
             }
         };
-        let jobmanager = cluster.jobmanager(ARMED);
-        jobmanager.arm(armed);
-        jobmanager.start()?;
-        until_standby(cluster, ARMED, &leader).await?;
+        start_standby(cluster, ARMED, armed, &leader).await?;
         transfer_to(cluster, &leader, ARMED).await?;
         Ok(())
     }
 
     /// Makes happen what leads to the step. Returns the client that stops the job.
-    async fn bring_about(
+    pub(crate) async fn bring_about(
         &mut self,
         cluster: &mut Cluster,
         job: &Verified,
         armed: &str,
-    ) -> anyhow::Result<Option<JoinHandle<anyhow::Result<CliOutput>>>> {
+    ) -> anyhow::Result<Option<Stopping>> {
         if self.cause == Checkpoint {
             return Ok(None);
         }
@@ -326,7 +361,7 @@ impl Step {
     }
 
     /// Waits until the process is at the step.
-    async fn reached(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn reached(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         let process = self.process(cluster);
         wait_for(&format!("{} to be reached", self.name), BOUND, async || {
             let times = process.times_reached(self.name);
@@ -341,7 +376,11 @@ impl Step {
     }
 
     /// Waits until another leader has completed a checkpoint of the job, or has ended it.
-    async fn until_it_goes_on(&self, cluster: &mut Cluster, job: &Verified) -> anyhow::Result<()> {
+    pub(crate) async fn until_it_goes_on(
+        &self,
+        cluster: &mut Cluster,
+        job: &Verified,
+    ) -> anyhow::Result<()> {
         let at_first = newest(cluster, job).await.unwrap_or_default();
         wait_for("the job to go on", BOUND, async || {
             if cluster.job(job.job).await?.is_over() {
@@ -353,6 +392,19 @@ impl Step {
         })
         .await
     }
+}
+
+/// Starts an armed JobManager beside the leader.
+pub(crate) async fn start_standby(
+    cluster: &mut Cluster,
+    index: usize,
+    armed: &str,
+    leader: &Leader,
+) -> anyhow::Result<()> {
+    let jobmanager = cluster.jobmanager(index);
+    jobmanager.arm(armed);
+    jobmanager.start()?;
+    until_standby(cluster, index, leader).await
 }
 
 /// The path of the savepoint that a client has waited for.

@@ -57,6 +57,7 @@ macro_rules! on_networks {
 mod application;
 mod browser_access;
 mod buckets;
+mod checkpoint_faults;
 mod checkpoint_records;
 mod checkpoint_regions;
 mod checkpoint_steps;

@@ -32,15 +32,17 @@ pub(crate) fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
     run(&mut command)
 }
 
-/// Runs jobs that verify themselves among faults: all steps of a checkpoint, and a run with this number of kills. One
-/// store after the other, since each run has the machine for itself. Last a job of which one region fails half as
-/// often again.
+/// Runs jobs that verify themselves among faults: all steps of a checkpoint (alone, in pairs, without the store, cut
+/// off), and a run with this number of kills. One store after the other, since each run has the machine for itself. Last
+/// a job of which one region fails half as often again.
 pub(crate) fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow::Result<()> {
     for store in stores {
-        for part in ["checkpoint_steps", "fault_run"] {
-            let filter = format!("{part}::{store}");
+        for part in ["checkpoint_steps", "checkpoint_faults", "fault_run"] {
             let mut command = cargo(&["test", "--features", TEST_FEATURES, "--test", "cluster"]);
-            command.args(["--", "--nocapture", "--test-threads", "1", &filter]);
+            command.args(["--", "--nocapture", "--test-threads", "1"]);
+            for module in ["", "servers::", "networks::"] {
+                command.arg(format!("{part}::{module}{store}"));
+            }
             command.env("TANIST_TEST_KILLS", kills.to_string());
             if let Some(seed) = seed {
                 command.env("TANIST_TEST_SEED", seed.to_string());
