@@ -35,9 +35,9 @@ use tanist_telemetry::ExitCode;
 pub use tanist_dataflow::{
     BroadcastState, EndOfInput, EntryKey, EventTimers, KeyColumns, KeyGroups, KeyedState,
     KeyedStates, Keys, ListState, MapState, NoKeyColumn, Operator, OperatorContext, OperatorError,
-    OperatorList, Output, PrepareCommit, Restored, SavedEntry, SinkOutput, Snapshot, Source,
-    SourceState, StateError, StateKey, StateProblem, StateTable, StateValue, TimeSignal,
-    ValueState,
+    OperatorList, Output, PrepareCommit, ProcessingTimers, Restored, SavedEntry, SinkOutput,
+    Snapshot, Source, SourceState, StateError, StateKey, StateProblem, StateTable, StateValue,
+    TimeSignal, ValueState,
 };
 pub use tanist_leadership::application::{
     ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus, JobOutcome,

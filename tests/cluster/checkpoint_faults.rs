@@ -1,5 +1,5 @@
-//! What else may happen at a step of a checkpoint: the next leader dies at a step of its own, the process is cut off and
-//! goes on, or the store's server dies. Each number of the job counts once nevertheless.
+//! What else may happen at a step of a checkpoint: the next leader dies at a step of its own, the process is cut off
+//! and goes on, or the store's server dies. Each number of the job counts once nevertheless.
 //!
 //! Each cluster runs one job a fault. Usually few of them; all with `TANIST_TEST_ALL=1` and in `cargo xtask chaos`.
 

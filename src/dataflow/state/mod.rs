@@ -29,7 +29,7 @@ use tanist_proto::v1::{
 
 pub use api::{
     BroadcastState, EntryKey, EventTimers, KeyedState, KeyedStates, ListState, MapState,
-    OperatorList, StateValue, ValueState,
+    OperatorList, ProcessingTimers, StateValue, ValueState,
 };
 pub use error::{StateError, StateProblem};
 pub(crate) use frozen::UnencodedSnapshot;

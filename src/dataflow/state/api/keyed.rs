@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use tanist_proto::v1 as pb;
 
-use super::timers::EventTimers;
+use super::timers::{EventTimers, ProcessingTimers};
 use super::value::{StateValue, written};
 use crate::key::{KeyColumns, Keys};
 use crate::operator::{OperatorContext, OperatorError};
@@ -72,6 +72,11 @@ impl KeyedStates {
     /// Timers of event time.
     pub fn timers(&self, name: &'static str) -> EventTimers {
         EventTimers::new(self, name)
+    }
+
+    /// Timers of processing time.
+    pub fn processing_timers(&self, name: &'static str) -> ProcessingTimers {
+        ProcessingTimers::new(self, name)
     }
 
     /// What a keyed state is of: its signature has the key columns with their types.

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! KeyedStates ──▶ ValueState, ListState, MapState    by namespace and key
-//!     └─────────▶ EventTimers                        by time and key; due when the watermark passes
+//!     ├─────────▶ EventTimers                        by time and key; due when the watermark passes
+//!     └─────────▶ ProcessingTimers                   by time and key; due when the clock passes
 //! OperatorList                                       a subtask's own elements, divided as a list or a union
 //! BroadcastState                                     a map that each subtask has
 //! ```
@@ -23,5 +24,5 @@ mod value;
 pub use broadcast::BroadcastState;
 pub use keyed::{EntryKey, KeyedState, KeyedStates, ListState, MapState, ValueState};
 pub use operator_list::OperatorList;
-pub use timers::EventTimers;
+pub use timers::{EventTimers, ProcessingTimers};
 pub use value::StateValue;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_schema::{DataType, Field, Schema};
 use proptest::prelude::*;
@@ -11,6 +12,7 @@ use tanist_proto::v1::{
     CheckpointManifest, JobGraph, JobVertex, Operator, RegionSnapshot, RegionSnapshotKind,
     SubtaskSnapshot,
 };
+use tokio::time::Instant;
 
 use super::*;
 use crate::operator::{OperatorContext, OperatorError};
@@ -482,6 +484,62 @@ fn timers_that_an_operator_has_not_taken_are_due_after_a_restore() {
         }
         assert_eq!(subtask.timers.next_due(), None);
     }
+}
+
+/// The time of a clock that goes on with the task's.
+#[tokio::test(start_paused = true)]
+async fn timers_of_processing_time_are_due_with_the_first_tick_at_or_after_their_time() {
+    let timers = || {
+        let keyed = KeyedStates::of(&keyed_context(0, 1));
+        let keyed = keyed.expect("its input is partitioned by key");
+        keyed.processing_timers("pauses")
+    };
+    let all = |timers: &mut ProcessingTimers| {
+        let due = std::iter::from_fn(|| timers.next_due());
+        due.map(|(time, key)| (time, number(&key)))
+            .collect::<Vec<_>>()
+    };
+    let tick = async |timers: &mut ProcessingTimers, ms: u64| {
+        tokio::time::advance(Duration::from_millis(ms)).await;
+        timers.advance(Instant::now());
+        all(timers)
+    };
+    let mut first = timers();
+    let began = first.now();
+    assert_eq!(first.next_tick(), None);
+    for (after, number) in [(50, 2), (30, 9), (50, 1), (50, 1), (80, 1), (90, 3)] {
+        first.set(began + after, &key(number));
+    }
+    first.remove(began + 90, &key(3));
+    assert_eq!(all(&mut first), [], "no tick was there");
+    let in_30_ms = Instant::now() + Duration::from_millis(30);
+    assert_eq!(first.next_tick(), Some(in_30_ms));
+    assert_eq!(tick(&mut first, 29).await, []);
+    assert_eq!(tick(&mut first, 1).await, [(began + 30, 9)]);
+    first.set(began - 1, &key(7));
+    assert_eq!(
+        first.next_tick(),
+        Some(Instant::now() - Duration::from_millis(30))
+    );
+    assert_eq!(tick(&mut first, 0).await, [(began - 1, 7)]);
+    let mut snapshot = Snapshot::numbered(1);
+    first.snapshot(&mut snapshot).expect("saved");
+    let mut saved = SubtaskSnapshot::default();
+    snapshot.add_to(&mut saved, UID).expect("its own keys");
+    let left = [(began + 50, 1), (began + 50, 2), (began + 80, 1)];
+    assert_eq!(tick(&mut first, 50).await, left);
+    // Nothing ran meanwhile: the wall clock of the host goes on by itself.
+    let mut restored = timers();
+    restored
+        .restore(&Restored::of(UID, &saved))
+        .expect("its own state");
+    assert_eq!(all(&mut restored), []);
+    assert!(restored.next_tick().is_some());
+    assert_eq!(tick(&mut restored, 80).await, left);
+    restored.set(i64::MAX, &key(1));
+    assert!(restored.next_tick().is_some_and(|at| at > Instant::now()));
+    restored.set(i64::MIN, &key(1));
+    assert_eq!(tick(&mut restored, 0).await, [(i64::MIN, 1)]);
 }
 
 #[test]
