@@ -73,6 +73,22 @@ impl Cluster {
         .await
     }
 
+    /// Resident memory of all JobManagers and TaskManagers that run, in bytes.
+    pub fn memory(&mut self) -> anyhow::Result<u64> {
+        let mut bytes = 0;
+        for pid in self.pids() {
+            // It may just have ended.
+            let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+                continue;
+            };
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+            let kib: u64 = kib.context("no VmRSS")?.trim().parse()?;
+            bytes += kib * 1024;
+        }
+        Ok(bytes)
+    }
+
     fn pids(&mut self) -> BTreeSet<u32> {
         let managers = self.jobmanagers.iter().map(|manager| &manager.process);
         let all = managers.chain(&self.taskmanagers);

@@ -58,6 +58,7 @@ mod application;
 mod browser_access;
 mod buckets;
 mod checkpoint_faults;
+mod checkpoint_growth;
 mod checkpoint_records;
 mod checkpoint_regions;
 mod checkpoint_steps;

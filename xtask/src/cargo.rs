@@ -55,6 +55,13 @@ pub(crate) fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow:
     run(command.env("TANIST_TEST_FLAPS", (kills * 3 / 2).to_string()))
 }
 
+/// Takes this number of checkpoints of a job, and checks that nothing grows.
+pub(crate) fn soak(checkpoints: u64) -> anyhow::Result<()> {
+    let mut command = cargo(&["test", "--features", TEST_FEATURES, "--test", "cluster"]);
+    command.args(["--", "--nocapture", "checkpoint_growth"]);
+    run(command.env("TANIST_TEST_CHECKPOINTS", checkpoints.to_string()))
+}
+
 /// Runs every check, even after one has failed, and fails with the names of the failed ones.
 pub(crate) fn lint() -> anyhow::Result<()> {
     let mut documentation = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);

@@ -46,6 +46,13 @@ enum Task {
         #[arg(long, num_args = 1.., default_values_t = ["embedded", "etcd", "zookeeper"].map(str::to_owned))]
         store: Vec<String>,
     },
+    /// Takes checkpoints of a job, a second apart, while leaders and TaskManagers are killed, and checks that files,
+    /// records and memory do not grow.
+    Soak {
+        /// Number of checkpoints; 86,400 are a day.
+        #[arg(long, default_value_t = 3_600)]
+        checkpoints: u64,
+    },
     /// Checks format, lints, documentation, prose, links and, if cargo-deny is installed, dependencies.
     Lint {
         /// Checks only prose and links, which needs no compiler.
@@ -91,6 +98,11 @@ fn main() -> anyhow::Result<()> {
             setup::protoc()?;
             setup::servers()?;
             cargo::chaos(kills, seed, &store)
+        }
+        Task::Soak { checkpoints } => {
+            setup::protoc()?;
+            setup::servers()?;
+            cargo::soak(checkpoints)
         }
         Task::Lint { documents: true } => cargo::lint_documents(),
         Task::Lint { documents: false } => {

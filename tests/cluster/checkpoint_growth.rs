@@ -1,0 +1,157 @@
+//! A job takes one checkpoint after another while leaders and TaskManagers are killed: its files, its records and, in a
+//! long run, the memory of the processes are no larger in the end than they were after the beginning.
+//!
+//! Usually for some seconds. `cargo xtask soak` takes as many checkpoints as it is told, a second apart.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use prost::Message as _;
+use tanist_chaos::dump::checkpoints;
+use tanist_chaos::{Cluster, StoreKind, wait_for};
+
+use crate::support::{BOUND, cluster_with_blobs, setting};
+use crate::verified::{TwoRegions, Verified};
+
+/// Number of checkpoints of the usual run, 100 ms apart.
+const FEW: u64 = 160;
+/// From this number on memory is compared, too: a process takes some until all of its parts were used.
+const MANY: u64 = 1_000;
+/// Numbers a second.
+const RATE: u64 = 1_000;
+
+on_stores! {
+    usually on etcd(Etcd) {
+        what_a_job_has_stays_as_large_as_it_was_however_many_checkpoints_are_taken,
+    }
+}
+
+/// What a job has at a moment.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sizes {
+    objects: u64,
+    object_bytes: u64,
+    record_bytes: u64,
+    /// Items of the store, without the history of terms.
+    items: u64,
+    pending_files: u64,
+    memory: u64,
+}
+
+impl Sizes {
+    async fn look(cluster: &mut Cluster, job: &Verified) -> anyhow::Result<Sizes> {
+        // A file may be removed meanwhile.
+        let lengths = |paths: Vec<PathBuf>| -> Vec<u64> {
+            let found = paths.iter().filter_map(|path| fs::metadata(path).ok());
+            found.map(|it| it.len()).collect()
+        };
+        let objects = cluster.objects(&format!("/{}/", job.job))?;
+        let objects = lengths(objects.into_iter().collect());
+        let records = cluster.records().await?;
+        let record = checkpoints(&*records, job.job).await?;
+        let items = cluster.store_dump().await?.items;
+        Ok(Sizes {
+            objects: objects.len() as u64,
+            object_bytes: objects.iter().sum(),
+            record_bytes: record.map_or(0, |it| it.encoded_len() as u64),
+            items: items.values().map(|names| names.len() as u64).sum(),
+            pending_files: pending_files(job)?,
+            memory: cluster.memory()?,
+        })
+    }
+
+    fn max(self, other: Sizes) -> Sizes {
+        Sizes {
+            objects: self.objects.max(other.objects),
+            object_bytes: self.object_bytes.max(other.object_bytes),
+            record_bytes: self.record_bytes.max(other.record_bytes),
+            items: self.items.max(other.items),
+            pending_files: self.pending_files.max(other.pending_files),
+            memory: self.memory.max(other.memory),
+        }
+    }
+
+    /// Checks that none is larger than before by more than a quarter and `spare`.
+    fn check_not_above(&self, before: &Sizes, with_memory: bool) -> anyhow::Result<()> {
+        let grown = |after: u64, before: u64, spare: u64| after > before + before / 4 + spare;
+        // What a killed process has left is removed later.
+        let has_grown = grown(self.objects, before.objects, 8)
+            || grown(self.object_bytes, before.object_bytes, 256 << 10)
+            || grown(self.record_bytes, before.record_bytes, 256)
+            || grown(self.items, before.items, 0)
+            || grown(self.pending_files, before.pending_files, 4)
+            || with_memory && grown(self.memory, before.memory, 32 << 20);
+        ensure!(!has_grown, "at first at most {before:?}, later {self:?}");
+        Ok(())
+    }
+}
+
+fn pending_files(job: &Verified) -> anyhow::Result<u64> {
+    let mut files = 0;
+    for output in job.directories() {
+        let runs = fs::read_dir(output.join(".tanist"));
+        for run in runs.into_iter().flatten() {
+            let pending = fs::read_dir(run?.path());
+            files += pending.into_iter().flatten().count() as u64;
+        }
+    }
+    Ok(files)
+}
+
+async fn what_a_job_has_stays_as_large_as_it_was_however_many_checkpoints_are_taken(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let total = setting("TANIST_TEST_CHECKPOINTS")?.unwrap_or(FEW);
+    let (interval, interval_ms) = match total <= FEW {
+        true => ("100ms", 100),
+        false => ("1s", 1_000),
+    };
+    let job = TwoRegions {
+        // It has not ended by then.
+        count: RATE * (total * interval_ms / 1_000 + 60),
+        rate: RATE,
+        keys: 2_000,
+        interval,
+    };
+    let directory = tempfile::tempdir()?;
+    let builder = cluster_with_blobs(kind, &directory).await?;
+    let mut cluster = builder.taskmanagers(4).slots(1).start().await?;
+    let running = Verified::submit(&mut cluster, job).await?;
+    // The largest sizes in each quarter. The first one fills what is retained.
+    let mut quarters = [Sizes::default(); 4];
+    let mut number = 0;
+    let mut killed = 0;
+    while number < total {
+        number = running.until_completed_above(&mut cluster, number).await?;
+        let sizes = Sizes::look(&mut cluster, &running).await?;
+        let quarter = usize::try_from(number * 4 / total)?.min(3);
+        quarters[quarter] = quarters[quarter].max(sizes);
+        // Two in each quarter.
+        if number >= (2 * killed + 1) * total / 16 && killed < 8 {
+            kill(&mut cluster, killed).await?;
+            killed += 1;
+        }
+    }
+    println!("{number} checkpoints, by quarter at most {quarters:#?}");
+    ensure!(killed == 8, "only {killed} processes were killed");
+    quarters[3].check_not_above(&quarters[1], total >= MANY)?;
+    running.finish(&mut cluster, job).await
+}
+
+/// Kills the leader or a TaskManager, and starts it again.
+async fn kill(cluster: &mut Cluster, number: u64) -> anyhow::Result<()> {
+    if number % 2 == 0 {
+        let former = cluster.kill_leader().await?;
+        cluster.successor_of(&former).await?;
+        cluster.jobmanager(former.index).start()?;
+        return Ok(());
+    }
+    let taskmanager = usize::try_from(number / 2)?;
+    cluster.taskmanager(taskmanager).kill();
+    cluster.taskmanager(taskmanager).start()?;
+    wait_for("all TaskManagers", BOUND, async || {
+        cluster.wait_until_complete().await.context("killed")
+    })
+    .await
+}
