@@ -3,6 +3,7 @@
 //! The messages are generated from `tanist/v1/*.proto`; fields are only ever added. Ids travel as text and
 //! are parsed into the newtypes of [`id`] where they are used.
 
+mod checksum;
 pub mod id;
 mod job_status;
 pub mod manifest;
@@ -10,6 +11,7 @@ pub mod pieces;
 pub mod resources;
 pub mod segments;
 
+pub use checksum::checksum;
 pub use job_status::JobEnd;
 
 /// The version of the protocol between processes. Added fields do not change it, because older and newer

@@ -13,8 +13,8 @@
 //! ```
 
 use prost::Message as _;
-use xxhash_rust::xxh3::Xxh3;
 
+use crate::checksum;
 use crate::v1::CheckpointManifest;
 
 /// The newest format that this version reads.
@@ -70,13 +70,6 @@ pub fn decode(bytes: &[u8]) -> Result<CheckpointManifest, ManifestError> {
 /// The lowest format that can say everything in the manifest.
 pub fn lowest_format(_: &CheckpointManifest) -> u16 {
     FORMAT
-}
-
-fn checksum(prefix: &[u8], message: &[u8]) -> u64 {
-    let mut hasher = Xxh3::new();
-    hasher.update(prefix);
-    hasher.update(message);
-    hasher.digest()
 }
 
 fn seal(format: u16, message: &[u8]) -> Vec<u8> {

@@ -8,7 +8,7 @@
 //! 14..    the content
 //! ```
 
-use xxhash_rust::xxh3::Xxh3;
+use tanist_proto::checksum;
 
 use super::error::StateProblem;
 
@@ -66,13 +66,6 @@ pub(super) fn open(kind: Kind, bytes: &[u8]) -> Result<&[u8], StateProblem> {
         return Err(StateProblem::TooNew { found });
     }
     Ok(content)
-}
-
-fn checksum(prefix: &[u8], content: &[u8]) -> u64 {
-    let mut hasher = Xxh3::new();
-    hasher.update(prefix);
-    hasher.update(content);
-    hasher.digest()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tanist_ha::blob::Checksum;
-use xxhash_rust::xxh3::Xxh3;
+use tanist_proto::checksum;
 
 /// The newest format that this version reads.
 pub const FORMAT: u16 = 1;
@@ -93,13 +93,6 @@ pub(super) fn seal(format: u16, content: &[u8]) -> Bytes {
     bytes.extend(sum.to_le_bytes());
     bytes.extend(content);
     bytes.into()
-}
-
-fn checksum(prefix: &[u8], content: &[u8]) -> u64 {
-    let mut hasher = Xxh3::new();
-    hasher.update(prefix);
-    hasher.update(content);
-    hasher.digest()
 }
 
 #[cfg(test)]
