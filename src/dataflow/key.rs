@@ -66,6 +66,7 @@ impl KeyColumns {
         let views = columns.filter_map(|(index, _)| ColumnView::of(batch.column(*index)));
         Keys {
             columns: views.collect(),
+            number: [0; 8],
             scratch: Vec::new(),
         }
     }
@@ -115,6 +116,8 @@ impl KeyColumns {
 /// The keys of one batch's records.
 pub struct Keys<'a> {
     columns: Vec<ColumnView<'a>>,
+    /// The last key, if it is one number.
+    number: [u8; 8],
     scratch: Vec<u8>,
 }
 
@@ -123,8 +126,13 @@ impl Keys<'_> {
     /// the last column.
     #[inline]
     pub fn key(&mut self, row: usize) -> &[u8] {
-        if let [ColumnView::Text(only)] = self.columns.as_slice() {
-            return only.value(row).as_bytes();
+        match self.columns.as_slice() {
+            [ColumnView::Text(only)] => return only.value(row).as_bytes(),
+            [ColumnView::Int64(only)] => {
+                self.number = only.value(row).to_le_bytes();
+                return &self.number;
+            }
+            _ => {}
         }
         self.scratch.clear();
         let last = self.columns.len().saturating_sub(1);

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::entries::Entries;
+use super::held::HeldPage;
 use super::page::Page;
 use crate::key::key_hash;
 use crate::state::KeyGroups;
@@ -68,7 +69,7 @@ pub(super) struct Directory<V> {
     bits: u32,
     /// Numbers of pages. Those of one page are beside each other.
     slots: Vec<u32>,
-    pages: Vec<Arc<Page<V>>>,
+    pages: Vec<HeldPage<V>>,
     entries: usize,
     removals: Removals,
 }
@@ -91,7 +92,7 @@ impl<V: Clone> Directory<V> {
         let bits = pages.ilog2().min(MOST_BITS);
         let pages = 1_u32 << bits;
         let of_page = entries >> bits;
-        let page = || Arc::new(Page::with_room(bits, of_page + of_page / 8));
+        let page = || HeldPage::Own(Page::with_room(bits, of_page + of_page / 8));
         Directory {
             range,
             bits,
@@ -108,7 +109,7 @@ impl<V: Clone> Directory<V> {
         if entries <= Page::<V>::MOST / 2 {
             let mut joined = Directory::with_room(range, entries);
             let pages = parts.into_iter().flat_map(Directory::into_pages);
-            let entries = pages.map(|page| Arc::unwrap_or_clone(page).into_entries());
+            let entries = pages.map(Page::into_entries);
             for entry in entries.flat_map(Entries::into_pieces).flatten() {
                 let key = entry.key.bytes();
                 joined.load_new(key_hash(key), key, entry.value);
@@ -126,7 +127,7 @@ impl<V: Clone> Directory<V> {
             pages.extend(part.pages);
         }
         for page in &mut pages {
-            Arc::make_mut(page).share(shared);
+            page.get_mut().share(shared);
         }
         Directory {
             range,
@@ -142,10 +143,16 @@ impl<V: Clone> Directory<V> {
         self.entries
     }
 
-    /// The pages, in the order of hashes.
-    pub(super) fn pages(&self) -> impl Iterator<Item = &Arc<Page<V>>> {
+    /// The pages, in any order.
+    pub(super) fn pages(&self) -> impl Iterator<Item = &Page<V>> {
+        self.pages.iter().map(HeldPage::get)
+    }
+
+    /// The pages for a snapshot, in the order of hashes.
+    pub(super) fn share(&mut self) -> Vec<Arc<Page<V>>> {
         let slots = self.slots.chunk_by(|one, next| one == next);
-        slots.map(|slots| &self.pages[as_index(slots[0])])
+        let shared = slots.map(|slots| self.pages[as_index(slots[0])].share());
+        shared.collect()
     }
 
     /// Number of pages.
@@ -155,12 +162,12 @@ impl<V: Clone> Directory<V> {
 
     /// A page, by its place in any order.
     pub(super) fn page_at(&self, at: usize) -> Option<&Page<V>> {
-        self.pages.get(at).map(|page| &**page)
+        self.pages.get(at).map(HeldPage::get)
     }
 
     /// The pages, in any order.
-    pub(super) fn into_pages(self) -> Vec<Arc<Page<V>>> {
-        self.pages
+    pub(super) fn into_pages(self) -> impl Iterator<Item = Page<V>> {
+        self.pages.into_iter().map(HeldPage::into_page)
     }
 
     fn slot(&self, hash: u64) -> usize {
@@ -169,12 +176,12 @@ impl<V: Clone> Directory<V> {
     }
 
     fn page(&self, hash: u64) -> &Page<V> {
-        &self.pages[as_index(self.slots[self.slot(hash)])]
+        self.pages[as_index(self.slots[self.slot(hash)])].get()
     }
 
     fn page_mut(&mut self, hash: u64) -> &mut Page<V> {
         let page = as_index(self.slots[self.slot(hash)]);
-        Arc::make_mut(&mut self.pages[page])
+        self.pages[page].get_mut()
     }
 
     pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&V> {
@@ -190,8 +197,8 @@ impl<V: Clone> Directory<V> {
         make: impl FnOnce() -> V,
     ) -> &mut V {
         let number = as_index(self.slots[self.slot(hash)]);
-        if let Some(at) = self.pages[number].find(hash, key) {
-            return Arc::make_mut(&mut self.pages[number]).change_at(at, changed);
+        if let Some(at) = self.pages[number].get().find(hash, key) {
+            return self.pages[number].get_mut().change_at(at, changed);
         }
         while self.page(hash).is_full() && self.page(hash).depth() < MOST_BITS {
             self.divide(hash);
@@ -255,10 +262,10 @@ impl<V: Clone> Directory<V> {
         let removals = &mut self.removals;
         while removals.any && most > 0 {
             let page = &mut self.pages[removals.next];
-            if page.has_removals_before(number) {
-                Arc::make_mut(page).forget_removals_before(number);
+            if page.get().has_removals_before(number) {
+                page.get_mut().forget_removals_before(number);
             }
-            removals.stay |= page.has_removals();
+            removals.stay |= page.get().has_removals();
             removals.next += 1;
             most -= 1;
             if removals.next == self.pages.len() {
@@ -274,8 +281,7 @@ impl<V: Clone> Directory<V> {
     fn divide(&mut self, hash: u64) {
         let number = self.slots[self.slot(hash)];
         let page = &mut self.pages[as_index(number)];
-        let page = std::mem::replace(page, Arc::new(Page::of_depth(0)));
-        let page = Arc::unwrap_or_clone(page);
+        let page = std::mem::replace(page, HeldPage::Own(Page::hollow())).into_page();
         let depth = page.depth() + 1;
         if depth > self.bits {
             self.slots = self.slots.iter().flat_map(|it| [*it, *it]).collect();
@@ -284,9 +290,9 @@ impl<V: Clone> Directory<V> {
         let range = self.range;
         let [lower, upper] =
             page.divide(|hash| range.position(hash) >> (u32::BITS - depth) & 1 == 1);
-        self.pages[as_index(number)] = Arc::new(lower);
+        self.pages[as_index(number)] = HeldPage::Own(lower);
         let other = u32::try_from(self.pages.len()).expect("a slot has 22 bits");
-        self.pages.push(Arc::new(upper));
+        self.pages.push(HeldPage::Own(upper));
         // The slots of the page: all that share its upper bits.
         let shared = self.bits - depth;
         let first = self.slot(hash) >> shared | 1;

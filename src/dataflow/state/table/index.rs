@@ -8,6 +8,7 @@
 const MOST_NARROW: usize = 1024;
 /// Bits of a narrow slot that are the position.
 const POSITION_BITS: u32 = 10;
+const POSITION_MASK: u16 = (1 << POSITION_BITS) - 1;
 
 #[derive(Debug, Clone)]
 enum Slots {
@@ -15,21 +16,105 @@ enum Slots {
     Wide(Box<[u32]>),
 }
 
-/// What a slot has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Slot {
-    Free,
+/// The number of a slot: a tag and a position, or one of two numbers that these never make.
+trait SlotNumber: Copy + Eq {
+    const FREE: Self;
     /// An entry was removed: the probing goes on.
-    Left,
-    At {
-        tag: u32,
-        position: usize,
-    },
+    const LEFT: Self;
+
+    fn new(hash: u64, position: usize) -> Self;
+
+    /// Whether it may be of a hash: the tag is.
+    fn may_be_of(self, hash: u64) -> bool;
+
+    /// Of a slot that is neither free nor left.
+    fn position(self) -> usize;
 }
 
-/// Numbers of slots without an entry. No position and tag make them: positions end before.
-const FREE: u32 = u32::MAX;
-const LEFT: u32 = u32::MAX - 1;
+impl SlotNumber for u16 {
+    const FREE: u16 = u16::MAX;
+    const LEFT: u16 = u16::MAX - 1;
+
+    #[inline]
+    fn new(hash: u64, position: usize) -> u16 {
+        let position = u16::try_from(position).expect("a page has fewer entries");
+        narrow_tag(hash) | position
+    }
+
+    #[inline]
+    fn may_be_of(self, hash: u64) -> bool {
+        self & !POSITION_MASK == narrow_tag(hash)
+    }
+
+    #[inline]
+    fn position(self) -> usize {
+        usize::from(self & POSITION_MASK)
+    }
+}
+
+impl SlotNumber for u32 {
+    const FREE: u32 = u32::MAX;
+    const LEFT: u32 = u32::MAX - 1;
+
+    #[inline]
+    fn new(_: u64, position: usize) -> u32 {
+        u32::try_from(position).expect("a page has fewer entries")
+    }
+
+    #[inline]
+    fn may_be_of(self, _: u64) -> bool {
+        true
+    }
+
+    #[inline]
+    fn position(self) -> usize {
+        usize::try_from(self).expect("32 bits")
+    }
+}
+
+/// Bits of the hash that neither say in which page a key is nor where its probing begins.
+#[inline]
+fn narrow_tag(hash: u64) -> u16 {
+    let bits = u16::try_from(hash >> 26 & 0x3F).expect("6 bits");
+    bits << POSITION_BITS
+}
+
+/// Where the probing for a hash begins. The upper half of the hash says in which page the key is.
+#[inline]
+fn home(hash: u64, slots: usize) -> usize {
+    lower_bits(hash) & (slots - 1)
+}
+
+/// The slot of the first position of this hash that is the wanted one, and the position. Some slot is free.
+#[inline]
+fn probe<N: SlotNumber>(
+    slots: &[N],
+    hash: u64,
+    mut is_wanted: impl FnMut(usize) -> bool,
+) -> Option<(usize, usize)> {
+    let mask = slots.len() - 1;
+    let mut at = home(hash, slots.len());
+    loop {
+        let number = slots[at];
+        if number == N::FREE {
+            return None;
+        }
+        if number != N::LEFT && number.may_be_of(hash) && is_wanted(number.position()) {
+            return Some((at, number.position()));
+        }
+        at = (at + 1) & mask;
+    }
+}
+
+#[inline]
+fn add<N: SlotNumber>(slots: &mut [N], hash: u64, position: usize) {
+    let mask = slots.len() - 1;
+    let mut at = home(hash, slots.len());
+    while slots[at] != N::FREE {
+        at = (at + 1) & mask;
+    }
+    slots[at] = N::new(hash, position);
+}
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -44,13 +129,20 @@ impl Index {
     pub(super) fn with_room(entries: usize) -> Index {
         let slots = (entries * 8).div_ceil(7).next_power_of_two().max(8);
         let slots = match slots <= MOST_NARROW {
-            true => Slots::Narrow(vec![u16::MAX; slots].into()),
-            false => Slots::Wide(vec![FREE; slots].into()),
+            true => Slots::Narrow(vec![u16::FREE; slots].into()),
+            false => Slots::Wide(vec![u32::FREE; slots].into()),
         };
         Index { slots, used: 0 }
     }
 
-    #[inline]
+    /// One without slots, in which nothing can be looked for.
+    pub(super) fn hollow() -> Index {
+        Index {
+            slots: Slots::Narrow(Box::default()),
+            used: 0,
+        }
+    }
+
     fn length(&self) -> usize {
         match &self.slots {
             Slots::Narrow(slots) => slots.len(),
@@ -64,80 +156,11 @@ impl Index {
         self.used < self.length() / 8 * 7
     }
 
-    /// Where the probing for a hash begins. The upper half of the hash says in which page the key is.
     #[inline]
-    fn home(&self, hash: u64) -> usize {
-        lower_bits(hash, u64::MAX) & (self.length() - 1)
-    }
-
-    #[inline]
-    fn tag(&self, hash: u64) -> u32 {
-        match self.slots {
-            Slots::Narrow(_) => u32::try_from(hash >> 26 & 0x3F).expect("6 bits"),
-            Slots::Wide(_) => 0,
-        }
-    }
-
-    #[inline]
-    fn slot(&self, at: usize) -> Slot {
-        let (number, bits) = match &self.slots {
-            Slots::Narrow(slots) => match slots[at] {
-                u16::MAX => (FREE, POSITION_BITS),
-                number if number == u16::MAX - 1 => (LEFT, POSITION_BITS),
-                number => (u32::from(number), POSITION_BITS),
-            },
-            Slots::Wide(slots) => (slots[at], u32::BITS - 1),
-        };
-        match number {
-            FREE => Slot::Free,
-            LEFT => Slot::Left,
-            number => Slot::At {
-                tag: number >> bits,
-                position: lower_bits(u64::from(number), (1 << bits) - 1),
-            },
-        }
-    }
-
-    #[inline]
-    fn set(&mut self, at: usize, slot: Slot) {
-        match &mut self.slots {
-            Slots::Narrow(slots) => {
-                slots[at] = match slot {
-                    Slot::Free => u16::MAX,
-                    Slot::Left => u16::MAX - 1,
-                    Slot::At { tag, position } => {
-                        let number = tag << POSITION_BITS | low(position);
-                        u16::try_from(number).expect("16 bits")
-                    }
-                }
-            }
-            Slots::Wide(slots) => {
-                slots[at] = match slot {
-                    Slot::Free => FREE,
-                    Slot::Left => LEFT,
-                    Slot::At { position, .. } => low(position),
-                }
-            }
-        }
-    }
-
-    /// The slot of the first position of this hash that is the wanted one.
-    #[inline]
-    fn slot_of(
-        &self,
-        hash: u64,
-        mut is_wanted: impl FnMut(usize) -> bool,
-    ) -> Option<(usize, usize)> {
-        let (mask, own) = (self.length() - 1, self.tag(hash));
-        let mut at = self.home(hash);
-        loop {
-            match self.slot(at) {
-                Slot::Free => return None,
-                Slot::At { tag, position } if tag == own && is_wanted(position) => {
-                    return Some((at, position));
-                }
-                Slot::At { .. } | Slot::Left => at = (at + 1) & mask,
-            }
+    fn slot_of(&self, hash: u64, is_wanted: impl FnMut(usize) -> bool) -> Option<(usize, usize)> {
+        match &self.slots {
+            Slots::Narrow(slots) => probe(slots, hash, is_wanted),
+            Slots::Wide(slots) => probe(slots, hash, is_wanted),
         }
     }
 
@@ -150,41 +173,39 @@ impl Index {
     /// Adds a position. There has to be room.
     #[inline]
     pub(super) fn add(&mut self, hash: u64, position: usize) {
-        let mask = self.length() - 1;
-        let mut at = self.home(hash);
-        while self.slot(at) != Slot::Free {
-            at = (at + 1) & mask;
+        match &mut self.slots {
+            Slots::Narrow(slots) => add(slots, hash, position),
+            Slots::Wide(slots) => add(slots, hash, position),
         }
-        let tag = self.tag(hash);
-        self.set(at, Slot::At { tag, position });
         self.used += 1;
     }
 
     /// Removes a position of this hash.
     pub(super) fn remove(&mut self, hash: u64, position: usize) {
-        if let Some((at, _)) = self.slot_of(hash, |it| it == position) {
-            self.set(at, Slot::Left);
+        let Some((at, _)) = self.slot_of(hash, |it| it == position) else {
+            return;
+        };
+        match &mut self.slots {
+            Slots::Narrow(slots) => slots[at] = u16::LEFT,
+            Slots::Wide(slots) => slots[at] = u32::LEFT,
         }
     }
 
     /// Replaces a position of this hash.
     pub(super) fn replace(&mut self, hash: u64, before: usize, position: usize) {
-        if let Some((at, _)) = self.slot_of(hash, |it| it == before) {
-            let tag = self.tag(hash);
-            self.set(at, Slot::At { tag, position });
+        let Some((at, _)) = self.slot_of(hash, |it| it == before) else {
+            return;
+        };
+        match &mut self.slots {
+            Slots::Narrow(slots) => slots[at] = u16::new(hash, position),
+            Slots::Wide(slots) => slots[at] = u32::new(hash, position),
         }
     }
 }
 
 #[inline]
-fn low(position: usize) -> u32 {
-    u32::try_from(position).expect("a page has fewer entries")
-}
-
-#[inline]
-fn lower_bits(number: u64, mask: u64) -> usize {
-    let lowest = number & mask & u64::from(u32::MAX);
-    usize::try_from(lowest).expect("32 bits")
+fn lower_bits(number: u64) -> usize {
+    usize::try_from(number & u64::from(u32::MAX)).expect("32 bits")
 }
 
 #[cfg(test)]

@@ -49,6 +49,19 @@ impl StateKey {
     }
 }
 
+impl StateKey {
+    /// Whether it has these bytes. A key of one number, the usual one, is compared as a number.
+    #[inline]
+    pub(super) fn is(&self, key: &[u8]) -> bool {
+        match (&self.0, key.first_chunk::<8>()) {
+            (Bytes::Inline { length: 8, bytes }, Some(number)) => {
+                key.len() == 8 && bytes.first_chunk() == Some(number)
+            }
+            _ => self.bytes() == key,
+        }
+    }
+}
+
 impl fmt::Debug for StateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.bytes().fmt(f)
@@ -63,7 +76,16 @@ mod tests {
     fn a_key_of_any_length_is_kept() {
         for length in 0..100 {
             let key: Vec<u8> = (0..length).collect();
-            assert_eq!(StateKey::new(&key).bytes(), key);
+            let kept = StateKey::new(&key);
+            assert_eq!(kept.bytes(), key);
+            assert!(kept.is(&key));
+            let longer = [&key[..], &[0]].concat();
+            assert!(!kept.is(&longer) && !StateKey::new(&longer).is(&key));
+            for at in 0..key.len() {
+                let mut other = key.clone();
+                other[at] ^= 1;
+                assert!(!kept.is(&other));
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Keyed state in memory: a table from namespace and key to value, which is frozen for a snapshot without a stop.
 //!
 //! ```text
-//! StateTable ──▶ Directory, by namespace ──▶ Arc<Page>: a range of hashes, about 32 KiB of entries
-//!     │ freeze: the list of pages
+//! StateTable ──▶ Directory, by namespace ──▶ HeldPage ──▶ Page: a range of hashes, about 32 KiB of entries
+//!     │ freeze: the list of pages, which are shared from then on
 //!     ▼
 //! Frozen ──▶ segment          outside the task's loop
 //! ```
@@ -17,6 +17,7 @@ mod directory;
 mod entries;
 mod faults;
 mod frozen;
+mod held;
 mod index;
 mod key;
 mod lineage;
@@ -198,7 +199,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         if directory.is_some() && self.last > 0 {
             self.dropped.insert(namespace, self.last);
         }
-        let pages = directory.map_or_else(Vec::new, Directory::into_pages);
+        let pages = directory.into_iter().flat_map(Directory::into_pages);
+        let pages: Vec<Page<V>> = pages.collect();
         TakenEntries {
             pages: pages.into_iter(),
             entries: Vec::new().into_iter().flatten(),
@@ -224,14 +226,13 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         }
         let known = KnownSlices::default();
         self.known.insert(number, Arc::clone(&known));
-        let namespaces = self.namespaces.iter().map(|(namespace, directory)| {
-            let pages = directory.pages().cloned().collect();
-            (*namespace, pages)
-        });
+        let namespaces = self.namespaces.iter_mut();
+        let namespaces = namespaces.map(|(namespace, directory)| (*namespace, directory.share()));
+        let namespaces = namespaces.collect();
         let dropped = self.dropped.iter();
         let dropped = dropped.filter(|(_, changed)| **changed >= plan.subject.base);
         let frozen = Frozen {
-            namespaces: namespaces.collect(),
+            namespaces,
             dropped: match plan.kept.is_empty() {
                 true => Vec::new(),
                 false => dropped.map(|(namespace, _)| *namespace).collect(),
@@ -277,7 +278,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
 /// The entries of a namespace that a table has no more: keys and values.
 #[derive(Debug)]
 pub struct TakenEntries<V> {
-    pages: vec::IntoIter<Arc<Page<V>>>,
+    pages: vec::IntoIter<Page<V>>,
     entries: Flatten<vec::IntoIter<Vec<Entry<V>>>>,
 }
 
@@ -289,7 +290,7 @@ impl<V: Clone> Iterator for TakenEntries<V> {
             if let Some(Entry { key, value, .. }) = self.entries.next() {
                 return Some((key, value));
             }
-            let page = Arc::unwrap_or_clone(self.pages.next()?);
+            let page = self.pages.next()?;
             self.entries = page.into_entries().into_pieces().into_iter().flatten();
         }
     }

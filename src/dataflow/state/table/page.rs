@@ -60,6 +60,17 @@ impl<V> Page<V> {
         }
     }
 
+    /// One that takes no memory, in the place of another one. It can't be looked into.
+    pub(super) fn hollow() -> Page<V> {
+        Page {
+            entries: Entries::new(),
+            index: Index::hollow(),
+            removals: Vec::new(),
+            changed: 0,
+            depth: 0,
+        }
+    }
+
     pub(super) fn depth(&self) -> u32 {
         self.depth
     }
@@ -93,7 +104,7 @@ impl<V> Page<V> {
 
     /// The place of the entry of a key.
     pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
-        let is_it = |entry: &Entry<V>| entry.key.bytes() == key;
+        let is_it = |entry: &Entry<V>| entry.key.is(key);
         self.index
             .find(hash, |at| self.entries.get(at).is_some_and(is_it))
     }

@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::thread;
 
 use tanist_proto::segments;
@@ -338,7 +337,7 @@ impl<V: Clone> Part<V> {
         let Some(directory) = self.namespaces.get_mut(&namespace) else {
             return;
         };
-        let pages: Vec<_> = directory.pages().map(Arc::clone).collect();
+        let pages = directory.share();
         for entry in pages.iter().flat_map(|page| page.entries().iter()) {
             let key = entry.key.bytes();
             let hash = key_hash(key);
