@@ -1,7 +1,7 @@
 //! A page as its directory holds it: the table's own, until a snapshot shares it.
 //!
-//! An own page is changed without a look at a counter that threads share: most changes meet one, since a page is shared
-//! anew only by each snapshot.
+//! An own page is changed without a look at a counter that threads share. Most changes find one: only a snapshot shares
+//! pages, and the first change after it takes its page back.
 
 use std::mem;
 use std::sync::Arc;
