@@ -39,9 +39,9 @@ async fn cut_behind(
     [first, second, (*sink).clone()]
 }
 
-/// Sources that emit as fast as they can, with snapshots meanwhile; then one that sends records behind its barrier while
-/// the other one has not seen it; then a restore from the last snapshot. Panics if a snapshot is no cut, or if the
-/// collector has a record twice or lacks one.
+/// Sources that emit as fast as they can, with snapshots meanwhile; then one that sends records behind its barrier
+/// before the other one sends its own; then a restore from the last snapshot. Panics if a snapshot is no cut, or if
+/// the collector has a record twice or lacks one.
 async fn verify(at: At) {
     let region = Region::start(at).await;
     region.feeds.iter().for_each(|feed| feed.feed(RECORDS));

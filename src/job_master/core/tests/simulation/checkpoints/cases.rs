@@ -180,7 +180,8 @@ impl World {
         self.fail_while_stopping(60);
     }
 
-    /// Perhaps a task fails while its job stops with a savepoint: a region that begins again is where most may go wrong.
+    /// Perhaps a task fails while its job stops with a savepoint. A region that begins again then is where most may go
+    /// wrong.
     fn fail_while_stopping(&mut self, rarity: usize) {
         let at = self.checkpoints.as_mut().expect("it takes checkpoints");
         if at.is_to_stop() && at.savepoints.random.one_in(rarity) {
@@ -336,9 +337,9 @@ fn found(fault: Fault, mut seeds: Range<u64>) -> Option<(u64, String)> {
 
 #[test]
 fn each_planted_fault_is_found_by_jobs_with_checkpoints() {
-    // Each with the seeds within which it is found. Three are found by one case in 100 or 200: their seeds begin shortly
-    // before it. One that the simulation of the checkpoints alone finds is missing: a number below the floor is adopted only
-    // after a TaskManager was isolated for long.
+    // Each with the seeds within which it is found. Three are found by one case in 100 or 200: their seeds begin
+    // shortly before it. One that the simulation of the checkpoints alone finds is missing: a number below the floor
+    // is adopted only after a TaskManager was isolated for long.
     let table = [
         (Fault::NumberGivenOutTwice, 0..10),
         (Fault::OlderGenerationCounted, 0..10),

@@ -1,9 +1,9 @@
 //! Savepoints of a job that its JobMaster ends: clients ask, checkpoints are copied, jobs stop.
 //!
-//! K11 is checked here, with both cores: an acknowledged request has an outcome in the end, which never changes and says
-//! why there is no savepoint; what is copied is complete, and everything that it lists is visible; a job that stops with
-//! a savepoint has shown exactly what the savepoint has; paused sources go on unless the job stops. The executions and
-//! the rules are those of the simulation of the checkpoints alone.
+//! K11 is checked here, with both cores: an acknowledged request has an outcome in the end, which never changes and
+//! says why there is no savepoint; what is copied is complete, and everything that it lists is visible; a job that
+//! stops with a savepoint has shown exactly what the savepoint has; paused sources go on unless the job stops. The
+//! executions and the rules are those of the simulation of the checkpoints alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -260,9 +260,9 @@ impl World {
         }
     }
 
-    /// A source was told that a number is aborted, and goes on if it paused behind it. While the job stops, none is told
-    /// so of the snapshot that its region has, unless its leader has given the region up. A later number may be aborted:
-    /// it is triggered again.
+    /// A source was told that a number is aborted, and goes on if it paused behind it. While the job stops, none is
+    /// told so of the snapshot that its region has, unless its leader has given the region up. A later number may be
+    /// aborted: it is triggered again.
     pub(super) fn resume(&mut self, epoch: u64, key: (usize, u64), aborted: u64) -> Checked {
         let Some(at) = &mut self.checkpoints else {
             return Ok(());
