@@ -22,6 +22,7 @@ use tanist_proto::v1::{DatagenPosition, DatagenRange};
 use tokio::time::Instant;
 
 use super::factory::{Runtime, Setup, source};
+use super::faults::{Fault, is_planted};
 
 /// What its position is of.
 pub(super) const SIGNATURE: &str = "datagen";
@@ -220,8 +221,9 @@ impl Source for Datagen {
     }
 
     fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
+        let repeats = is_planted(Fault::RecordEmittedTwiceAtReplay) && self.next >= self.step;
         let position = DatagenPosition {
-            next: self.next,
+            next: self.next - if repeats { self.step } else { 0 },
             step: self.step,
             rest: self.rest.iter().copied().collect(),
         };

@@ -6,11 +6,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1::{CheckpointBarrier, CheckpointCommittable, SubtaskSnapshot};
 
 use super::with_checkpoints_tests::{barrier, checkpointed, ended, opened, rolling, saved, write};
 use super::*;
+use crate::faults::{Fault, plant};
 use crate::testing::{context, texts};
 
 const NEVER: Duration = Duration::from_secs(3600);
@@ -33,6 +35,8 @@ enum Step {
     Restart,
     /// The former attempt goes on.
     Zombie,
+    /// The former attempt ends.
+    ZombieEnds,
     RemoveSuperseded,
 }
 
@@ -46,6 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Take),
         2 => Just(Step::Restart),
         1 => Just(Step::Zombie),
+        1 => Just(Step::ZombieEnds),
         2 => Just(Step::RemoveSuperseded),
     ]
 }
@@ -223,6 +228,7 @@ impl World {
             Step::Take => self.take(),
             Step::Restart => self.restart(),
             Step::Zombie => self.zombie(),
+            Step::ZombieEnds => drop(self.zombies.pop()),
             Step::RemoveSuperseded => self.remove_superseded(),
         }
     }
@@ -242,19 +248,60 @@ impl World {
     }
 }
 
+/// Takes the steps, and then the job ends: each record is visible once.
+fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut world = World::new();
+    let mut records = 0;
+    for step in steps {
+        world.take_step(step);
+        records = records.max(world.position);
+    }
+    let lines = world.end(records);
+    let found: Result<Vec<u64>, _> = lines.iter().map(|line| line.parse()).collect();
+    let mut found =
+        found.map_err(|_| TestCaseError::fail("a former attempt's record is visible"))?;
+    found.sort_unstable();
+    prop_assert_eq!(found, (0..records).collect::<Vec<u64>>());
+    Ok(())
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 0..40)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn whatever_fails_each_record_is_visible_once(steps in prop::collection::vec(step(), 0..40)) {
-        let mut world = World::new();
-        let mut records = 0;
-        for step in steps {
-            world.take_step(step);
-            records = records.max(world.position);
-        }
-        let mut found: Vec<u64> = world.end(records).iter().map(|line| line.parse().expect("no zombie's")).collect();
-        found.sort_unstable();
-        prop_assert_eq!(found, (0..records).collect::<Vec<u64>>());
+    fn whatever_fails_each_record_is_visible_once(steps in steps()) {
+        run(steps)?;
+    }
+}
+
+#[test]
+fn each_fault_that_is_planted_into_a_file_sink_is_found_within_48_cases() {
+    for fault in [
+        Fault::PendingFileAppended,
+        Fault::PendingFileRemoved,
+        Fault::OpenPartForgotten,
+    ] {
+        let config = ProptestConfig {
+            failure_persistence: None,
+            max_shrink_iters: 0,
+            ..ProptestConfig::with_cases(48)
+        };
+        let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+        let tried = std::cell::Cell::new(0);
+        let failed = TestRunner::new_with_rng(config, rng).run(&steps(), |steps| {
+            tried.set(tried.get() + 1);
+            plant(Some(fault));
+            // What is missing is a panic of the committer.
+            let ran = std::panic::catch_unwind(|| run(steps));
+            plant(None);
+            ran.unwrap_or_else(|_| Err(TestCaseError::fail("a panic")))
+        });
+        println!("{fault:?}: found by case {}", tried.get());
+        let is_found = matches!(failed, Err(TestError::Fail(..)));
+        assert!(is_found, "{fault:?} is not found");
     }
 }

@@ -35,6 +35,7 @@ mod exec;
 #[cfg(feature = "sql")]
 mod expression;
 mod factory;
+mod faults;
 mod file_sink;
 mod file_source;
 mod file_splits;

@@ -10,6 +10,7 @@ mod checkpoints;
 mod confirmations;
 mod coordinator_replies;
 mod effects;
+pub(crate) mod faults;
 mod graph_fetches;
 mod triggers;
 

@@ -6,6 +6,8 @@
 
 use tanist_proto::v1::CheckpointBarrier;
 
+use super::faults::{Fault, is_planted};
+
 /// The barriers of a task's channels; see the module.
 #[derive(Debug)]
 pub(super) struct BarrierAlignment {
@@ -68,7 +70,8 @@ impl BarrierAlignment {
     /// Whether nothing may be taken from a channel.
     pub(super) fn is_blocked(&self, channel: usize) -> bool {
         let aligning = self.aligning.as_ref();
-        aligning.is_some_and(|it| it.blocked.get(channel).copied().unwrap_or_default())
+        let is_blocked = |it: &Aligning| it.blocked.get(channel).copied().unwrap_or_default();
+        aligning.is_some_and(is_blocked) && !is_planted(Fault::BlockedChannelRead)
     }
 
     /// A channel has delivered a barrier. If it is that of a higher number than the task waits for, the lower one is
@@ -106,7 +109,8 @@ impl BarrierAlignment {
     /// This number and all below are over; channels that are blocked for one of them are released.
     pub(super) fn resolve(&mut self, number: u64) {
         self.resolved = self.resolved.max(number);
-        if self.blocked_for().is_some_and(|blocked| blocked <= number) {
+        let is_over = |blocked: u64| blocked <= number && !is_planted(Fault::AbortReleasesNothing);
+        if self.blocked_for().is_some_and(is_over) {
             self.aligning = None;
         }
     }
@@ -115,7 +119,10 @@ impl BarrierAlignment {
     fn complete(&mut self) -> Option<CheckpointBarrier> {
         let aligning = self.aligning.as_ref()?;
         let mut channels = self.live.iter().zip(&aligning.blocked);
-        if !channels.all(|(is_live, is_blocked)| *is_blocked || !is_live) {
+        let counts_ends = !is_planted(Fault::EndedChannelNotCounted);
+        let is_complete =
+            channels.all(|(is_live, is_blocked)| *is_blocked || !is_live && counts_ends);
+        if !is_complete && !is_planted(Fault::OneBarrierCompletes) {
             return None;
         }
         let barrier = aligning.barrier;
@@ -129,7 +136,9 @@ mod tests {
     use std::collections::VecDeque;
 
     use proptest::prelude::*;
+    use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 
+    use super::super::faults::plant;
     use super::*;
 
     fn barrier(number: u64) -> CheckpointBarrier {
@@ -212,78 +221,124 @@ mod tests {
         })
     }
 
+    /// The channels deliver in this order of steps: a number of a channel, or an abort of a number.
+    fn check_cuts(
+        mut channels: Vec<VecDeque<Delivered>>,
+        steps: Vec<(usize, u64)>,
+    ) -> Result<(), TestCaseError> {
+        let sent = channels.clone();
+        let mut alignment = aligned(channels.len());
+        let (mut taken, mut ended) = (vec![0; channels.len()], vec![false; channels.len()]);
+        // The model: numbers that are over, and those that the task has taken up.
+        let (mut over, mut cuts) = (0, Vec::new());
+        let count = channels.len();
+        let ends = (0..40 * count).map(|step| (step % count, 0));
+        for (channel, abort) in steps.into_iter().chain(ends) {
+            if channel >= channels.len() {
+                let is_blocked_for = alignment.blocked_for();
+                alignment.resolve(abort);
+                over = over.max(abort);
+                if is_blocked_for.is_some_and(|number| number <= abort) {
+                    prop_assert!((0..channels.len()).all(|it| !alignment.is_blocked(it)));
+                }
+                continue;
+            }
+            if alignment.is_blocked(channel) || ended[channel] {
+                continue;
+            }
+            let complete = match channels[channel].pop_front() {
+                Some(Delivered::Record) => {
+                    taken[channel] += 1;
+                    None
+                }
+                Some(Delivered::Barrier(number)) => {
+                    taken[channel] += 1;
+                    let arrival = alignment.arrive(channel, barrier(number));
+                    let is_over = number <= over;
+                    prop_assert!(!is_over || arrival == Arrival::Ignored);
+                    (arrival == Arrival::Complete).then_some(number)
+                }
+                None => {
+                    ended[channel] = true;
+                    alignment.end(channel).map(|it| it.number)
+                }
+            };
+            let blocked = (0..channels.len()).filter(|it| alignment.is_blocked(*it));
+            for blocked in blocked {
+                prop_assert!(!ended[blocked]);
+                let number = alignment.blocked_for().expect("a channel is blocked");
+                prop_assert!(number > over);
+                // It is blocked right behind its barrier.
+                let last = sent[blocked][taken[blocked] - 1];
+                prop_assert_eq!(last, Delivered::Barrier(number));
+            }
+            if let Some(number) = complete {
+                prop_assert!(number > over);
+                over = number;
+                prop_assert!(ended.iter().any(|ended| !ended), "all input has ended");
+                for (index, sent) in sent.iter().enumerate() {
+                    let wanted = Delivered::Barrier(number);
+                    let place = sent.iter().position(|it| *it == wanted);
+                    let before = if ended[index] {
+                        sent.len()
+                    } else {
+                        taken[index]
+                    };
+                    // A live channel is cut right behind its barrier; one that has ended is before the cut.
+                    if !ended[index] {
+                        prop_assert_eq!(place.map(|place| place + 1), Some(before));
+                    }
+                }
+                cuts.push(number);
+            }
+            prop_assert!(alignment.highest() >= over);
+        }
+        prop_assert!(ended.iter().all(|ended| *ended), "a channel stays blocked");
+        prop_assert_eq!(alignment.blocked_for(), None);
+        prop_assert!(cuts.is_sorted_by(|one, other| one < other));
+        Ok(())
+    }
+
+    fn deliveries() -> impl Strategy<Value = (Vec<VecDeque<Delivered>>, Vec<(usize, u64)>)> {
+        let steps = prop::collection::vec((0_usize..6, 0_u64..8), 0..60);
+        (prop::collection::vec(channel(), 1..5), steps)
+    }
+
+    #[test]
+    fn each_planted_fault_is_found_within_100_cases() {
+        for fault in [
+            Fault::BlockedChannelRead,
+            Fault::OneBarrierCompletes,
+            Fault::EndedChannelNotCounted,
+            Fault::AbortReleasesNothing,
+        ] {
+            let config = ProptestConfig {
+                cases: 100,
+                failure_persistence: None,
+                ..ProptestConfig::default()
+            };
+            let seed = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+            let mut runner = TestRunner::new_with_rng(config, seed);
+            let failed = runner.run(&deliveries(), |(channels, steps)| {
+                plant(Some(fault));
+                let checked = check_cuts(channels, steps);
+                plant(None);
+                checked
+            });
+            println!("{fault:?}: {failed:?}");
+            assert!(
+                matches!(failed, Err(TestError::Fail(..))),
+                "{fault:?} is not found"
+            );
+        }
+    }
+
     proptest! {
         #[test]
         fn a_cut_is_between_the_same_elements_on_all_channels_and_no_channel_stays_blocked(
-            mut channels in prop::collection::vec(channel(), 1..5),
-            steps in prop::collection::vec((0_usize..6, 0_u64..8), 0..60),
+            (channels, steps) in deliveries(),
         ) {
-            let sent = channels.clone();
-            let mut alignment = aligned(channels.len());
-            let (mut taken, mut ended) = (vec![0; channels.len()], vec![false; channels.len()]);
-            // The model: numbers that are over, and those that the task has taken up.
-            let (mut over, mut cuts) = (0, Vec::new());
-            let count = channels.len();
-            let ends = (0..40 * count).map(|step| (step % count, 0));
-            for (channel, abort) in steps.into_iter().chain(ends) {
-                if channel >= channels.len() {
-                    let is_blocked_for = alignment.blocked_for();
-                    alignment.resolve(abort);
-                    over = over.max(abort);
-                    if is_blocked_for.is_some_and(|number| number <= abort) {
-                        prop_assert!((0..channels.len()).all(|it| !alignment.is_blocked(it)));
-                    }
-                    continue;
-                }
-                if alignment.is_blocked(channel) || ended[channel] {
-                    continue;
-                }
-                let complete = match channels[channel].pop_front() {
-                    Some(Delivered::Record) => {
-                        taken[channel] += 1;
-                        None
-                    }
-                    Some(Delivered::Barrier(number)) => {
-                        taken[channel] += 1;
-                        let arrival = alignment.arrive(channel, barrier(number));
-                        let is_over = number <= over;
-                        prop_assert!(!is_over || arrival == Arrival::Ignored);
-                        (arrival == Arrival::Complete).then_some(number)
-                    }
-                    None => {
-                        ended[channel] = true;
-                        alignment.end(channel).map(|it| it.number)
-                    }
-                };
-                let blocked = (0..channels.len()).filter(|it| alignment.is_blocked(*it));
-                for blocked in blocked {
-                    prop_assert!(!ended[blocked]);
-                    let number = alignment.blocked_for().expect("a channel is blocked");
-                    prop_assert!(number > over);
-                    // It is blocked right behind its barrier.
-                    let last = sent[blocked][taken[blocked] - 1];
-                    prop_assert_eq!(last, Delivered::Barrier(number));
-                }
-                if let Some(number) = complete {
-                    prop_assert!(number > over);
-                    over = number;
-                    prop_assert!(ended.iter().any(|ended| !ended), "all input has ended");
-                    for (index, sent) in sent.iter().enumerate() {
-                        let wanted = Delivered::Barrier(number);
-                        let place = sent.iter().position(|it| *it == wanted);
-                        let before = if ended[index] { sent.len() } else { taken[index] };
-                        // A live channel is cut right behind its barrier; one that has ended is before the cut.
-                        if !ended[index] {
-                            prop_assert_eq!(place.map(|place| place + 1), Some(before));
-                        }
-                    }
-                    cuts.push(number);
-                }
-                prop_assert!(alignment.highest() >= over);
-            }
-            prop_assert!(ended.iter().all(|ended| *ended), "a channel stays blocked");
-            prop_assert_eq!(alignment.blocked_for(), None);
-            prop_assert!(cuts.is_sorted_by(|one, other| one < other));
+            check_cuts(channels, steps)?;
         }
 
         #[test]

@@ -11,6 +11,7 @@ mod checkpoint_control;
 mod encoder;
 mod error;
 mod externals;
+mod faults;
 mod memory;
 mod outputs;
 mod pace;

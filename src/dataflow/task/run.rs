@@ -20,6 +20,7 @@ use super::checkpoint_control::CheckpointControl;
 use super::encoder::Encoder;
 use super::error::TaskError;
 use super::externals::{self, Until};
+use super::faults::{Fault, is_planted};
 use super::memory::{SlotMemory, TaskMemory};
 use super::outputs::Outputs;
 use super::pace::Pace;
@@ -197,6 +198,8 @@ impl Run {
         outputs: &mut Outputs,
     ) -> Result<(), TaskError> {
         let (mut is_stopped, mut pace) = (false, Pace::default());
+        let is_restored = self.spec.deployment.restore.is_some();
+        let mut repeats = is_restored && is_planted(Fault::EmittedTwiceAtReplay);
         loop {
             while self.checkpoints.is_held() {
                 stand_still(self.checkpoints.changed(), chain).await?;
@@ -231,6 +234,9 @@ impl Run {
                 .map_err(|error| place.error(error))?
             {
                 SourceState::Batch(batch) => {
+                    if std::mem::take(&mut repeats) {
+                        process(Element::Batch(batch.clone()), chain, outputs).await?;
+                    }
                     process(Element::Batch(batch), chain, outputs).await?;
                 }
                 SourceState::Wait(until) => {
@@ -364,6 +370,9 @@ impl Run {
             return Ok(());
         }
         failpoint("checkpoint.frozen").await;
+        if is_planted(Fault::BarrierOvertakesRecords) {
+            outputs.barrier(barrier);
+        }
         outputs.flush().await?;
         if self.checkpoints.is_wanted(number) {
             outputs.barrier(barrier);

@@ -3,6 +3,7 @@
 
 mod checkpoints;
 mod encoding;
+mod faults;
 mod pauses;
 mod region;
 mod scripted;

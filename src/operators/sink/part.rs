@@ -16,6 +16,7 @@ use tanist_proto::v1::PendingFile;
 use tokio::time::Instant;
 
 use super::sync_ancestors;
+use crate::faults::{Fault, is_planted};
 use crate::umask;
 
 const BUFFER: usize = 256 * 1024;
@@ -61,6 +62,12 @@ impl Part {
         former: &PendingFile,
         ending: &TaskEnding,
     ) -> Result<(), OperatorError> {
+        if is_planted(Fault::PendingFileAppended) {
+            return self.append_to(path, former);
+        }
+        if is_planted(Fault::OpenPartForgotten) {
+            return Ok(());
+        }
         let file = File::open(path).map_err(|error| OperatorError::io("read", path, error))?;
         let mut file = file.take(former.length);
         let mut copied = 0;
@@ -83,6 +90,17 @@ impl Part {
         self.length += copied;
         self.age = self.age.max(Duration::from_millis(former.age_ms));
         self.began.get_or_insert_with(Instant::now);
+        Ok(())
+    }
+
+    /// A planted fault: goes on with the file itself.
+    fn append_to(&mut self, path: &Path, former: &PendingFile) -> Result<(), OperatorError> {
+        let file = File::options().append(true).open(path);
+        let file = file.map_err(|error| OperatorError::io("open", path, error))?;
+        self.writer = BufWriter::with_capacity(BUFFER, file);
+        path.clone_into(&mut self.path);
+        self.length += former.length;
+        self.belongs_to_job = true;
         Ok(())
     }
 
@@ -167,7 +185,7 @@ fn create(pending: &Path) -> Result<File, OperatorError> {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        if self.belongs_to_job {
+        if self.belongs_to_job && !is_planted(Fault::PendingFileRemoved) {
             return;
         }
         if let Err(error) = fs::remove_file(&self.path) {

@@ -17,6 +17,7 @@ use tanist_proto::v1::{DatagenPosition, SubtaskSnapshot};
 use tokio::time::Instant;
 
 use super::{count_by, file_sink};
+use crate::faults::{Fault, plant};
 use crate::testing::{batch, ints, operator, source, texts};
 
 pub(super) const UID: &str = "step";
@@ -234,25 +235,10 @@ proptest! {
 
     #[test]
     fn a_restored_datagen_continues_with_the_next_number(batches in 0_usize..4, subtask in 0_u32..3) {
-        let spec: OperatorSpec = operators::Datagen {
-            rate: None,
-            count: Some(20_000),
-            seed: 1,
-            keys: 5,
-        }
-        .into();
-        let expected = numbers(&mut *source(&spec, subtask, 3).expect("built"), usize::MAX);
-        let mut first = source(&spec, subtask, 3).expect("built");
-        let mut found = numbers(&mut *first, batches);
-        let mut snapshot = Snapshot::default();
-        first.snapshot(&mut snapshot).expect("saved");
-        let mut subtask_snapshot = SubtaskSnapshot::default();
-        snapshot.add_to(&mut subtask_snapshot, UID).expect("encoded");
-        let mut second = source(&spec, subtask, 3).expect("built");
-        second.restore(&Restored::of(UID, &subtask_snapshot)).expect("its own position");
-        found.extend(numbers(&mut *second, usize::MAX));
+        let (expected, found) = interrupted(batches, subtask);
         prop_assert_eq!(found, expected);
         // The position of another source is none of its own.
+        let mut second = source(&generated(), subtask, 3).expect("built");
         let mut foreign = Snapshot::default();
         foreign.save_position_message("file-source", &DatagenPosition::default());
         let mut foreign_snapshot = SubtaskSnapshot::default();
@@ -260,6 +246,41 @@ proptest! {
         let error = second.restore(&Restored::of(UID, &foreign_snapshot)).expect_err("foreign");
         prop_assert!(error.to_string().contains("`position`"), "{}", error);
     }
+}
+
+fn generated() -> OperatorSpec {
+    operators::Datagen {
+        rate: None,
+        count: Some(20_000),
+        seed: 1,
+        keys: 5,
+    }
+    .into()
+}
+
+/// The numbers of a generator, and those of one that is restored behind some batches.
+fn interrupted(batches: usize, subtask: u32) -> (Vec<i64>, Vec<i64>) {
+    let spec = generated();
+    let expected = numbers(&mut *source(&spec, subtask, 3).expect("built"), usize::MAX);
+    let mut first = source(&spec, subtask, 3).expect("built");
+    let mut found = numbers(&mut *first, batches);
+    let mut snapshot = Snapshot::default();
+    first.snapshot(&mut snapshot).expect("saved");
+    let mut saved = SubtaskSnapshot::default();
+    snapshot.add_to(&mut saved, UID).expect("encoded");
+    let mut second = source(&spec, subtask, 3).expect("built");
+    let restored = second.restore(&Restored::of(UID, &saved));
+    restored.expect("its own position");
+    found.extend(numbers(&mut *second, usize::MAX));
+    (expected, found)
+}
+
+#[test]
+fn a_generator_with_a_planted_fault_emits_a_record_twice() {
+    plant(Some(Fault::RecordEmittedTwiceAtReplay));
+    let (expected, found) = interrupted(1, 0);
+    plant(None);
+    assert_ne!(found, expected);
 }
 
 /// The numbers of the next batches.

@@ -1,7 +1,7 @@
 //! Checkpoints of a TaskExecutor with its loop: objects are written and read, and reported to JobMasters.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tanist_proto::pieces::{Piece, pieces};
 use super::scripted_gateways::Heard;
 use super::scripted_leader::Leader;
 use super::testing::*;
+use crate::actor::faults::{Fault, plant};
 use crate::*;
 
 const SIZE: usize = 5_000;
@@ -181,6 +182,46 @@ async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task
         read.map(Piece::content)
             .eq(pieces(&expected).map(Piece::content))
     );
+}
+
+/// Whether each piece that an acknowledged snapshot names is in the directory as it was saved (K5).
+fn is_durable(
+    directory: &Path,
+    written: &pb::SubtaskSnapshot,
+    saved: &pb::SubtaskSnapshot,
+) -> bool {
+    let checkpoints = directory.join("checkpoints");
+    let clusters = std::fs::read_dir(checkpoints).into_iter().flatten();
+    let jobs = clusters.map(|cluster| cluster.expect("an entry").path().join(JOB.to_string()));
+    let jobs: Vec<PathBuf> = jobs.collect();
+    let is_there = |(written, saved): (Piece<'_>, Piece<'_>)| {
+        let Some(place) = written.place() else {
+            return written.content() == saved.content();
+        };
+        let mut objects = jobs
+            .iter()
+            .map(|job| std::fs::read(job.join(&place.object)));
+        let range = place.offset as usize..(place.offset + place.length) as usize;
+        objects.any(|object| {
+            object.is_ok_and(|object| object.get(range.clone()) == Some(saved.content()))
+        })
+    };
+    pieces(written).zip(pieces(saved)).all(is_there)
+}
+
+#[tokio::test]
+async fn what_is_acknowledged_is_durable_and_a_planted_fault_is_found() {
+    for fault in [None, Some(Fault::AcknowledgedBeforeDurable)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_world, leader, task) = running_in(directory.path().to_owned()).await;
+        plant(fault);
+        task.checkpoints.send_replace(saved(7));
+        let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
+        plant(None);
+        let written = report.snapshot.expect("a snapshot");
+        let is_durable = is_durable(directory.path(), &written, &snapshot());
+        assert_eq!(is_durable, fault.is_none(), "{fault:?}");
+    }
 }
 
 /// Contents that no other subtask has.

@@ -9,5 +9,7 @@ tanist_planted_faults::planted_faults! {
         ChangesSinceAnAbortedNumber,
         /// The older segments of a slice that is written whole count for it further on.
         SliceCountsAfterRewrite,
+        /// A restore skips the last key group of each segment.
+        KeyGroupSkipped,
     }
 }

@@ -376,6 +376,7 @@ fn each_planted_fault_is_found() {
         Fault::RemovalForgottenTooEarly,
         Fault::ChangesSinceAnAbortedNumber,
         Fault::SliceCountsAfterRewrite,
+        Fault::KeyGroupSkipped,
     ] {
         let found = found_by(Some(fault), 500);
         println!("{fault:?}: found by case {found:?}");

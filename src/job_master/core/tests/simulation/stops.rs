@@ -85,7 +85,9 @@ impl World {
                 .iter()
                 .flat_map(|core| &core.record.decided().regions);
             let is_restarting = regions.into_iter().any(|region| region.placed_before);
+            let stops_otherwise = self.checkpoints.as_ref().is_some_and(|at| at.is_to_stop());
             let is_right = stored == WantedStatus::Canceled
+                || stops_otherwise
                 || is_restarting
                 || !self.stored.fatal_cause.is_empty()
                 || is_committing

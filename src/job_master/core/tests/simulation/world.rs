@@ -458,9 +458,11 @@ impl World {
             Effect::Quarantine(_) => {}
             Effect::End(result) => {
                 assert!(self.write.is_none(), "it ends with a write in flight");
-                let is_canceled = self.stored.wanted() == pb::WantedStatus::Canceled;
+                let is_canceled = self.stored.wanted() == pb::WantedStatus::Canceled
+                    && self.stored.stopped_with.is_empty();
                 assert_eq!(is_canceled, result.status() == pb::JobStatus::Canceled);
-                if result.status() == pb::JobStatus::Finished {
+                if result.status() == pb::JobStatus::Finished && self.stored.stopped_with.is_empty()
+                {
                     assert!(self.sinks_committed);
                 }
                 self.assert_stopped_as_stored(&result);

@@ -62,9 +62,12 @@ impl World {
                 at.aborts.push(reason);
             }
             Effect::ForgetCommits { .. } => {}
-            Effect::AnswerSavepoint { .. }
-            | Effect::CopySavepoint { .. }
-            | Effect::DiscardCopy { .. } => unreachable!("no client asks for a savepoint"),
+            Effect::AnswerSavepoint { trigger_id, answer } => at.note_answer(trigger_id, &answer),
+            Effect::CopySavepoint { number, .. } => {
+                at.assert_may_be_copied(number);
+                at.outside.push((epoch, effect));
+            }
+            Effect::DiscardCopy { trigger_id, .. } => at.discard(&trigger_id),
         }
     }
 
@@ -137,11 +140,14 @@ impl World {
                 ..
             } if is_current => {
                 for task in tasks {
-                    if let Some(execution) = at.execution((task, generation))
+                    let key = (task, generation);
+                    let execution = self.checkpoints.as_mut().and_then(|at| at.execution(key));
+                    if let Some(execution) = execution
                         && execution.lives()
                         && execution.highest <= number
                     {
                         execution.give_up(number, TaskProgress::Aborted);
+                        assert_holds(self.resume(epoch, key, number));
                     }
                 }
             }
@@ -213,6 +219,9 @@ impl World {
                     Event::ManifestPut(pb::ManifestObject { name, length })
                 }
             },
+            Effect::CopySavepoint {
+                trigger_id, number, ..
+            } => at.copy(&trigger_id, number, fails),
             Effect::List if fails => Event::NotListed,
             Effect::List => Event::Listed(at.objects.iter().cloned().collect()),
             other => unreachable!("{other:?} is done at once"),

@@ -8,6 +8,7 @@
 
 mod cases;
 mod effects;
+mod savepoints;
 mod store;
 mod streams;
 
@@ -18,6 +19,7 @@ use tanist_ha::election::Epoch;
 use tanist_model::MAX_REGIONS;
 use tanist_proto::v1 as pb;
 
+use self::savepoints::Savepoints;
 use super::task_manager::TaskKey;
 use super::world::World;
 use crate::core::checkpoints::tests::simulation::execution::{Element, Execution};
@@ -27,7 +29,7 @@ use crate::core::checkpoints::tests::simulation::invariants::{
 use crate::core::checkpoints::tests::simulation::random::Random;
 use crate::core::checkpoints::{
     CheckpointCore, Effect, Event, Options, Task, TaskReport, manifest_objects, newest_numbers,
-    take_batch,
+    stop_request, stops_with, take_batch,
 };
 use crate::core::execution_graph::ExecutionGraph;
 use crate::core::{self, Connection, RestorePoints};
@@ -72,6 +74,13 @@ pub(super) struct Reached {
     /// A region with a task that has declined, or a write that was refused.
     declined: u64,
     refused: u64,
+    /// A savepoint was copied, a job has stopped with one, and a paused source went on.
+    copied: u64,
+    stopped: u64,
+    resumed: u64,
+    /// A region has left a drained TaskManager, and a job whose sources were told to end has finished.
+    moved: u64,
+    drained: u64,
 }
 
 impl Reached {
@@ -88,6 +97,11 @@ impl Reached {
         self.not_finished += other.not_finished;
         self.declined += other.declined;
         self.refused += other.refused;
+        self.copied += other.copied;
+        self.stopped += other.stopped;
+        self.resumed += other.resumed;
+        self.moved += other.moved;
+        self.drained += other.drained;
     }
 
     /// The situations without which a run proves little.
@@ -166,12 +180,14 @@ pub(super) struct Checkpoints {
     committed_records: BTreeMap<(String, String), String>,
     /// Why numbers were aborted.
     aborts: Vec<String>,
+    savepoints: Savepoints,
     reached: Reached,
 }
 
 impl World {
     /// The job takes checkpoints.
-    pub(super) fn with_checkpoints(mut self, mut random: Random) -> World {
+    pub(super) fn with_checkpoints(mut self, seed: u64) -> World {
+        let mut random = Random::new(seed);
         let built = ExecutionGraph::build(&self.graph, MAX_REGIONS).expect("valid");
         let tasks = built.tasks().iter().enumerate().map(|(task, at)| Task {
             vertex_id: built.vertex_of(task).id.to_string(),
@@ -228,6 +244,7 @@ impl World {
             uncommitted_parts: BTreeMap::new(),
             committed_records: BTreeMap::new(),
             aborts: Vec::new(),
+            savepoints: Savepoints::new(Random::new(seed)),
             reached: Reached::default(),
             random,
         }));
@@ -252,8 +269,10 @@ impl World {
         at.is_settling = false;
         Some(Arc::new(RestorePoints {
             numbers: newest_numbers(&at.record, &at.contents()),
+            held: BTreeSet::new(),
             has_uncommitted: true,
-            ..RestorePoints::default()
+            stops_with: stops_with(&at.record).map(str::to_owned),
+            stop_request: stop_request(&at.record).map(str::to_owned),
         }))
     }
 

@@ -77,6 +77,7 @@ impl Checkpoints {
 
     fn take_record(&mut self, record: Arc<pb::JobCheckpoints>, stored: &pb::JobState) {
         assert_holds(k15_floor_never_falls(self.record.floor, record.floor));
+        self.assert_requests(&record);
         assert_holds(k13_few_subsumed_checkpoints_are_named(
             record.removing.len(),
         ));
@@ -229,9 +230,12 @@ impl World {
             "K6: the job has ended, and {:?} are not committed",
             at.uncommitted_parts
         );
+        at.assert_outcomes(&record);
         at.reached.finished += u64::from(has_finished);
         at.reached.not_finished += u64::from(!has_finished);
-        if has_finished {
+        if has_finished && !self.stored.stopped_with.is_empty() {
+            at.assert_stopped();
+        } else if has_finished {
             at.assert_output_is_complete(&self.stored);
         }
     }

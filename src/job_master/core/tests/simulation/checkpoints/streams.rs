@@ -32,6 +32,9 @@ impl Checkpoints {
         if barrier.number > self.streams[at].execution.highest {
             self.take_up(at, barrier);
             self.send(at, Element::Barrier(barrier));
+            // Also one that has paused goes on behind a barrier that does not say so.
+            let pauses = barrier.pauses.then_some(barrier.number);
+            self.streams[at].execution.paused_behind = pauses;
         }
     }
 
@@ -67,7 +70,7 @@ impl Checkpoints {
     /// An execution takes its next step. Returns what it tells.
     fn run(&mut self, at: usize, connection: Connection, ends: bool) -> Option<Event> {
         let execution = &mut self.streams[at].execution;
-        if execution.life != Life::Running {
+        if execution.life != Life::Running || execution.paused_behind.is_some() {
             return None;
         }
         if execution.inputs.is_empty() {
@@ -520,7 +523,7 @@ impl World {
                 self.repeat(position);
             }
             (80..88, _) => self.answer_checkpoints(is_fault),
-            (88..97, _) => self.do_outside(pick, is_fault),
+            (88..97, _) if !at.is_copied_later(pick) => self.do_outside(pick, is_fault),
             (97, Some(position)) if at.streams[position].execution.inputs.is_empty() => {
                 self.end_early(position);
             }
@@ -543,12 +546,8 @@ impl World {
         }
         self.sync_streams();
         self.answer_checkpoints(false);
-        while self
-            .checkpoints
-            .as_ref()
-            .is_some_and(|at| !at.outside.is_empty())
-        {
-            self.do_outside(0, false);
+        while let Some(pick) = self.checkpoints.as_mut().and_then(|at| at.next_outside()) {
+            self.do_outside(pick, false);
         }
         let count = self.checkpoints.as_ref().map_or(0, |at| at.streams.len());
         for position in 0..count {
