@@ -141,7 +141,7 @@ async fn what_a_job_has_stays_as_large_as_it_was_however_many_checkpoints_are_ta
 
 /// Kills the leader or a TaskManager, and starts it again.
 async fn kill(cluster: &mut Cluster, number: u64) -> anyhow::Result<()> {
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         let former = cluster.kill_leader().await?;
         cluster.successor_of(&former).await?;
         cluster.jobmanager(former.index).start()?;
