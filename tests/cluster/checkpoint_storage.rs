@@ -288,7 +288,7 @@ async fn one_sink_that_cannot_commit_is_named_until_it_can(kind: StoreKind) -> a
     let number = job.until_completed_above(&mut cluster, 1).await?;
     job.until_visible().await?;
     let [_, numbers] = job.outputs.last().context("it has output")?.clone();
-    let pending = only_entry(&numbers.join(".tanist"))?;
+    let pending = only_directory_in(&numbers.join(".tanist"))?;
     // A process of the superuser can write everywhere: what a commit writes first, its mark, is in the way.
     let in_the_way =
         (number + 1..number + 5_000).map(|it| pending.join(format!("committing-{it}")));
@@ -467,12 +467,13 @@ async fn until_all_are_older_than(
     .await
 }
 
-/// The path of the one entry of a directory.
-fn only_entry(directory: &Path) -> anyhow::Result<PathBuf> {
-    let mut entries = std::fs::read_dir(directory)?;
-    let first = entries.next().context("it is empty")??;
-    ensure!(entries.next().is_none(), "there are others");
-    Ok(first.path())
+/// The path of the one directory in a directory, which has files, too.
+fn only_directory_in(directory: &Path) -> anyhow::Result<PathBuf> {
+    let entries: Vec<_> = std::fs::read_dir(directory)?.collect::<Result<_, _>>()?;
+    let mut paths = entries.iter().map(std::fs::DirEntry::path);
+    let first = paths.find(|path| path.is_dir());
+    ensure!(!paths.any(|path| path.is_dir()), "there are others");
+    first.context("there is none")
 }
 
 fn objects_of(directory: &Path, job: JobId) -> anyhow::Result<BTreeSet<PathBuf>> {
