@@ -8,7 +8,7 @@
 //! that to a job that begins from the checkpoint; [`remove_superseded`] removes that of former generations before. All
 //! functions block.
 //!
-//! A directory belongs to one job at a time, from its first task to the cleanup after its end ([`owner`]).
+//! A directory belongs to one job at a time, from its first task to the cleanup after its end (`owner.rs`).
 //!
 //! A pending file that a snapshot names belongs to the job: its task does not remove it, and a restored task copies it.
 //!
