@@ -1,7 +1,9 @@
-//! The clock that limits how long a process treats its own lease as valid. It bounds wasted work.
+//! Clocks. No safety argument depends on any of them; safety comes from the epoch alone.
 //!
-//! No safety argument depends on it; safety comes from the epoch alone. The real clock is `CLOCK_BOOTTIME`,
-//! which also runs while the host is suspended; tests on paused time use tokio's clock.
+//! - [`Moment`] limits how long a process treats its own lease as valid, which bounds wasted work. It is of
+//!   `CLOCK_BOOTTIME`, which also runs while the host is suspended; tests on paused time use tokio's clock.
+//! - [`wall_clock_ms`] is for display and retention.
+//! - [`Uptime`] measures durations of this process, and stands still while the host is suspended.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -418,7 +418,7 @@ pub struct CheckpointOptions {
 pub struct StateRecoveryOptions {
     /// The savepoint, or the retained checkpoint. `None`: jobs begin from the start.
     pub path: Option<RestoreFrom>,
-    /// Whether a job may leave state out that none of its steps has.
+    /// Whether a job may drop saved state that belongs to none of its steps.
     pub ignore_unclaimed_state: bool,
     /// To which job the retained checkpoint belongs then.
     pub claim_mode: ClaimMode,

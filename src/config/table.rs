@@ -381,9 +381,9 @@ options! {
         SAVEPOINT_DIR: StorageLocation = "execution.checkpointing.savepoint-dir", Unset,
             "Directory below which each savepoint whose request names none gets a directory of its own. All JobManagers and TaskManagers reach it.";
         STATE_RECOVERY_PATH: RestoreFrom = "execution.state-recovery.path", Unset,
-            "What submitted jobs begin from that name nothing else: the path of a savepoint, or `job:` and the id of a job whose checkpoint was retained. Read by clients, by applications, and by JobManagers for job files that are sent to their REST server. `--from-savepoint` and `savepoint-path` override it.";
+            "The starting point of submitted jobs that name none: the path of a savepoint, or `job:` and the id of a job whose checkpoint was retained. Read by clients, by applications, and by JobManagers for job files that are sent to their REST server. `--from-savepoint` and `savepoint-path` override it.";
         STATE_RECOVERY_IGNORE_UNCLAIMED: bool = "execution.state-recovery.ignore-unclaimed-state", Value("false"),
-            "Whether such a job may leave state out that none of its steps has. Otherwise it is refused.";
+            "Whether such a job may drop saved state that belongs to none of its steps. If false, it is refused.";
         STATE_RECOVERY_CLAIM_MODE: ClaimMode = "execution.state-recovery.claim-mode", Value("NO_CLAIM"),
             "`NO_CLAIM`: what a job begins from stays as it is, and can be used again. `CLAIM`: a retained checkpoint is moved to the job; a savepoint belongs to the user and can't be claimed. `LEGACY` is refused. It is about `execution.state-recovery.path` alone, and not about applications, all of whose jobs begin from that path. `--claim-mode` and `claim-mode` override it.";
     }

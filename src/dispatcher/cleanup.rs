@@ -74,7 +74,7 @@ pub trait SinkCleaner: Send + Sync + fmt::Debug + 'static {
     ) -> Result<Vec<Vec<u8>>, String> {
         let number = files.len();
         Err(format!(
-            "no sink is known that could give {number} files to job {job}"
+            "{number} pending files can't be handed to job {job}: no file sinks are available"
         ))
     }
 }

@@ -122,11 +122,11 @@ pub async fn dispose(path: &str) -> Result<()> {
 /// Removes what was copied to this path for a request of this job that has durably failed: all of it, if the copy was
 /// complete. A savepoint of another job stays.
 ///
-/// No copy that succeeded is removed. A request is durably FAILED or COMPLETED and never the other one, so who may
-/// discard it received no other report. A leader that is deposed behind its complete copy leaves the request COPYING,
-/// and the next one completes it. If that one has it fail instead, the copy is complete and has failed; it may also
-/// become complete later, when the deposed leader writes `_metadata` and ends before it looks for the objects.
-/// Therefore each later JobMaster discards again, and so does the cleanup after the job.
+/// No copy that succeeded is removed. A request is durably FAILED or COMPLETED and never the other one, so a process
+/// that may discard the copy knows that the request did not complete. A leader that is deposed behind its complete copy
+/// leaves the request COPYING, and the next one completes it. If that one has it fail instead, the copy is complete and
+/// has failed; it may also become complete later, when the deposed leader writes `_metadata` and ends before it looks
+/// for the objects. Therefore each later JobMaster discards again, and so does the cleanup after the job.
 pub async fn discard_copy(path: &str, job_id: &str) -> Result<()> {
     let is_own = |bytes: &Bytes| {
         let manifest = manifest::decode(bytes);

@@ -268,7 +268,7 @@ impl JobMasterActor {
         tracing::warn!(
             job,
             ?late,
-            "this process stood still; TaskManagers get as much more time"
+            "this process was not scheduled: the heartbeat timeouts of TaskManagers are extended by that time"
         );
         self.core.put_off_deadlines(millis(late));
     }

@@ -1,4 +1,4 @@
-//! What checkpoints and savepoints have of sources and operators, for people.
+//! Decodes saved positions and the signatures of states, for display.
 
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub fn position(bytes: &[u8]) -> Option<SavedPosition> {
     }
 }
 
-/// What a state without keys is the state of, as its operator says. `None`: these bytes are known to it alone.
+/// The signature of a state without keys. `None`: only its operator can read these bytes.
 pub fn signature(bytes: &[u8]) -> Option<String> {
     let (signature, _) = opened_state("state", bytes).ok()?;
     Some(signature)

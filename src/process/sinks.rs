@@ -269,7 +269,7 @@ impl SinkCleaner for FileSinks {
     }
 }
 
-/// The files of what is kept. What other sinks than these are to commit has none.
+/// The pending files of retained output. Output of other kinds of sinks has no files.
 fn kept_files(kept: &HiddenOutput) -> KeptFiles {
     let committables = kept.uncommitted.iter();
     let parts = committables.filter_map(|it| sink::decoded(std::slice::from_ref(it)).ok());

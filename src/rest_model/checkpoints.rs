@@ -305,8 +305,8 @@ pub struct StorageProblem {
     pub since: i64,
 }
 
-/// Regions of the same vertices whose last checkpoint failed. Of the one of which most failed in a row: what failed
-/// last.
+/// Regions of the same vertices whose last checkpoint failed. The other fields are about the region with the most
+/// failures in a row, and its last failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct FailingRegions {

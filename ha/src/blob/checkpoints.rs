@@ -4,7 +4,7 @@
 //! checkpoints/<cluster tag>/<job>/<number>-<generation>-<random>     below their place
 //! ```
 //!
-//! When an object is garbage is decided by the job's JobMaster.
+//! The job's JobMaster decides when an object is garbage.
 
 use object_store::path::Path;
 

@@ -1,6 +1,6 @@
 //! Directories of named objects in a blob store.
 //!
-//! When an object is garbage is decided by its owner. Invariants: a name is used for one content only; a written object
+//! The owner decides when an object is garbage. Invariants: a name is used for one content only; a written object
 //! is as durable as any blob; the bytes of a range are those that were written, by length and XXH3, or an error. An
 //! object that is missing or damaged is [`Error::Corrupt`]; a storage that can't be read at present never is.
 
@@ -43,7 +43,7 @@ pub struct ObjectDirectory {
     /// The directory below the place of the store; empty: the place itself.
     directory: String,
     /// What is in the place as long as the storage is there.
-    witness: &'static str,
+    presence_file: &'static str,
 }
 
 /// An object that is written in pieces. It does not exist before it is [completed](ObjectUpload::complete).
@@ -69,26 +69,26 @@ impl ObjectUpload {
 
 impl ObjectDirectory {
     /// A directory of its own: an absolute path, `file:///path` or `s3://bucket/prefix`. Creates nothing, and does not
-    /// look whether it exists. A directory that other users may change is refused. The object `witness` is in it as
-    /// long as the storage is there.
-    pub async fn open(directory: &str, witness: &'static str) -> Result<ObjectDirectory> {
+    /// look whether it exists. A directory that other users may change is refused. The object `presence_file` is in it
+    /// as long as the storage is there.
+    pub async fn open(directory: &str, presence_file: &'static str) -> Result<ObjectDirectory> {
         let options = BlobOptions {
             url: directory.to_owned(),
             shared: true,
         };
-        Ok(BlobStore::open(&options).await?.itself(witness))
+        Ok(BlobStore::open(&options).await?.itself(presence_file))
     }
 
-    /// A directory below the place of a store, where `witness` is as long as the storage is there.
+    /// A directory below the place of a store, where `presence_file` is as long as the storage is there.
     pub(super) fn below(
         place: &BlobStore,
         directory: String,
-        witness: &'static str,
+        presence_file: &'static str,
     ) -> ObjectDirectory {
         ObjectDirectory {
             blobs: place.clone(),
             directory,
-            witness,
+            presence_file,
         }
     }
 
@@ -135,7 +135,7 @@ impl ObjectDirectory {
             .map_err(|error| self.blobs.failure(error))
     }
 
-    /// Reads an object whole; `None` if it does not exist, whatever the reason is.
+    /// Reads an object whole; `None` if it does not exist, also if the storage is not mounted.
     pub async fn find(&self, object: &str) -> Result<Option<Bytes>> {
         match self.blobs.objects.get(&self.path(object)?).await {
             Ok(found) => Ok(Some(
@@ -149,7 +149,7 @@ impl ObjectDirectory {
         }
     }
 
-    /// The size of an object in bytes; `None` if it does not exist, whatever the reason is.
+    /// The size of an object in bytes; `None` if it does not exist, also if the storage is not mounted.
     pub async fn find_size(&self, object: &str) -> Result<Option<u64>> {
         match self.blobs.objects.head(&self.path(object)?).await {
             Ok(meta) => Ok(Some(meta.size)),
@@ -296,21 +296,21 @@ impl ObjectDirectory {
         }
     }
 
-    /// Converts the error of a read. A directory without its witness is one that is not mounted: nothing says that the
-    /// object is missing from the storage.
+    /// Converts the error of a read. A directory without its presence file is one that is not mounted: nothing says
+    /// that the object is missing from the storage.
     async fn unread(&self, object: &str, error: object_store::Error) -> Error {
         if matches!(error, object_store::Error::NotFound { .. })
             && let Some(root) = &self.blobs.directory
-            && !root.join(self.witness).exists()
+            && !root.join(self.presence_file).exists()
         {
-            let (place, witness) = (self.blobs.place(), self.witness);
+            let (place, presence_file) = (self.blobs.place(), self.presence_file);
             if self.directory.is_empty() && was_removed(root) {
                 let reason = format!("{place} is missing, and what is beside it is there");
                 return self.corrupt(object, reason);
             }
             return Error::Unavailable {
                 store: STORE,
-                reason: format!("{place} has no {witness}: is it mounted?"),
+                reason: format!("{place} has no {presence_file}: is it mounted?"),
             };
         }
         let Ok(name) = Name::new(object) else {
@@ -324,9 +324,9 @@ impl ObjectDirectory {
 }
 
 impl BlobStore {
-    /// The objects of the place itself, where `witness` is as long as the storage is there.
-    pub fn itself(&self, witness: &'static str) -> ObjectDirectory {
-        ObjectDirectory::below(self, String::new(), witness)
+    /// The objects of the place itself, where `presence_file` is as long as the storage is there.
+    pub fn itself(&self, presence_file: &'static str) -> ObjectDirectory {
+        ObjectDirectory::below(self, String::new(), presence_file)
     }
 }
 

@@ -27,7 +27,7 @@ use crate::store::{
     Write,
 };
 
-/// Number of free bytes below which the store accepts nothing new.
+/// Number of free bytes below which the health of the store warns.
 const FULL: u64 = 1024 * 1024;
 
 /// The records of a cluster, in an embedded store.
@@ -290,7 +290,7 @@ impl CoordinationStore for EmbeddedStore {
 fn advice(free: Option<u64>) -> Option<String> {
     free.filter(|free| *free < FULL)?;
     let text = "the disk of the embedded store is full: the leader goes on and deletes, from space kept in reserve, and a \
-                standby can take over; new records are refused, and what running work has to write waits. Free that disk";
+                standby can take over; new records may be refused, and what running work has to write waits. Free that disk";
     Some(text.to_owned())
 }
 

@@ -4,7 +4,7 @@ use super::sealed::FORMAT;
 use crate::operator::OperatorError;
 
 /// A state, and its problem. The caller adds which operator and subtask it was. At a restore, what is damaged or too
-/// new quarantines the job; to what is the state of something else the restart strategy applies.
+/// new quarantines the job; the restart strategy applies to a state that belongs to something else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the state `{state}` {problem}")]
 pub struct StateError {

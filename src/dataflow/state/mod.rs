@@ -396,7 +396,7 @@ impl<'a> Restored<'a> {
     }
 }
 
-/// What a position or another small state of this name is of, and its content, for people who look at it.
+/// The signature and the content of a position or another small state of this name, for display.
 pub fn opened_state(name: &str, bytes: &[u8]) -> Result<(String, Vec<u8>), StateError> {
     let state = small_state(bytes).map_err(|problem| problem.of(name))?;
     Ok((state.signature, state.content))

@@ -29,8 +29,8 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for one use of the blob store by writes that something else waits for.
 const BLOB_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time in which the blob store has to accept a record without which its job goes on.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for the blob store to accept a record that the job can go on without.
+const OPTIONAL_BLOB_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns the backoff of what is retried until the store accepts it or the term is over.
 pub(super) fn store_backoff() -> Backoff {
@@ -171,7 +171,7 @@ impl JobRecords {
     ) -> Result<Prepared, JobStoreError> {
         let mut last = Error::Unavailable {
             store: "the blob store",
-            reason: format!("it has given no answer for {PATIENCE:?}"),
+            reason: format!("it has given no answer for {OPTIONAL_BLOB_TIMEOUT:?}"),
         };
         let trying = async {
             let mut backoff = store_backoff();
@@ -185,7 +185,7 @@ impl JobRecords {
                 }
             }
         };
-        let tried = tokio::time::timeout(PATIENCE, trying).await;
+        let tried = tokio::time::timeout(OPTIONAL_BLOB_TIMEOUT, trying).await;
         tried.unwrap_or_else(|_elapsed| Err(JobStoreError::Refused(last)))
     }
 

@@ -219,7 +219,7 @@ impl SavepointStorage {
             let names = self.objects.sizes().await?.into_keys();
             let objects: BTreeSet<String> = names.filter(|name| is_object(name)).collect();
             self.remove(objects.iter().map(String::as_str)).await?;
-            // A process that did not know of the failure may have written it meanwhile, and more objects before.
+            // A process that did not know of the failure may have written it meanwhile, after more objects.
             found = self.get(METADATA).await?;
             if found.is_none() {
                 break;

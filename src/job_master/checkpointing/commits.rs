@@ -46,8 +46,8 @@ impl SinkFiles {
 }
 
 impl Checkpoints {
-    /// What is superseded, if the generation of a region's newest snapshot has grown with one of these, or once no
-    /// retained manifest has a snapshot with which the job began. A first generation supersedes nothing else.
+    /// The generations whose files can be removed: after a snapshot of a higher generation of one of these regions, or
+    /// once no retained manifest names a snapshot that the job began with.
     fn superseded(&mut self, regions: &[usize]) -> Option<Superseded> {
         if self.files.sinks.paths.is_empty() {
             return None;

@@ -14,7 +14,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::Semaphore;
 
 use super::Checkpoints;
-use super::patience::answered;
+use super::storage_timeout::answered;
 use crate::actor::JobMasterActor;
 use crate::calls::{Done, bounded, called};
 use crate::core::checkpoints::{Effect, Event, TriggerAnswer};

@@ -19,12 +19,12 @@ mod commits;
 mod effects;
 mod failing_regions;
 mod history;
-mod patience;
 mod reports;
 mod restoring;
 mod savepoints;
 mod start;
 mod storage_problem;
+mod storage_timeout;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

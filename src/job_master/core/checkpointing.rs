@@ -248,7 +248,7 @@ impl JobMasterCore {
     }
 
     /// Tells the checkpoints which regions run completely since the last call, and that the job ends.
-    pub(super) fn tell_decided(&mut self) {
+    pub(super) fn notify_checkpoints(&mut self) {
         let running = self.graph.take_newly_running();
         if !self.checkpointing.is_on() {
             return;

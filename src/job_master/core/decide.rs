@@ -1,5 +1,5 @@
-//! The order of all decisions and effects, after each event and each deadline. It is a function of the state alone, so
-//! that no result depends on the order of events.
+//! The order of all decisions and effects but those of checkpoints (`checkpoints/decide.rs`), after each event and each
+//! deadline. It is a function of the state alone, so that no result depends on the order of events.
 //!
 //! Decisions go into the decided record and the ExecutionGraph, effects follow from the durable record. Each step that
 //! is not the first says why it stands where it does.
@@ -29,12 +29,14 @@ impl JobMasterCore {
             return;
         }
         let has_written = self.dirty.has_written();
-        // After all decisions to give regions up, and before the scheduler: what restarts waits for slots from now on.
+        // After all decisions to give regions up, and before the scheduler: regions that restart wait for slots from
+        // this step on.
         let mut restart = self.region_restart(now_ms);
         restart.stop_regions();
         // After that: executions that were never deployed end there, and a region restarts when all of its own have.
         restart.restart_regions(has_written);
-        // Before the write, which has the placements. The heads of the queues are what is left after all placements.
+        // Before the write, which has the placements. `note_heads` follows them: it notes which regions still wait
+        // first.
         let mut scheduler = self.scheduler(now_ms);
         scheduler.schedule(has_written);
         scheduler.note_heads();
@@ -54,8 +56,8 @@ impl JobMasterCore {
             // After all placements and ends: slots are needed for what is left.
             self.declare_slots(now_ms);
         }
-        // After all decisions and all that acts on them.
-        self.tell_decided();
+        // After all decisions and all that acts on them: the checkpoint core hears what was decided.
+        self.notify_checkpoints();
         // Last: the status follows from all decisions.
         self.note_status(now_ms);
     }

@@ -138,7 +138,7 @@ impl Ending<'_> {
         let all_have_ended = self.graph.count_ended() == self.graph.tasks().len();
         let is_durable = self.record.is_durable();
         let refusal = self.record.refusal();
-        // A stop with a savepoint that became a cancellation or a failure is none any more.
+        // A stop with a savepoint counts no more once it became a cancellation or a failure.
         let stopped_with = &self.record.durable().stopped_with;
         let is_withdrawn = self.record.decided().stopped_with != *stopped_with;
         // A durable record is valid even if this term can't write another one.

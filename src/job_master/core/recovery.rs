@@ -50,8 +50,8 @@ impl JobMasterCore {
             } else if is_placed {
                 RegionPhase::Reconciling
             } else if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
-                // The former term's knowledge about the ends of older generations is lost. That matters for
-                // regions that were placed.
+                // The former term's knowledge is lost: whether executions of an earlier generation have ended is
+                // unknown, if there were any.
                 self.region_failover(now_ms)
                     .give_up_generation(region, restart_at_ms);
                 is_end_unknown = was_placed;

@@ -6,7 +6,7 @@ use super::execution_graph::RegionPhase;
 
 /// Time in ms for which a savepoint waits for a region without slots, or for one that restarts: a region that was moved
 /// or whose TaskManager was lost, and one of a new leader, mostly have slots by then.
-const PATIENCE_MS: u64 = 5_000;
+const LONG_WAIT_MS: u64 = 5_000;
 
 impl JobMasterCore {
     /// Why no savepoint can begin at present: the vertices of a region that does not run, and what it waits for. None:
@@ -17,7 +17,7 @@ impl JobMasterCore {
             return None;
         }
         let without_slots = self.without_slots().filter(|it| it.slots_missing > 0);
-        let is_long = |since_ms: u64| now_ms >= since_ms.saturating_add(PATIENCE_MS);
+        let is_long = |since_ms: u64| now_ms >= since_ms.saturating_add(LONG_WAIT_MS);
         let is_hopeless = self.slots.unfulfillable().is_some();
         let mut regions = self.graph.regions().iter().enumerate();
         let (region, why) = regions.find_map(|(region, at)| {
@@ -27,7 +27,7 @@ impl JobMasterCore {
                 }
                 RegionPhase::Stopping {
                     restart_at_ms: Some(at_ms),
-                } if now_ms.saturating_add(PATIENCE_MS) < at_ms => {
+                } if now_ms.saturating_add(LONG_WAIT_MS) < at_ms => {
                     self.restarting().map(|it| it.text)
                 }
                 RegionPhase::Waiting { .. }

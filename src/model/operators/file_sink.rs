@@ -149,7 +149,8 @@ is durable; a savepoint completes all parts. Where no checkpoints are taken, the
 Without `commit`, a job whose sources all end by themselves commits at the end, and each other job with checkpoints.
 
 With `commit: end` the directory must have no part files at the start; with `commit: checkpoint`, none of another job,
-unless this one was started from its savepoint. No two sinks of a job may share a directory. If the path of the
+unless this one was started from a checkpoint or savepoint of it. A directory belongs to one job at a time. No two sinks
+of a job may share a directory. If the path of the
 directory is a file, the job fails at once.",
     fields: &[&[
         "`path` | a path | required | the directory; it is created if it does not exist. TaskManagers and JobManagers must reach it under this path",

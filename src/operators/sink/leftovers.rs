@@ -72,7 +72,7 @@ pub(crate) fn cleanup(directory: &Path, job: JobId, run: &str) -> Result<(), Sin
     cleanup_except(directory, (job, run), &KeptFiles::default())
 }
 
-/// Removes all files of a directory but some, and the directory if there are none.
+/// Removes all files of a directory except those that are kept, and the directory if it is empty then.
 fn remove_others(pending: &Path, kept: &KeptFiles) -> std::io::Result<()> {
     let names = names_of(&kept.paths);
     for entry in fs::read_dir(pending)? {

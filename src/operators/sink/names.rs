@@ -262,7 +262,7 @@ mod tests {
             ..context(subtask, 8)
         };
         let mut names = PartNames::of(&directory.to_string_lossy(), &context);
-        names.owner.patience = Duration::ZERO;
+        names.owner.cleanup_timeout = Duration::ZERO;
         names
     }
 

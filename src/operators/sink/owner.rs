@@ -25,7 +25,7 @@ use crate::umask;
 
 /// Name of the file, and how its name begins before it is complete.
 const OWNER: &str = "owner";
-const PATIENCE: Duration = Duration::from_secs(10);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A run of a job, as it owns an output directory.
@@ -35,7 +35,7 @@ pub(super) struct Owner {
     /// Name of its directory of pending files.
     run: String,
     /// How long it waits for the cleanup after another job, which follows that one's end.
-    pub(super) patience: Duration,
+    pub(super) cleanup_timeout: Duration,
 }
 
 /// What an attempt to take the directory has found.
@@ -52,7 +52,7 @@ impl Owner {
         Owner {
             file: directory.join(PENDING_DIRECTORY).join(OWNER),
             run: run.to_owned(),
-            patience: PATIENCE,
+            cleanup_timeout: CLEANUP_TIMEOUT,
         }
     }
 
@@ -78,7 +78,7 @@ impl Owner {
             let taking = self.try_to_take(ancestors);
             match taking.map_err(|error| SinkError::io("create", &self.file, error))? {
                 Taking::Taken => return Ok(()),
-                Taking::Other(other) if since.elapsed() >= self.patience => {
+                Taking::Other(other) if since.elapsed() >= self.cleanup_timeout => {
                     return Err(SinkError::Owned {
                         owner: other,
                         file: self.file.clone(),
@@ -214,7 +214,7 @@ mod tests {
 
     fn owner(directory: &Path, run: &str) -> Owner {
         Owner {
-            patience: Duration::ZERO,
+            cleanup_timeout: Duration::ZERO,
             ..Owner::new(directory, run)
         }
     }
@@ -285,7 +285,7 @@ mod tests {
         let [ours, theirs] = [first, second].map(|job| {
             let owner = Owner::new(directory.path(), &job.to_string());
             Owner {
-                patience: Duration::from_secs(3600),
+                cleanup_timeout: Duration::from_secs(3600),
                 ..owner
             }
         });

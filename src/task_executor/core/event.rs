@@ -1,5 +1,4 @@
-//! Events: the inputs of the core that are not answered. Data only. Requests, which are, have methods of their own:
-//! [`super::requests`].
+//! Events: inputs of the core that need no answer. Data only. Inputs that need one are methods: [`super::requests`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,16 +82,16 @@ pub(crate) enum Event {
         /// Its last counters.
         metrics: Option<pb::TaskMetrics>,
     },
-    /// What a task is restored from can't be read at present, for this reason.
+    /// The snapshot from which a task is restored can't be read at present.
     StateUnread { task: TaskKey, reason: String },
-    /// All that a task has said to people.
+    /// All notices of a task for users.
     TaskSaid { task: TaskKey, notices: Vec<String> },
-    /// What a task has done for checkpoints changed.
+    /// The checkpoint status of a task changed.
     CheckpointChanged {
         task: TaskKey,
         status: CheckpointStatus,
     },
-    /// What a task has saved was written, or why not.
+    /// The snapshot of a task was written, or could not be.
     SnapshotWritten {
         task: TaskKey,
         number: u64,

@@ -339,7 +339,7 @@ impl TaskExecutorCore {
         check.review(now, at, doubted, &mut self.output);
     }
 
-    /// Has tasks decline what they block inputs for, if they have been without JobMaster for a while.
+    /// Has tasks decline the checkpoint for which they block inputs, if they have been without JobMaster for a while.
     fn review_absences(&mut self, now: Uptime) {
         let is_led = self.leader.is_named();
         for job in self.jobs.iter_mut() {

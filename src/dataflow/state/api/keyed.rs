@@ -25,8 +25,8 @@ pub struct KeyedStates {
 }
 
 impl KeyedStates {
-    /// Those of an operator whose step is behind a key-by. Otherwise records of one key would go to several subtasks:
-    /// an error.
+    /// The keyed states of an operator. An error unless its step directly follows a key-by: records of one key would go
+    /// to several subtasks.
     pub fn of(context: &OperatorContext) -> Result<KeyedStates, OperatorError> {
         let input = context.input.as_ref().filter(|_| !context.keys.is_empty());
         let Some(input) = input else {

@@ -28,8 +28,8 @@ impl<V: StateValue> OperatorList<V> {
         }
     }
 
-    /// An empty one of which each subtask gets the elements of all, and takes what is its own. Subtasks of an unchanged
-    /// parallelism get their own elements.
+    /// An empty list. After a restore with another parallelism each subtask receives the elements of all subtasks, and
+    /// takes its own. With an unchanged parallelism it receives what it has saved.
     pub fn union(name: &'static str, signature: &str) -> OperatorList<V> {
         OperatorList {
             redistribution: StateRedistribution::Union,

@@ -377,7 +377,7 @@ impl Attempts<'_> {
         }
         let task = at.overdue_input_end(attempt.number(), now_ms)?;
         let is_open = attempt.snapshot(task).is_none();
-        let reason = "a task whose input has ended has not ended within its timeout".to_owned();
+        let reason = "a task did not end within its timeout after its input had ended".to_owned();
         is_open.then_some((reason, Counts::NoFailure))
     }
 

@@ -24,7 +24,7 @@ impl CheckpointCore {
             }
         } else {
             self.attempts(now_ms).abort_overdue();
-            // Before the next completion, which must not have a number that is aborted for it.
+            // Before the next completion: it must not include a number that this step aborts.
             self.resume_sources(now_ms);
         }
         // Before the next write, which says so.

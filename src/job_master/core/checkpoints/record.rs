@@ -117,7 +117,7 @@ pub fn newest_numbers(
     regions.into_iter().map(number).collect()
 }
 
-/// What in a record holds a manifest. A restart needs all but those of `Removing`.
+/// The places of a record that hold a manifest. A restart needs all but those of `Removing`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
     Retained,
@@ -259,8 +259,8 @@ impl CheckpointRecord {
         Some((origin, self.manifest(origin.number)?))
     }
 
-    /// The number of what a region is restored from: of its newest durable snapshot, or of the origin; 0: it begins
-    /// from the start.
+    /// The number of the checkpoint that a region is restored from: of its newest durable snapshot, or of the origin;
+    /// 0: it begins from the start.
     pub(super) fn restored_number(&self, region: usize) -> u64 {
         let origin = self.durable.origin.as_ref().map_or(0, |it| it.number);
         self.snapshot(region)

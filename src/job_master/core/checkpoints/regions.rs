@@ -354,7 +354,7 @@ impl Regions {
         })
     }
 
-    /// What the first subtasks do that have not saved the number in flight, for people. None: there are none.
+    /// For display: what the first subtasks without a snapshot of the number in flight are doing. None: there are none.
     pub(super) fn missing(&self, region: usize) -> Option<String> {
         let at = &self.regions[region];
         let attempt = at.attempt.as_ref()?;
@@ -467,7 +467,7 @@ impl Regions {
         self.regions[region].attempt.as_mut()
     }
 
-    /// Nothing of the number in flight is missing. False: there is none.
+    /// Notes that all subtasks have saved the number in flight. False: no number is in flight.
     pub(super) fn set_complete(&mut self, region: usize) -> bool {
         self.change(region, |at| {
             let attempt = at.attempt.as_mut();

@@ -88,7 +88,7 @@ impl CheckpointCore {
         })
     }
 
-    /// What a request waits for whose checkpoint is not complete, for people.
+    /// For display: what a request waits for while its checkpoint is not complete.
     pub fn waits_for(&self, request: &pb::SavepointRequest) -> Option<String> {
         let is_waiting = request.progress() == pb::SavepointProgress::Requested;
         is_waiting.then(|| self.missing(request)).flatten()
@@ -154,7 +154,7 @@ impl CheckpointCore {
         pauses || lacks_snapshot(requests, self.record.newest_number(region))
     }
 
-    /// When a number may be forced at a region: what is given up at once would be given up again at once.
+    /// When a number may be forced at a region again: one that is aborted at once would be forced again at once.
     fn retry_at_ms(&self, region: usize) -> u64 {
         let aborted = self.regions.get(region).aborted();
         aborted.map_or(0, |(at_ms, _)| at_ms.saturating_add(RETRY_MS))

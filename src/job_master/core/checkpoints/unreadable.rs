@@ -36,7 +36,7 @@ pub enum Unreadable {
     },
 }
 
-/// Why an origin is none of this record: its number is one that this job may have given out.
+/// Why an origin does not belong to this record: its number is one that this job may have given out.
 pub(super) fn unfit_origin(
     record: &pb::JobCheckpoints,
     origin: &pb::CheckpointOrigin,
@@ -50,7 +50,8 @@ pub(super) fn unfit_origin(
     })
 }
 
-/// Why an intact manifest is none of this record. What it lacks would count as a region that begins from the start.
+/// Why an intact manifest does not belong to this record. What it lacks would count as a region that begins from the
+/// start.
 pub(super) fn unfit(
     record: &pb::JobCheckpoints,
     topology: &Topology,

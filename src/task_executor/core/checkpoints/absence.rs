@@ -1,12 +1,12 @@
-//! Since when a job has no JobMaster here: then its tasks decline what they block inputs for, so that a leader that
-//! dies between two triggers does not stop the data path. Pure.
+//! Since when a job has no JobMaster here: then its tasks decline the checkpoint for which they block inputs, so that a
+//! leader that dies between two triggers does not stop the data path. Pure.
 
 use std::time::Duration;
 
 use tanist_ha::clock::Uptime;
 
 /// Time without JobMaster after which tasks decline.
-const PATIENCE: Duration = Duration::from_secs(1);
+const DECLINE_AFTER: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -21,11 +21,11 @@ impl Absence {
             self.since = None;
             return false;
         }
-        now >= *self.since.get_or_insert(now) + PATIENCE
+        now >= *self.since.get_or_insert(now) + DECLINE_AFTER
     }
 
     /// When tasks that block inputs decline.
     pub(crate) fn deadline(&self) -> Option<Uptime> {
-        self.since.map(|since| since + PATIENCE)
+        self.since.map(|since| since + DECLINE_AFTER)
     }
 }

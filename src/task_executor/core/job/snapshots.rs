@@ -107,7 +107,7 @@ impl Job {
         self.checkpoints.finish_report(call, retry_at);
     }
 
-    /// Has tasks decline what they block inputs for, once there has been no JobMaster for a while.
+    /// Has tasks decline the checkpoint for which they block inputs, once there has been no JobMaster for a while.
     pub(crate) fn review_absence(&mut self, now: Uptime, is_led: bool, output: &mut Output) {
         let is_silent = self.connection.doubted_at().is_none_or(|at| at <= now);
         if self.absence.review(now, is_led && !is_silent) {
