@@ -22,6 +22,8 @@ use super::{BlobStore, ClusterTag};
 pub struct MissingBucket {
     objects: Arc<InMemory>,
     is_there: Arc<AtomicBool>,
+    /// It is missing for the next request alone.
+    is_away: Arc<AtomicBool>,
 }
 
 impl MissingBucket {
@@ -49,8 +51,14 @@ impl MissingBucket {
         self.is_there.store(false, Ordering::Relaxed);
     }
 
+    /// Makes the bucket missing for the next request, and for no other.
+    pub fn vanish_for_a_moment(&self) {
+        self.is_away.store(true, Ordering::Relaxed);
+    }
+
     fn check(&self) -> Result<()> {
-        if self.is_there.load(Ordering::Relaxed) {
+        let is_away = self.is_away.swap(false, Ordering::Relaxed);
+        if self.is_there.load(Ordering::Relaxed) && !is_away {
             return Ok(());
         }
         Err(Error::NotFound {
@@ -156,6 +164,11 @@ mod tests {
         let unread = blobs.stream(&pointer.name).await.err().expect("no bucket");
         assert_eq!(unread.outcome(), Outcome::Transient, "{unread}");
         bucket.appear();
+        // It is there again when the store looks whether it is.
+        bucket.vanish_for_a_moment();
+        let unread = blobs.get(&pointer).await.expect_err("no bucket");
+        assert_eq!(unread.outcome(), Outcome::Transient, "{unread}");
+        blobs.get(&pointer).await.expect("there");
         blobs.delete(&pointer.name).await.expect("deleted");
         let missing = blobs.get(&pointer).await.expect_err("gone");
         assert_eq!(missing.outcome(), Outcome::Fatal, "{missing}");

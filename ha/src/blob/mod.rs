@@ -288,7 +288,7 @@ impl BlobStore {
         let path = Path::from(pointer.name.as_str());
         let object = match self.objects.get(&path).await {
             Ok(object) => object,
-            Err(error) => return Err(self.unread(&pointer.name, error).await),
+            Err(error) => return Err(self.unread(&pointer.name, &path, error).await),
         };
         let size = object.meta.size;
         if size != pointer.size {
@@ -313,13 +313,13 @@ impl BlobStore {
         let path = Path::from(name.as_str());
         match self.objects.get(&path).await {
             Ok(object) => Ok(object.into_stream().map_err(failure).boxed()),
-            Err(error) => Err(self.unread(name, error).await),
+            Err(error) => Err(self.unread(name, &path, error).await),
         }
     }
 
     /// Converts the error of a read. A missing object is permanent, but if listing fails too, the bucket is
     /// missing, which may be temporary.
-    async fn unread(&self, name: &Name, error: object_store::Error) -> Error {
+    async fn unread(&self, name: &Name, path: &Path, error: object_store::Error) -> Error {
         if !matches!(error, object_store::Error::NotFound { .. }) {
             return self.failure(error);
         }
@@ -333,6 +333,13 @@ impl BlobStore {
             && let Some(Err(error)) = self.objects.list(None).next().await
         {
             return self.failure(error);
+        }
+        // What says that the storage is there was looked for after the object.
+        if self.objects.head(path).await.is_ok() {
+            return Error::Unavailable {
+                store: STORE,
+                reason: format!("{} was away for a moment", self.place()),
+            };
         }
         Error::Corrupt {
             key: format!("blob {name}"),

@@ -299,27 +299,38 @@ impl ObjectDirectory {
     /// Converts the error of a read. A directory without its presence file is one that is not mounted: nothing says
     /// that the object is missing from the storage.
     async fn unread(&self, object: &str, error: object_store::Error) -> Error {
-        if matches!(error, object_store::Error::NotFound { .. })
-            && let Some(root) = &self.blobs.directory
-            && !root.join(self.presence_file).exists()
-        {
-            let (place, presence_file) = (self.blobs.place(), self.presence_file);
-            if self.directory.is_empty() && was_removed(root) {
-                let reason = format!("{place} is missing, and what is beside it is there");
-                return self.corrupt(object, reason);
-            }
-            return Error::Unavailable {
-                store: STORE,
-                reason: format!("{place} has no {presence_file}: is it mounted?"),
-            };
+        let is_missing = matches!(error, object_store::Error::NotFound { .. });
+        if is_missing && let Some(absence) = self.absence(object) {
+            return absence;
         }
-        let Ok(name) = Name::new(object) else {
+        let (Ok(name), Ok(path)) = (Name::new(object), self.path(object)) else {
             return self.blobs.failure(error);
         };
-        match self.blobs.unread(&name, error).await {
-            Error::Corrupt { reason, .. } => self.corrupt(object, reason),
+        match self.blobs.unread(&name, &path, error).await {
+            // It may have gone away again since it was there.
+            Error::Corrupt { reason, .. } => match self.absence(object) {
+                Some(absence) if is_missing => absence,
+                _ => self.corrupt(object, reason),
+            },
             error => error,
         }
+    }
+
+    /// The error for an object of a directory without its presence file; `None` if that is there.
+    fn absence(&self, object: &str) -> Option<Error> {
+        let root = self.blobs.directory.as_ref()?;
+        if root.join(self.presence_file).exists() {
+            return None;
+        }
+        let (place, presence_file) = (self.blobs.place(), self.presence_file);
+        if self.directory.is_empty() && was_removed(root) {
+            let reason = format!("{place} is missing, and what is beside it is there");
+            return Some(self.corrupt(object, reason));
+        }
+        Some(Error::Unavailable {
+            store: STORE,
+            reason: format!("{place} has no {presence_file}: is it mounted?"),
+        })
     }
 }
 

@@ -154,6 +154,10 @@ async fn a_storage_that_is_not_there_makes_no_object_missing() {
     }
     bucket.appear();
     assert_eq!(storage.get_range(&whole).await.expect("read"), bytes);
+    // It is there again when the store looks whether it is.
+    bucket.vanish_for_a_moment();
+    let error = storage.get_range(&whole).await.expect_err("no bucket");
+    assert_eq!(error.outcome(), Outcome::Transient, "{error}");
     storage.remove(&name).await.expect("removed");
     let error = storage.get_range(&whole).await.expect_err("removed");
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
