@@ -174,9 +174,12 @@ async fn a_program_that_is_a_source_ends_in_peace_when_its_task_is_stopped() {
     let world = World::new();
     let script = "trap 'echo last; exit 0' TERM; echo first; while :; do sleep 0.05; done";
     let shell = "echo first; while :; do sleep 0.05; done";
-    for (script, expected) in [(script, &["first", "last"][..]), (shell, &["first"][..])] {
+    for (out, script, expected) in [
+        ("out", script, &["first", "last"][..]),
+        ("other", shell, &["first"][..]),
+    ] {
         let steps = JobBuilder::new("test").exec_source("source", sh(script));
-        let task = world.start(steps.file_sink("out", world.file("out"))).await;
+        let task = world.start(steps.file_sink("out", world.file(out))).await;
         // The line is in the pipe, or in transit to the sink.
         wait_for("the source to run", BOUND, async || {
             let running = *task.status().borrow() == TaskStatus::Running;
