@@ -14,7 +14,7 @@ use crate::checkpoint_steps::{
     ARMED, BOUND, Checkpoint, Hold, JobManager, Kill, OTHER, SLOWLY, STEPS, Step, TaskManager,
     start_standby,
 };
-use crate::support::{PROGRAM, cluster_with_blobs, is_chaos, need_failpoints};
+use crate::support::{PROGRAM, cluster_with_blobs, is_chaos, need_failpoints, with_blobs};
 use crate::verified::Verified;
 
 /// Steps of two leaders, one after the other, that usually run: what the second one adopts, commits or removes is half
@@ -151,7 +151,8 @@ async fn the_store_dies_at_a_step_of_a_checkpoint_and_no_number_is_lost_or_count
     need_failpoints()?;
     let directory = tempfile::tempdir()?;
     let builder = ClusterBuilder::new(PROGRAM, Store::own(kind).await?);
-    let mut cluster = with_blobs(builder, &directory).start().await?;
+    let builder = with_blobs(builder, &directory);
+    let mut cluster = builder.taskmanagers(4).slots(1).start().await?;
     let mut outputs = Vec::new();
     for step in held_steps(directory.path()) {
         let what = format!("the store dies at {}", step.name);
@@ -182,7 +183,7 @@ async fn a_process_is_cut_off_at_a_step_of_a_checkpoint_and_no_number_is_lost_or
     let directory = tempfile::tempdir()?;
     let builder = ClusterBuilder::new(PROGRAM, Store::own(kind).await?).on_hosts_of_their_own();
     let builder = with_blobs(builder, &directory).set("heartbeat.timeout", HEARTBEAT_TIMEOUT);
-    let mut cluster = builder.taskmanagers(SPARE + 1).start().await?;
+    let mut cluster = builder.taskmanagers(SPARE + 1).slots(1).start().await?;
     let mut outputs = Vec::new();
     for step in held_steps(directory.path()) {
         let what = format!("cut off at {}", step.name);
@@ -241,14 +242,4 @@ fn cut_off(cluster: &Cluster, host: Host) -> anyhow::Result<()> {
         network.set_both(host, other, Link::Silent)?;
     }
     Ok(())
-}
-
-/// The tasks of each region are on two TaskManagers, and all reach the blobs.
-fn with_blobs(builder: ClusterBuilder, directory: &tempfile::TempDir) -> ClusterBuilder {
-    let path = directory.path().to_string_lossy();
-    let builder = builder.taskmanagers(4).slots(1);
-    builder
-        .store_directory(directory.path())
-        .set("high-availability.storageDir", &path)
-        .set("high-availability.storage-shared", "true")
 }

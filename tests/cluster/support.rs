@@ -41,11 +41,16 @@ pub(crate) async fn cluster_with_blobs(
     if kind == StoreKind::Embedded {
         return Ok(builder);
     }
+    Ok(with_blobs(builder, directory))
+}
+
+/// Keeps the blobs of a cluster in a directory that all its processes reach.
+pub(crate) fn with_blobs(builder: ClusterBuilder, directory: &tempfile::TempDir) -> ClusterBuilder {
     let path = directory.path().to_string_lossy();
-    Ok(builder
+    builder
         .store_directory(directory.path())
         .set("high-availability.storageDir", &path)
-        .set("high-availability.storage-shared", "true"))
+        .set("high-availability.storage-shared", "true")
 }
 
 /// The stores for a test whose result depends little on the store.

@@ -109,7 +109,7 @@ impl<V: Clone> Directory<V> {
         if entries <= Page::<V>::MOST / 2 {
             let mut joined = Directory::with_room(range, entries);
             let pages = parts.into_iter().flat_map(Directory::into_pages);
-            let entries = pages.map(Page::into_entries);
+            let entries = pages.map(|page| page.into_page().into_entries());
             for entry in entries.flat_map(Entries::into_pieces).flatten() {
                 let key = entry.key.bytes();
                 joined.load_new(key_hash(key), key, entry.value);
@@ -166,8 +166,8 @@ impl<V: Clone> Directory<V> {
     }
 
     /// The pages, in any order.
-    pub(super) fn into_pages(self) -> impl Iterator<Item = Page<V>> {
-        self.pages.into_iter().map(HeldPage::into_page)
+    pub(super) fn into_pages(self) -> Vec<HeldPage<V>> {
+        self.pages
     }
 
     fn slot(&self, hash: u64) -> usize {

@@ -36,9 +36,9 @@ use self::directory::{Directory, HashRange};
 use self::entries::Entry;
 use self::faults::{Fault, is_planted};
 use self::frozen::Frozen;
+use self::held::HeldPage;
 pub use self::key::StateKey;
 use self::lineage::{KnownSlices, Limits, plan};
-use self::page::Page;
 pub use self::restore::SavedEntry;
 use super::{KeyGroups, Snapshot};
 use crate::key::key_hash;
@@ -199,8 +199,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         if directory.is_some() && self.last > 0 {
             self.dropped.insert(namespace, self.last);
         }
-        let pages = directory.into_iter().flat_map(Directory::into_pages);
-        let pages: Vec<Page<V>> = pages.collect();
+        let pages = directory.map_or_else(Vec::new, Directory::into_pages);
         TakenEntries {
             pages: pages.into_iter(),
             entries: Vec::new().into_iter().flatten(),
@@ -278,7 +277,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
 /// The entries of a namespace that a table has no more: keys and values.
 #[derive(Debug)]
 pub struct TakenEntries<V> {
-    pages: vec::IntoIter<Page<V>>,
+    /// One that a snapshot shares is copied when its entries are taken, and not before.
+    pages: vec::IntoIter<HeldPage<V>>,
     entries: Flatten<vec::IntoIter<Vec<Entry<V>>>>,
 }
 
@@ -290,7 +290,7 @@ impl<V: Clone> Iterator for TakenEntries<V> {
             if let Some(Entry { key, value, .. }) = self.entries.next() {
                 return Some((key, value));
             }
-            let page = self.pages.next()?;
+            let page = self.pages.next()?.into_page();
             self.entries = page.into_entries().into_pieces().into_iter().flatten();
         }
     }
