@@ -34,10 +34,10 @@ use tanist_telemetry::ExitCode;
 
 pub use tanist_dataflow::{
     BroadcastState, EndOfInput, EntryKey, EventTimers, KeyColumns, KeyGroups, KeyedState,
-    KeyedStates, Keys, ListState, MapState, NoKeyColumn, Operator, OperatorContext, OperatorError,
-    OperatorList, Output, PrepareCommit, ProcessingTimers, Restored, SavedEntry, SinkOutput,
-    Snapshot, Source, SourceState, StateError, StateKey, StateProblem, StateTable, StateValue,
-    TimeSignal, ValueState,
+    KeyedStates, Keys, ListState, MapState, NamespaceMut, NoKeyColumn, Operator, OperatorContext,
+    OperatorError, OperatorList, Output, PrepareCommit, ProcessingTimers, Restored, SavedEntry,
+    SinkOutput, Snapshot, Source, SourceState, StateError, StateKey, StateProblem, StateTable,
+    StateValue, TakenEntries, TimeSignal, ValueState,
 };
 pub use tanist_leadership::application::{
     ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus, JobOutcome,

@@ -78,13 +78,17 @@ pub enum Benchmark {
     KeyedCount,
     /// The cost of checkpoints, and how long one takes.
     Checkpoints,
+    /// Checkpoints and the restore of a state of about 1 GiB.
+    LargeState,
+    /// Checkpoints of a job with very many subtasks.
+    ManySubtasks,
     /// Tanist and Apache Flink in turns; only on request.
     BesideFlink,
 }
 
 impl Benchmark {
     /// All benchmarks, in the order in which they are run and shown.
-    pub const ALL: [Benchmark; 17] = [
+    pub const ALL: [Benchmark; 19] = [
         Benchmark::Startup,
         Benchmark::Memory,
         Benchmark::Failover,
@@ -101,6 +105,8 @@ impl Benchmark {
         Benchmark::Wordcount,
         Benchmark::KeyedCount,
         Benchmark::Checkpoints,
+        Benchmark::LargeState,
+        Benchmark::ManySubtasks,
         Benchmark::BesideFlink,
     ];
 
@@ -136,6 +142,8 @@ impl Benchmark {
             Benchmark::Wordcount => "Word count",
             Benchmark::KeyedCount => "Keyed count",
             Benchmark::Checkpoints => "Checkpoints",
+            Benchmark::LargeState => "Large state",
+            Benchmark::ManySubtasks => "Checkpoints of many subtasks",
             Benchmark::BesideFlink => "Beside Flink",
         }
     }
@@ -159,6 +167,8 @@ impl Benchmark {
             Benchmark::Wordcount => throughput::WORDCOUNT_METHOD,
             Benchmark::KeyedCount => throughput::KEYED_COUNT_METHOD,
             Benchmark::Checkpoints => checkpoints::METHOD,
+            Benchmark::LargeState => checkpoints::LARGE_STATE_METHOD,
+            Benchmark::ManySubtasks => checkpoints::MANY_SUBTASKS_METHOD,
             Benchmark::BesideFlink => beside_flink::METHOD,
         }
     }
@@ -261,6 +271,8 @@ async fn measure(
         Benchmark::Wordcount => Box::pin(throughput::wordcount(store, options)).await,
         Benchmark::KeyedCount => Box::pin(throughput::keyed_count(store, options)).await,
         Benchmark::Checkpoints => Box::pin(checkpoints::measure(store, options)).await,
+        Benchmark::LargeState => Box::pin(checkpoints::large_state(store, options)).await,
+        Benchmark::ManySubtasks => Box::pin(checkpoints::many_subtasks(store, options)).await,
         Benchmark::BesideFlink => Box::pin(beside_flink::measure(options)).await,
     }
 }

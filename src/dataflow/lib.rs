@@ -40,8 +40,8 @@ pub use operator::{
 };
 pub use state::{
     BroadcastState, EntryKey, EventTimers, KeyGroups, KeyedState, KeyedStates, ListState, MapState,
-    OperatorList, ProcessingTimers, Restored, SavedEntry, Snapshot, StateError, StateKey,
-    StateProblem, StateTable, StateValue, TakenEntries, ValueState, opened_state,
+    NamespaceMut, OperatorList, ProcessingTimers, Restored, SavedEntry, Snapshot, StateError,
+    StateKey, StateProblem, StateTable, StateValue, TakenEntries, ValueState, opened_state,
 };
 pub use task::{
     CheckpointProgress, CheckpointStatus, RunningTask, TaskRuntime, TaskSpec, TaskStatus,

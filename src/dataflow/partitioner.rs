@@ -32,6 +32,8 @@ enum Selector {
     Hash {
         keys: KeyColumns,
         max_parallelism: u32,
+        /// The target of each key group.
+        targets: Vec<usize>,
     },
     /// `next` is the target of the next record.
     Rebalance {
@@ -85,6 +87,7 @@ impl Partitioner {
             Partitioning::Hash => Selector::Hash {
                 keys,
                 max_parallelism,
+                targets: targets_of_groups(targets, max_parallelism),
             },
             Partitioning::Rebalance => Selector::Rebalance { next: 0 },
             Partitioning::Broadcast => Selector::Broadcast,
@@ -119,16 +122,18 @@ impl Partitioner {
             Selector::Hash {
                 keys,
                 max_parallelism,
+                targets,
             } => {
-                let targets = u32::try_from(self.targets).unwrap_or(u32::MAX);
-                let mut rows = vec![Vec::new(); self.targets];
+                // Most batches have about as many rows for each target.
+                let share = batch.num_rows() / self.targets;
+                let room = || Vec::with_capacity(share + share / 8);
+                let mut rows: Vec<Vec<u32>> = (0..self.targets).map(|_| room()).collect();
                 let mut keys = keys.keys_of(&batch);
-                for row in 0..batch.num_rows() {
-                    let group = key_group(keys.key(row), *max_parallelism);
-                    let target = subtask_of_group(group, targets, *max_parallelism);
-                    let row = u32::try_from(row)
-                        .map_err(|e| ArrowError::from_external_error(Box::new(e)))?;
-                    rows[target as usize].push(row);
+                let all = u32::try_from(batch.num_rows())
+                    .map_err(|e| ArrowError::from_external_error(Box::new(e)))?;
+                for row in 0..all {
+                    let group = key_group(keys.key(row as usize), *max_parallelism);
+                    rows[targets[group as usize]].push(row);
                 }
                 for (target, rows) in rows.into_iter().enumerate() {
                     if rows.len() == batch.num_rows() {
@@ -224,6 +229,13 @@ impl Partitioner {
     pub(super) fn next_ready(&mut self) -> Option<Outgoing> {
         self.ready.pop_front()
     }
+}
+
+/// The target of each key group.
+fn targets_of_groups(targets: usize, max_parallelism: u32) -> Vec<usize> {
+    let parallelism = u32::try_from(targets).unwrap_or(u32::MAX);
+    let target = |group| subtask_of_group(group, parallelism, max_parallelism) as usize;
+    (0..max_parallelism.max(1)).map(target).collect()
 }
 
 /// Cuts a batch that is too large.

@@ -160,10 +160,10 @@ impl<N: Number> Aggregate<N> {
     fn add(&mut self, batch: &RecordBatch, mut each: impl FnMut(N)) -> Result<(), OperatorError> {
         let addends = self.column.map(|index| N::values(batch.column(index)));
         let mut keys = self.keys.keys_of(batch);
+        let mut results = self.table.namespace_mut(NAMESPACE);
         for row in 0..batch.num_rows() {
             let addend = addends.map_or(N::ONE, |addends| addends[row]);
-            let key = keys.key(row);
-            let result = self.table.get_or_insert_with(NAMESPACE, key, N::default);
+            let result = results.get_or_insert_with(keys.key(row), N::default);
             *result = result.add(addend).ok_or_else(|| OperatorError::Record {
                 message: "the result overflows int64".to_owned(),
                 record: show_record(batch, row),

@@ -98,11 +98,10 @@ impl Operator for AggregateAll {
         let mut keys = self.accumulator.keys.keys_of(&batch);
         let mut builders = self.accumulator.builders();
         let (mut first, rows) = (0, batch.num_rows());
+        let mut results = self.table.namespace_mut(NAMESPACE);
         for row in 0..rows {
             let accumulator = &self.accumulator;
-            let cells = self
-                .table
-                .get_or_insert_with(NAMESPACE, keys.key(row), || accumulator.empty());
+            let cells = results.get_or_insert_with(keys.key(row), || accumulator.empty());
             self.accumulator.add(cells, &views, (&batch, row))?;
             if !self.updates {
                 continue;
@@ -110,10 +109,10 @@ impl Operator for AggregateAll {
             Accumulator::append(&mut builders, cells);
             let next = row + 1;
             if next == rows || Accumulator::text_bytes(&builders) >= BATCH_BYTES {
-                let results = std::mem::replace(&mut builders, self.accumulator.builders());
+                let made = std::mem::replace(&mut builders, self.accumulator.builders());
                 let answered = batch.slice(first, next - first);
                 let columns = self.accumulator.keys.project(&answered);
-                output.emit(self.accumulator.batch(columns, results)?);
+                output.emit(self.accumulator.batch(columns, made)?);
                 first = next;
             }
         }

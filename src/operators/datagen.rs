@@ -173,24 +173,30 @@ impl Datagen {
     fn make(&self, next: u64, step: u64, before: u64) -> Result<(RecordBatch, u64), OperatorError> {
         let rows = before.saturating_sub(next).div_ceil(step).min(ROWS);
         let sequence = (0..rows).map(|row| next + row * step);
-        let columns = [
-            sequence.clone().collect::<Vec<_>>(),
-            sequence
-                .clone()
-                .map(|seq| draw(self.seed, 2 * seq) % self.keys)
-                .collect(),
-            sequence
-                .map(|seq| draw(self.seed, 2 * seq + 1) % VALUES)
-                .collect(),
+        let columns = vec![
+            column(sequence.clone()),
+            column(
+                sequence
+                    .clone()
+                    .map(|it| below(self.keys, draw(self.seed, 2 * it))),
+            ),
+            column(sequence.map(|it| below(VALUES, draw(self.seed, 2 * it + 1)))),
         ];
-        let columns = columns.into_iter().map(|numbers| -> ArrayRef {
-            Arc::new(Int64Array::from_iter_values(
-                numbers.into_iter().map(u64::cast_signed),
-            ))
-        });
-        let batch = RecordBatch::try_new(Arc::clone(&self.output), columns.collect())?;
+        let batch = RecordBatch::try_new(Arc::clone(&self.output), columns)?;
         Ok((batch, next.saturating_add(rows * step)))
     }
+}
+
+fn column(numbers: impl Iterator<Item = u64>) -> ArrayRef {
+    let numbers: Vec<i64> = numbers.map(u64::cast_signed).collect();
+    Arc::new(Int64Array::from(numbers))
+}
+
+/// A number from zero up to this limit: the share of it that a random number is of 2^64, which takes no division.
+/// (Lemire, Fast random integer generation in an interval, 2019.)
+fn below(limit: u64, random: u64) -> u64 {
+    let product = u128::from(random) * u128::from(limit);
+    u64::try_from(product >> 64).expect("less than the limit")
 }
 
 fn records_in(rate: u64, time: Duration) -> u64 {

@@ -21,7 +21,7 @@ const JOB: TwoRegions = TwoRegions {
     count: 200_000,
     rate: 1_000,
     keys: 1_000,
-    interval: "100ms",
+    interval_ms: 100,
 };
 
 on_stores! {

@@ -27,7 +27,7 @@ pub(crate) const SLOWLY: TwoRegions = TwoRegions {
     count: 60_000,
     rate: 3_000,
     keys: 2_000,
-    interval: "100ms",
+    interval_ms: 100,
 };
 
 /// Whose step it is.

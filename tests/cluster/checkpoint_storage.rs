@@ -20,7 +20,7 @@ const JOB: TwoRegions = TwoRegions {
     count: 200_000,
     rate: 1_000,
     keys: 1_500,
-    interval: "100ms",
+    interval_ms: 100,
 };
 /// The size of a disk that is filled.
 const DISK: u64 = 16 * 1024 * 1024;
@@ -220,7 +220,7 @@ const GOES_BACK: TwoRegions = TwoRegions {
     count: 400_000,
     rate: 10_000,
     keys: 20_000,
-    interval: "300ms",
+    interval_ms: 300,
 };
 
 async fn a_job_goes_back_to_an_older_checkpoint_if_a_person_accepts_duplicates(

@@ -39,7 +39,7 @@ const JOB: TwoRegions = TwoRegions {
     count: 20_000,
     rate: 2_000,
     keys: 1_000,
-    interval: "1s",
+    interval_ms: 1_000,
 };
 
 on_networks! {

@@ -30,8 +30,8 @@ pub(crate) struct TwoRegions {
     pub(crate) rate: u64,
     /// With a thousand of them its state is large enough for objects.
     pub(crate) keys: usize,
-    /// Time between two checkpoints, as a job file says it.
-    pub(crate) interval: &'static str,
+    /// Time between two checkpoints.
+    pub(crate) interval_ms: u64,
 }
 
 impl TwoRegions {
@@ -50,7 +50,7 @@ impl Default for TwoRegions {
             count: COUNT,
             rate: 2_000,
             keys: KEYS,
-            interval: "100ms",
+            interval_ms: 100,
         }
     }
 }
@@ -189,7 +189,7 @@ impl Verified {
             .parameter("count", job.count)
             .parameter("rate", job.rate)
             .parameter("keys", job.keys)
-            .parameter("interval", job.interval)
+            .parameter("interval", format!("{}ms", job.interval_ms))
             .arguments(arguments);
         self.job = cluster.submit(&submission).await?;
         self.outputs.push(output);

@@ -55,11 +55,12 @@ pub(crate) fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow:
     run(command.env("TANIST_TEST_FLAPS", (kills * 3 / 2).to_string()))
 }
 
-/// Takes this number of checkpoints of a job, and checks that nothing grows.
-pub(crate) fn soak(checkpoints: u64) -> anyhow::Result<()> {
+/// Takes this number of checkpoints of a job, this far apart, and checks that nothing grows.
+pub(crate) fn soak(checkpoints: u64, interval_ms: u64) -> anyhow::Result<()> {
     let mut command = cargo(&["test", "--features", TEST_FEATURES, "--test", "cluster"]);
     command.args(["--", "--nocapture", "checkpoint_growth"]);
-    run(command.env("TANIST_TEST_CHECKPOINTS", checkpoints.to_string()))
+    command.env("TANIST_TEST_CHECKPOINTS", checkpoints.to_string());
+    run(command.env("TANIST_TEST_INTERVAL_MS", interval_ms.to_string()))
 }
 
 /// Runs every check, even after one has failed, and fails with the names of the failed ones.

@@ -46,12 +46,15 @@ enum Task {
         #[arg(long, num_args = 1.., default_values_t = ["embedded", "etcd", "zookeeper"].map(str::to_owned))]
         store: Vec<String>,
     },
-    /// Takes checkpoints of a job, a second apart, while leaders and TaskManagers are killed, and checks that files,
-    /// records and memory do not grow.
+    /// Takes checkpoints of a job while leaders and TaskManagers are killed, and checks that files, records and memory
+    /// do not grow.
     Soak {
-        /// Number of checkpoints; 86,400 are a day.
+        /// Number of checkpoints; 86,400 are a day if they are a second apart.
         #[arg(long, default_value_t = 3_600)]
         checkpoints: u64,
+        /// Milliseconds between two checkpoints
+        #[arg(long, default_value_t = 1_000)]
+        interval_ms: u64,
     },
     /// Checks format, lints, documentation, prose, links and, if cargo-deny is installed, dependencies.
     Lint {
@@ -99,10 +102,13 @@ fn main() -> anyhow::Result<()> {
             setup::servers()?;
             cargo::chaos(kills, seed, &store)
         }
-        Task::Soak { checkpoints } => {
+        Task::Soak {
+            checkpoints,
+            interval_ms,
+        } => {
             setup::protoc()?;
             setup::servers()?;
-            cargo::soak(checkpoints)
+            cargo::soak(checkpoints, interval_ms)
         }
         Task::Lint { documents: true } => cargo::lint_documents(),
         Task::Lint { documents: false } => {

@@ -1,8 +1,8 @@
 //! What checkpoints cost, and how long one takes.
 
-mod large;
+mod large_state;
+mod many_subtasks;
 mod recovery;
-mod state;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,10 +31,12 @@ second, one each 200 ms, as `/checkpoints` says. *Puts a checkpoint*: what etcd 
 (`etcd_mvcc_put_total`), everything that the cluster writes included; *store*: the growth of its file \
 (`etcd_mvcc_db_total_size_in_bytes`), with no compaction. *Leader*: SIGKILL while a checkpoint of that job is \
 in progress, until one of at least its number is durable; no task may be restarted. *TaskManager*: SIGKILL of the one \
-with all tasks, beside one with free slots, with restarts after 100 ms. *Large state*: one subtask counts \
-keys that are drawn at random, as `summary` of `/checkpoints/details/N/subtasks/V` says once 95 % of them are there; \
-then SIGKILL of its TaskManager. *Many subtasks*: a vertex of 10,000, each a region of its own, on four \
-TaskManagers.";
+with all tasks, beside one with free slots, with restarts after 100 ms.";
+pub(super) const LARGE_STATE_METHOD: &str = "One subtask counts keys that are drawn at random, with a checkpoint each \
+second. What `summary` of `/checkpoints/details/N/subtasks/V` says once 95 % of the keys are there; then SIGKILL of its \
+TaskManager, beside one with a free slot, with restarts after 100 ms.";
+pub(super) const MANY_SUBTASKS_METHOD: &str = "A vertex of 10,000 subtasks, each a region of its own, on four TaskManagers, \
+with a checkpoint each second. *Trigger to durable*: of each checkpoint, as `/checkpoints` says.";
 
 const REPETITIONS: (usize, usize) = (3, 1);
 const RECORDS: (u64, u64) = (100_000_000, 2_000_000);
@@ -52,6 +54,11 @@ struct Setup<'o> {
 }
 
 impl Setup<'_> {
+    fn new(options: &BenchOptions) -> anyhow::Result<Setup<'_>> {
+        let objects = tempfile::tempdir()?;
+        Ok(Setup { options, objects })
+    }
+
     fn cluster(&self, store: Store) -> ClusterBuilder {
         let objects = self.objects.path().to_string_lossy();
         let builder = self.options.cluster(store);
@@ -68,8 +75,7 @@ pub(super) async fn measure(
     store: StoreKind,
     options: &BenchOptions,
 ) -> anyhow::Result<Vec<Figure>> {
-    let objects = tempfile::tempdir()?;
-    let setup = &Setup { options, objects };
+    let setup = &Setup::new(options)?;
     let mut figures = Vec::new();
     for keys in KEYS {
         figures.extend(shown(cost(store, setup, keys).await?));
@@ -79,9 +85,23 @@ pub(super) async fn measure(
     }
     figures.extend(shown(recovery::of_leader(store, setup).await?));
     figures.extend(shown(recovery::of_taskmanager(store, setup).await?));
-    figures.extend(shown(state::measure(store, setup).await?));
-    figures.extend(shown(large::measure(store, setup).await?));
     Ok(figures)
+}
+
+pub(super) async fn large_state(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let figures = large_state::measure(store, &Setup::new(options)?).await?;
+    Ok(shown(figures))
+}
+
+pub(super) async fn many_subtasks(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let figures = many_subtasks::measure(store, &Setup::new(options)?).await?;
+    Ok(shown(figures))
 }
 
 /// Prints the figures of a part as soon as it is done: the next one may take minutes, or fail.

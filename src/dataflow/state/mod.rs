@@ -34,7 +34,7 @@ pub use api::{
 pub use error::{StateError, StateProblem};
 pub(crate) use frozen::UnencodedSnapshot;
 pub use key_groups::KeyGroups;
-pub use table::{SavedEntry, StateKey, StateTable, TakenEntries};
+pub use table::{NamespaceMut, SavedEntry, StateKey, StateTable, TakenEntries};
 
 use crate::operator::OperatorError;
 

@@ -170,15 +170,18 @@ impl<V: Clone> Directory<V> {
         self.pages
     }
 
+    #[inline]
     fn slot(&self, hash: u64) -> usize {
         let slot = self.range.position(hash) >> (u32::BITS - self.bits);
         usize::try_from(slot).expect("at most 32 bits")
     }
 
+    #[inline]
     fn page(&self, hash: u64) -> &Page<V> {
         self.pages[as_index(self.slots[self.slot(hash)])].get()
     }
 
+    #[inline]
     fn page_mut(&mut self, hash: u64) -> &mut Page<V> {
         let page = as_index(self.slots[self.slot(hash)]);
         self.pages[page].get_mut()
@@ -189,6 +192,7 @@ impl<V: Clone> Directory<V> {
     }
 
     /// The value of a key, which counts as changed; it is made if there is none.
+    #[inline]
     pub(super) fn change(
         &mut self,
         hash: u64,
@@ -200,11 +204,18 @@ impl<V: Clone> Directory<V> {
         if let Some(at) = self.pages[number].get().find(hash, key) {
             return self.pages[number].get_mut().change_at(at, changed);
         }
+        self.add(hash, key, changed, make())
+    }
+
+    /// Adds a key that it does not have.
+    #[cold]
+    #[inline(never)]
+    fn add(&mut self, hash: u64, key: &[u8], changed: u64, value: V) -> &mut V {
         while self.page(hash).is_full() && self.page(hash).depth() < MOST_BITS {
             self.divide(hash);
         }
         self.entries += 1;
-        self.page_mut(hash).add(hash, key, make(), changed)
+        self.page_mut(hash).add(hash, key, value, changed)
     }
 
     /// Sets the value of a key, which a durable snapshot has.

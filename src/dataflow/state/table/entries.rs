@@ -58,10 +58,12 @@ impl<V> Entries<V> {
         self.length
     }
 
+    #[inline]
     pub(super) fn get(&self, at: usize) -> Option<&Entry<V>> {
         self.pieces.get(at / Self::PIECE)?.get(at % Self::PIECE)
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Entry<V>> {
         let piece = self.pieces.get_mut(at / Self::PIECE)?;
         piece.get_mut(at % Self::PIECE)

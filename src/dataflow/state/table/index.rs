@@ -86,7 +86,7 @@ fn home(hash: u64, slots: usize) -> usize {
 }
 
 /// The slot of the first position of this hash that is the wanted one, and the position. Some slot is free.
-#[inline]
+#[inline(always)]
 fn probe<N: SlotNumber>(
     slots: &[N],
     hash: u64,
@@ -104,6 +104,17 @@ fn probe<N: SlotNumber>(
         }
         at = (at + 1) & mask;
     }
+}
+
+/// Few pages are wide. Apart, so that the code of the others is short.
+#[cold]
+#[inline(never)]
+fn probe_wide(
+    slots: &[u32],
+    hash: u64,
+    is_wanted: impl FnMut(usize) -> bool,
+) -> Option<(usize, usize)> {
+    probe(slots, hash, is_wanted)
 }
 
 #[inline]
@@ -156,16 +167,16 @@ impl Index {
         self.used < self.length() / 8 * 7
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot_of(&self, hash: u64, is_wanted: impl FnMut(usize) -> bool) -> Option<(usize, usize)> {
         match &self.slots {
             Slots::Narrow(slots) => probe(slots, hash, is_wanted),
-            Slots::Wide(slots) => probe(slots, hash, is_wanted),
+            Slots::Wide(slots) => probe_wide(slots, hash, is_wanted),
         }
     }
 
     /// The first position of this hash that is the wanted one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, hash: u64, is_wanted: impl FnMut(usize) -> bool) -> Option<usize> {
         self.slot_of(hash, is_wanted).map(|(_, position)| position)
     }

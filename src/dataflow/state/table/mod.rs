@@ -137,10 +137,17 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         key: &[u8],
         make: impl FnOnce() -> V,
     ) -> &mut V {
-        let (range, last) = (self.range, self.last);
+        self.namespace_mut(namespace).into_value(key, make)
+    }
+
+    /// The entries of a namespace, to be changed: it is looked up once for many keys.
+    pub fn namespace_mut(&mut self, namespace: i64) -> NamespaceMut<'_, V> {
+        let range = self.range;
         let directory = self.namespaces.entry(namespace);
-        let directory = directory.or_insert_with(|| Directory::with_room(range, 0));
-        directory.change(key_hash(key), key, last, make)
+        NamespaceMut {
+            directory: directory.or_insert_with(|| Directory::with_room(range, 0)),
+            last: self.last,
+        }
     }
 
     /// Sets the value of a key.
@@ -271,6 +278,27 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             pages = directory.forget_removals(in_it, pages);
         }
         self.namespaces.retain(|_, it| !it.is_unused());
+    }
+}
+
+/// The entries of a namespace of a table, to be changed.
+#[derive(Debug)]
+pub struct NamespaceMut<'t, V> {
+    directory: &'t mut Directory<V>,
+    /// See the table.
+    last: u64,
+}
+
+impl<'t, V: Clone> NamespaceMut<'t, V> {
+    /// The value of a key, to be changed; `make` makes it if there is none.
+    #[inline]
+    pub fn get_or_insert_with(&mut self, key: &[u8], make: impl FnOnce() -> V) -> &mut V {
+        self.directory.change(key_hash(key), key, self.last, make)
+    }
+
+    #[inline]
+    fn into_value(self, key: &[u8], make: impl FnOnce() -> V) -> &'t mut V {
+        self.directory.change(key_hash(key), key, self.last, make)
     }
 }
 

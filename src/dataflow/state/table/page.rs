@@ -103,6 +103,7 @@ impl<V> Page<V> {
     }
 
     /// The place of the entry of a key.
+    #[inline]
     pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
         let is_it = |entry: &Entry<V>| entry.key.is(key);
         self.index
@@ -121,6 +122,7 @@ impl<V> Page<V> {
     }
 
     /// The value of the entry at a place, which counts as changed after the snapshot of this number.
+    #[inline]
     pub(super) fn change_at(&mut self, at: usize, changed: u64) -> &mut V {
         self.changed = self.changed.max(changed);
         let entry = self.entries.get_mut(at).expect("it was found there");
