@@ -79,6 +79,16 @@ pub enum Error {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The transaction has more writes than the store takes; it was not sent.
+    #[error("a transaction of {writes} writes is more than the {limit} writes that {store} takes")]
+    TooManyWrites {
+        /// As above.
+        store: &'static str,
+        /// Their number.
+        writes: usize,
+        /// The largest number.
+        limit: usize,
+    },
     /// Stored data can't be read.
     #[error("{key} holds something unreadable: {reason}")]
     Corrupt {
@@ -156,6 +166,7 @@ impl Error {
             Error::Fenced { .. } => Outcome::Fenced,
             Error::Denied { .. }
             | Error::TooLarge { .. }
+            | Error::TooManyWrites { .. }
             | Error::Corrupt { .. }
             | Error::TooNew { .. }
             | Error::OtherIncarnation { .. }

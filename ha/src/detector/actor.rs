@@ -216,8 +216,8 @@ impl DetectorActor {
             .find(|member| member.process == leader.process && !own);
         let of_member = member.and_then(|member| member.addresses.get(PEER));
         let known = info.and_then(|info| info.addresses.get(PEER)).or(of_member);
-        // Before the term is confirmed, the address may belong to an earlier start, and the host would turn a
-        // refusal there into proof.
+        // Before the term is confirmed, the address may belong to an earlier start, and with the host a refusal there
+        // would suffice as evidence.
         let host = member
             .filter(|_| info.is_some() && of_member == known)
             .and_then(|member| member.host.clone());
@@ -414,7 +414,7 @@ impl DetectorActor {
             .filter(|member| member.process != *own && member.process != target.process)
             .filter_map(|member| {
                 let address = member.addresses.get(PEER)?;
-                // There a refused connection is the kernel's proof that the process is gone.
+                // There the kernel itself refuses a connection if the process is gone.
                 let is_here = host.is_some() && member.host == *host;
                 Some((address.clone(), is_here))
             });

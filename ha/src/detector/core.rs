@@ -11,8 +11,8 @@
 //! Invariants:
 //! - A leader is deposed only for evidence that was seen or confirmed during its current silence: a heartbeat
 //!   of its term ends every inquiry, and cancels a depose request that is still pending.
-//! - A refused connection is proof only if this host's own kernel refused it, at an address of this host, and
-//!   the leader runs on this host and network; otherwise other processes are asked.
+//! - A refused connection suffices as evidence only if this host's own kernel refused it, at an address of this host,
+//!   and the leader runs on this host and network; otherwise other processes are asked.
 //! - If there is no process to ask, nothing is done: the lease decides.
 //! - A process that leads, or knows no leader, watches no process.
 
@@ -57,16 +57,23 @@ enum Link {
 #[derive(Debug, Clone)]
 struct Watched {
     target: Target,
+    /// When this process began to watch it.
     since: Moment,
     link: Link,
     contact: Option<LastContact>,
+    /// The host of the leader, as its last heartbeat or its target says.
     host: Option<HostIdentity>,
     /// The detection to record if other processes confirm the current loss.
     loss: Option<Detection>,
+    /// Connections in a row that closed at once.
     resets: u32,
+    /// The inquiry under way.
     inquiry: Option<Inquiry>,
-    inquiries: u32,
+    /// Inquiries since the last heartbeat that were not answered in time by enough processes.
+    failed_inquiries: u32,
+    /// No inquiry begins before this moment.
     next_inquiry: Option<Moment>,
+    /// No depose request begins before this moment.
     next_depose: Option<Moment>,
     /// The pending depose request.
     deposing: Option<u64>,
@@ -82,8 +89,9 @@ pub struct DetectorCore {
     silence: Silence,
     watched: Option<Watched>,
     false_alarms: u32,
-    inquiries: u64,
-    requests: u64,
+    /// The number of the last inquiry, and of the last depose request.
+    last_inquiry: u64,
+    last_request: u64,
 }
 
 impl DetectorCore {
@@ -102,8 +110,8 @@ impl DetectorCore {
             options,
             watched: None,
             false_alarms: 0,
-            inquiries: 0,
-            requests: 0,
+            last_inquiry: 0,
+            last_request: 0,
         }
     }
 
@@ -198,7 +206,7 @@ impl DetectorCore {
                 loss: None,
                 resets: 0,
                 inquiry: None,
-                inquiries: 0,
+                failed_inquiries: 0,
                 next_inquiry: None,
                 next_depose: None,
                 deposing: None,
@@ -281,7 +289,7 @@ impl DetectorCore {
         });
         watched.host.clone_from(&heartbeat.host);
         watched.inquiry = None;
-        watched.inquiries = 0;
+        watched.failed_inquiries = 0;
         watched.next_inquiry = None;
         watched.loss = None;
         let epoch = watched.target.epoch;
@@ -320,7 +328,7 @@ impl DetectorCore {
             return;
         }
         let same_host = self.own_host.is_some() && watched.host == self.own_host;
-        let is_proof = match why {
+        let suffices = match why {
             Break::RefusedHere => same_host && !watched.is_unproven(),
             // Every host has that address: it is the leader's only if a heartbeat of the leader arrived there.
             Break::RefusedOnLoopback => same_host && watched.contact.is_some(),
@@ -346,7 +354,7 @@ impl DetectorCore {
         let is_unreachable = why != Break::Ended || watched.resets >= RESETS_BEFORE_PAUSING;
         if is_unreachable && watched.target.process == self.own {
             self.depose(now, Detection::OwnEarlierIncarnation, effects);
-        } else if is_proof {
+        } else if suffices {
             self.depose(now, Detection::ProcessGone, effects);
         } else if inquires && watched.loss.is_some() {
             self.inquire(now, effects);
@@ -362,9 +370,10 @@ impl DetectorCore {
         if let Some(inquiry) = &watched.inquiry
             && now >= inquiry.until
         {
-            let pause = self.options.silence_timeout / 2 * 2u32.saturating_pow(watched.inquiries);
+            let pause =
+                self.options.silence_timeout / 2 * 2u32.saturating_pow(watched.failed_inquiries);
             watched.next_inquiry = Some(now.after(pause.min(LONGEST_PAUSE)));
-            watched.inquiries += 1;
+            watched.failed_inquiries += 1;
             watched.inquiry = None;
         }
         if !self
@@ -406,13 +415,13 @@ impl DetectorCore {
         if waits || own || watched.deposing.is_some() || watched.inquiry.is_some() {
             return;
         }
-        self.inquiries += 1;
+        self.last_inquiry += 1;
         let own_loss = now.since(watched.last_contact());
         let freshness = own_loss + self.silence.bound() * 2 + self.options.inquiry_timeout;
         let until = now.after(self.options.inquiry_timeout);
-        watched.inquiry = Some(Inquiry::new(self.inquiries, detection, until, freshness));
+        watched.inquiry = Some(Inquiry::new(self.last_inquiry, detection, until, freshness));
         effects.push(Effect::Inquire {
-            inquiry: self.inquiries,
+            inquiry: self.last_inquiry,
         });
     }
 
@@ -447,10 +456,10 @@ impl DetectorCore {
         if waits || watched.deposing.is_some() {
             return;
         }
-        self.requests += 1;
-        watched.deposing = Some(self.requests);
+        self.last_request += 1;
+        watched.deposing = Some(self.last_request);
         effects.push(Effect::Depose {
-            request: self.requests,
+            request: self.last_request,
             epoch: watched.target.epoch,
             evidence: watched.evidence(now, detection),
         });

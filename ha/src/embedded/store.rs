@@ -209,21 +209,7 @@ impl CoordinationStore for EmbeddedStore {
 
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
         self.kinds.check(request.kinds())?;
-        let size: usize = request.writes.iter().map(Write::size).sum();
-        let Limits { writes, bytes } = self.limits;
-        if size > bytes || request.writes.len() > writes {
-            let what = if size > bytes {
-                "a transaction"
-            } else {
-                "a transaction of many writes"
-            };
-            return Err(Error::TooLarge {
-                store: STORE,
-                what,
-                size,
-                limit: bytes,
-            });
-        }
+        self.limits.check(STORE, &request.writes)?;
         let request = request.clone();
         let puts = request
             .writes

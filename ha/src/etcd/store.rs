@@ -78,23 +78,7 @@ impl EtcdStore {
     /// of an undeclared kind.
     fn check(&self, request: &CommitRequest) -> Result<()> {
         self.kinds.check(request.kinds())?;
-        let limits = self.limits();
-        let size = request.writes.iter().map(Write::size).sum();
-        if size > limits.bytes {
-            let (what, limit) = ("a transaction", limits.bytes);
-            return Err(Error::TooLarge {
-                store: STORE,
-                what,
-                size,
-                limit,
-            });
-        }
-        if request.writes.len() > limits.writes {
-            let (count, limit) = (request.writes.len(), limits.writes);
-            let text = format!("{STORE} takes {limit} writes in a transaction, not {count}");
-            return Err(Error::Misconfigured(text.into()));
-        }
-        Ok(())
+        self.limits().check(STORE, &request.writes)
     }
 
     fn guards(&self, request: &CommitRequest) -> Vec<Compare> {

@@ -201,6 +201,29 @@ pub struct Limits {
     pub bytes: usize,
 }
 
+impl Limits {
+    /// Checks that a transaction is within them. `store` is the name of the store.
+    pub fn check(self, store: &'static str, writes: &[Write]) -> Result<()> {
+        let size: usize = writes.iter().map(Write::size).sum();
+        if size > self.bytes {
+            return Err(Error::TooLarge {
+                store,
+                what: "a transaction",
+                size,
+                limit: self.bytes,
+            });
+        }
+        if writes.len() > self.writes {
+            return Err(Error::TooManyWrites {
+                store,
+                writes: writes.len(),
+                limit: self.writes,
+            });
+        }
+        Ok(())
+    }
+}
+
 /// The position from which a listing continues. Opaque; made by the backend that reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageToken {

@@ -107,25 +107,8 @@ impl CommitPipeline {
     /// Commits all writes, or none. Returns when the outcome is definite or the term is over, however long
     /// the store is unavailable.
     pub async fn commit(&self, writes: Vec<Write>) -> Result<Change, CommitError> {
-        let size = writes.iter().map(Write::size).sum();
-        let over = |what, size, limit| {
-            CommitError::TooLarge(Error::TooLarge {
-                store: "the store",
-                what,
-                size,
-                limit,
-            })
-        };
-        if writes.len() > self.limits.writes {
-            return Err(over(
-                "a transaction by its writes",
-                writes.len(),
-                self.limits.writes,
-            ));
-        }
-        if size > self.limits.bytes {
-            return Err(over("a transaction", size, self.limits.bytes));
-        }
+        let checked = self.limits.check("the store", &writes);
+        checked.map_err(CommitError::TooLarge)?;
         let (reply, answer) = oneshot::channel();
         let sent = self.commits.send(Commit { writes, reply }).await;
         sent.map_err(|_| CommitError::NotApplied)?;

@@ -17,7 +17,7 @@ use super::Checkpoints;
 use super::storage_timeout::answered;
 use crate::actor::JobMasterActor;
 use crate::calls::{Done, bounded, called};
-use crate::core::checkpoints::{Effect, Event, TriggerAnswer};
+use crate::core::checkpoints::{Barrier, Effect, Event, Executions, TriggerAnswer};
 use crate::core::{self, Connection};
 
 /// The place between the first and the second of several calls that trigger a number.
@@ -62,23 +62,13 @@ impl Checkpoints {
     }
 }
 
-/// Executions of a region on one TaskManager.
-#[derive(Debug)]
-struct OfRegion {
-    region: usize,
-    generation: u64,
-    tasks: Vec<usize>,
-}
-
-/// What a barrier says: its number, the newest checkpoint, the floor, and whether it is for a savepoint and pauses
-/// sources.
-type Barrier = (u64, u64, u64, bool, bool);
-
-/// What TaskManagers are called for, each once for all regions.
+/// What the effects of many regions have in common, which is done once for all of them.
 #[derive(Debug, Default)]
-struct Calls {
-    triggers: BTreeMap<(Connection, Barrier), Vec<OfRegion>>,
-    aborts: BTreeMap<(Connection, u64), Vec<OfRegion>>,
+struct Together {
+    /// Calls of TaskManagers.
+    triggers: BTreeMap<(Connection, Barrier), Vec<Executions>>,
+    aborts: BTreeMap<(Connection, u64), Vec<Executions>>,
+    aborted: Aborted,
 }
 
 /// Numbers that are aborted, with the reason and whether it is a failure, and at how many regions.
@@ -86,66 +76,17 @@ type Aborted = BTreeMap<(u64, String, bool), usize>;
 
 impl JobMasterActor {
     pub(super) fn run_checkpoint_effects(&mut self, effects: Vec<Effect>) {
-        let (mut calls, mut aborted) = (Calls::default(), Aborted::default());
+        let mut together = Together::default();
         for effect in effects {
-            match effect {
-                Effect::Trigger {
-                    connection,
-                    region,
-                    generation,
-                    tasks,
-                    number,
-                    newest,
-                    floor,
-                    is_savepoint,
-                    pauses,
-                } => {
-                    let barrier = (number, newest, floor, is_savepoint, pauses);
-                    let regions = calls.triggers.entry((connection, barrier)).or_default();
-                    regions.push(OfRegion {
-                        region,
-                        generation,
-                        tasks,
-                    });
-                }
-                Effect::Abort {
-                    connection,
-                    region,
-                    generation,
-                    tasks,
-                    number,
-                } => {
-                    let regions = calls.aborts.entry((connection, number)).or_default();
-                    regions.push(OfRegion {
-                        region,
-                        generation,
-                        tasks,
-                    });
-                }
-                Effect::Aborted {
-                    region: _,
-                    number,
-                    reason,
-                    is_failure,
-                } => *aborted.entry((number, reason, is_failure)).or_default() += 1,
-                effect => self.run_checkpoint_effect(effect),
-            }
+            self.run_checkpoint_effect(effect, &mut together);
         }
-        for ((connection, number), regions) in calls.aborts {
+        for ((connection, number), regions) in together.aborts {
             self.abort(connection, number, &regions);
         }
-        for ((connection, barrier), regions) in calls.triggers {
-            let (number, newest, floor, savepoint, pause) = barrier;
-            let barrier = pb::CheckpointBarrier {
-                number,
-                newest,
-                floor,
-                savepoint,
-                pause,
-            };
-            self.trigger(connection, regions, barrier);
+        for ((connection, barrier), sources) in together.triggers {
+            self.trigger(connection, sources, barrier);
         }
-        self.log_aborted(aborted);
+        self.log_aborted(together.aborted);
     }
 
     fn log_aborted(&self, aborted: Aborted) {
@@ -162,11 +103,40 @@ impl JobMasterActor {
         }
     }
 
-    fn run_checkpoint_effect(&mut self, effect: Effect) {
+    /// Runs an effect, or adds it to those that are done once for many regions.
+    fn run_checkpoint_effect(&mut self, effect: Effect, together: &mut Together) {
         let job = self.calls.job.job_id.clone();
         match effect {
-            Effect::Trigger { .. } | Effect::Abort { .. } | Effect::Aborted { .. } => {
-                unreachable!("these are run together")
+            Effect::Trigger {
+                connection,
+                sources,
+                barrier,
+            } => {
+                let triggers = &mut together.triggers;
+                triggers
+                    .entry((connection, barrier))
+                    .or_default()
+                    .push(sources);
+            }
+            Effect::Abort {
+                connection,
+                executions,
+                number,
+            } => {
+                let aborts = &mut together.aborts;
+                aborts
+                    .entry((connection, number))
+                    .or_default()
+                    .push(executions);
+            }
+            Effect::Aborted {
+                region: _,
+                number,
+                reason,
+                is_failure,
+            } => {
+                let aborted = &mut together.aborted;
+                *aborted.entry((number, reason, is_failure)).or_default() += 1;
             }
             Effect::AnswerAcknowledgement { number, answer, .. } => {
                 // A report is answered when it arrives; the reason is in the number's abort.
@@ -253,7 +223,7 @@ impl JobMasterActor {
         self.checkpoints.as_ref()?.storage.clone()
     }
 
-    fn ids(&self, regions: &[OfRegion]) -> Vec<pb::ExecutionId> {
+    fn ids(&self, regions: &[Executions]) -> Vec<pb::ExecutionId> {
         let executions = regions.iter().flat_map(|of_region| {
             let tasks = of_region.tasks.iter();
             tasks.map(move |task| self.core.execution_id(*task, of_region.generation))
@@ -261,12 +231,7 @@ impl JobMasterActor {
         executions.collect()
     }
 
-    fn trigger(
-        &mut self,
-        connection: Connection,
-        regions: Vec<OfRegion>,
-        barrier: pb::CheckpointBarrier,
-    ) {
+    fn trigger(&mut self, connection: Connection, sources: Vec<Executions>, barrier: Barrier) {
         // Without an answer the number is aborted after a second.
         let Some(peer) = self.calls.task_executor(&self.core, &connection) else {
             return;
@@ -276,8 +241,14 @@ impl JobMasterActor {
         let request = pb::TriggerCheckpointRequest {
             sender: self.calls.sender_to(&connection),
             job: Some(self.calls.job.clone()),
-            barrier: Some(barrier),
-            sources: self.ids(&regions),
+            barrier: Some(pb::CheckpointBarrier {
+                number,
+                newest: barrier.newest,
+                floor: barrier.floor,
+                savepoint: barrier.is_savepoint,
+                pause: barrier.pauses,
+            }),
+            sources: self.ids(&sources),
         };
         let ask_timeout = self.calls.ask_timeout;
         self.io.spawn(async move {
@@ -293,7 +264,7 @@ impl JobMasterActor {
             failpoint("checkpoint.triggered").await;
             let error = answer.as_ref().err().cloned();
             let mut answers = answers_of(answer);
-            let events = regions.into_iter().map(|of_region| Event::TriggerAnswered {
+            let events = sources.into_iter().map(|of_region| Event::TriggerAnswered {
                 connection: connection.clone(),
                 region: of_region.region,
                 number,
@@ -308,7 +279,7 @@ impl JobMasterActor {
         });
     }
 
-    fn abort(&mut self, connection: Connection, number: u64, regions: &[OfRegion]) {
+    fn abort(&mut self, connection: Connection, number: u64, regions: &[Executions]) {
         let Some(peer) = self.calls.task_executor(&self.core, &connection) else {
             return;
         };

@@ -154,9 +154,12 @@ impl History {
         let mut first: BTreeMap<(u64, &str), BTreeSet<Vec<String>>> = BTreeMap::new();
         for effect in effects {
             match effect {
-                Effect::Trigger { number, region, .. } => {
-                    let progress = progress(*number);
-                    self.note_trigger((*number, *region), progress, core, now_ms);
+                Effect::Trigger {
+                    barrier, sources, ..
+                } => {
+                    let (number, region) = (barrier.number, sources.region);
+                    let progress = progress(number);
+                    self.note_trigger((number, region), progress, core, now_ms);
                 }
                 Effect::Completed { number, regions } => {
                     self.note_completion(*number, regions, (core, job), now_ms);

@@ -42,6 +42,7 @@ mod eviction;
 mod exceptions;
 mod execution_graph;
 mod failover;
+mod faults;
 mod handlers;
 mod idle_slots;
 mod job_end;
@@ -207,7 +208,7 @@ impl JobMasterCore {
             out: Output::default(),
             options,
         };
-        core.take_over(now_ms)?;
+        core.restore(now_ms)?;
         core.note_status(now_ms);
         if core.checkpointing.is_on() {
             core.out.keep_news();

@@ -1,5 +1,5 @@
-//! Restores a stored record: finished executions stay, placed ones are awaited, and
-//! regions that an earlier term left unplaced start again. `reconciling.rs` decides about awaited ones.
+//! Restores the state of a job from its record, at the beginning of a term: what has finished stays, what was placed is
+//! awaited, what an earlier term left unplaced starts again. `reconciling.rs` decides about awaited executions.
 
 use std::sync::Arc;
 
@@ -17,58 +17,14 @@ impl JobMasterCore {
     /// Restores the state from the record. Finished executions stay. Placed ones are awaited on their
     /// TaskManagers. A region that was given up and not placed again gets a new generation, to be placed when
     /// its recorded backoff is over.
-    pub(super) fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
+    pub(super) fn restore(&mut self, now_ms: u64) -> Result<(), BuildError> {
         self.decided_at_ms = now_ms;
         for region in 0..self.graph.regions().len() {
             self.restore_executions(region)?;
         }
         self.restore_ends()?;
-        let waits_for_others = self.failover.is_stop_first() || self.failover.restarts_together();
         for region in 0..self.graph.regions().len() {
-            let state = &self.record.decided().regions[region];
-            let generation = state.generation;
-            let was_placed = state.placed_before;
-            // The clocks of two leaders may differ.
-            let latest_ms = now_ms.saturating_add(state.restart_delay_ms);
-            let restart_at_ms = state.restart_at_ms.clamp(now_ms, latest_ms);
-            let tasks = &self.graph.region(region).tasks;
-            let executions = tasks.iter().map(|task| self.graph.execution(*task));
-            let is_finished = executions
-                .clone()
-                .all(|execution| execution.state == ExecutionState::Finished);
-            let is_placed = executions.clone().all(|execution| {
-                execution.state == ExecutionState::Reconciling
-                    || execution.state == ExecutionState::Finished
-            });
-            let mut is_end_unknown = false;
-            let phase = if is_finished {
-                RegionPhase::Deployed
-            } else if self.record.is_stopping() {
-                RegionPhase::Stopping {
-                    restart_at_ms: None,
-                }
-            } else if is_placed {
-                RegionPhase::Reconciling
-            } else if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
-                // The former term's knowledge is lost: whether executions of an earlier generation have ended is
-                // unknown, if there were any.
-                self.region_failover(now_ms)
-                    .give_up_generation(region, restart_at_ms);
-                is_end_unknown = was_placed;
-                if restart_at_ms > now_ms {
-                    self.failover.resume(restart_at_ms);
-                }
-                RegionPhase::Stopping {
-                    restart_at_ms: Some(restart_at_ms),
-                }
-            } else {
-                if generation > 0 {
-                    self.region_failover(now_ms)
-                        .give_up_generation(region, now_ms);
-                }
-                self.region_restart(now_ms).renew_executions(region);
-                RegionPhase::Waiting { since_ms: now_ms }
-            };
+            let (phase, is_end_unknown) = self.restored_phase(region, now_ms);
             self.graph.restore_phase(region, phase, is_end_unknown);
         }
         self.graph.recount();
@@ -83,6 +39,51 @@ impl JobMasterCore {
         Ok(())
     }
 
+    /// The phase of a region, by the first of five rules that applies; and whether it is unknown if executions of an
+    /// earlier generation have ended.
+    fn restored_phase(&mut self, region: usize, now_ms: u64) -> (RegionPhase, bool) {
+        let state = &self.record.decided().regions[region];
+        let (generation, was_placed) = (state.generation, state.placed_before);
+        // The clocks of two leaders may differ.
+        let latest_ms = now_ms.saturating_add(state.restart_delay_ms);
+        let restart_at_ms = state.restart_at_ms.clamp(now_ms, latest_ms);
+        let tasks = self.graph.region(region).tasks.iter();
+        let states = tasks.map(|task| self.graph.execution(*task).state);
+        // It has finished: it is never placed again.
+        if states.clone().all(|it| it == ExecutionState::Finished) {
+            return (RegionPhase::Deployed, false);
+        }
+        // The job is to end: nothing starts again.
+        if self.record.is_stopping() {
+            let restart_at_ms = None;
+            return (RegionPhase::Stopping { restart_at_ms }, false);
+        }
+        // It was placed: its tasks may run, and go on if their TaskManagers report them.
+        let may_run = [ExecutionState::Reconciling, ExecutionState::Finished];
+        if states.clone().all(|it| may_run.contains(&it)) {
+            return (RegionPhase::Reconciling, false);
+        }
+        // It was given up, and restarts later: after its backoff, or after all others have stopped. Which executions
+        // of the generation before have ended, if there were any, only the former term knew.
+        let waits_for_others = self.failover.is_stop_first() || self.failover.restarts_together();
+        if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
+            self.region_failover(now_ms)
+                .give_up_generation(region, restart_at_ms);
+            if restart_at_ms > now_ms {
+                self.failover.resume(restart_at_ms);
+            }
+            let restart_at_ms = Some(restart_at_ms);
+            return (RegionPhase::Stopping { restart_at_ms }, was_placed);
+        }
+        // It was never placed, or restarts at once.
+        if generation > 0 {
+            self.region_failover(now_ms)
+                .give_up_generation(region, now_ms);
+        }
+        self.region_restart(now_ms).renew_executions(region);
+        (RegionPhase::Waiting { since_ms: now_ms }, false)
+    }
+
     /// Marks the region's executions as awaited where the record places them.
     fn restore_executions(&mut self, region: usize) -> Result<(), BuildError> {
         let state = self.record.decided().regions[region].clone();
@@ -90,11 +91,11 @@ impl JobMasterCore {
             let generation = Generation::new(state.generation);
             self.graph.restore(task, Execution::created(generation));
         }
-        let unknown = |what: &str| BuildError::OtherGraph(format!("it names {what}"));
+        let damaged = |lacks: &str| BuildError::Damaged(format!("a placement names {lacks}"));
         let mut before: Option<Arc<pb::TaskManagerLocation>> = None;
         for placement in &state.placements {
             let task = self.graph.find(&placement.vertex_id, placement.subtask);
-            let task = task.ok_or_else(|| unknown(&placement.vertex_id))?;
+            let task = task.ok_or_else(|| unknown_task(&placement.vertex_id))?;
             let location = placement.location.clone().unwrap_or_default();
             // Saves memory: neighbours are often on the same TaskManager.
             let location = match before.take() {
@@ -104,8 +105,8 @@ impl JobMasterCore {
             before = Some(location.clone());
             let place = Place {
                 task_manager: parse(&location.resource_id)
-                    .ok_or_else(|| unknown("no TaskManager"))?,
-                allocation: parse(&placement.allocation_id).ok_or_else(|| unknown("no slot"))?,
+                    .ok_or_else(|| damaged("no TaskManager"))?,
+                allocation: parse(&placement.allocation_id).ok_or_else(|| damaged("no slot"))?,
                 location,
             };
             let key = self.graph.slot_key(task);
@@ -135,10 +136,7 @@ impl JobMasterCore {
     fn restore_ends(&mut self) -> Result<(), BuildError> {
         for end in &self.record.decided().terminal {
             let Some(task) = self.graph.find(&end.vertex_id, end.subtask) else {
-                return Err(BuildError::OtherGraph(format!(
-                    "it names {}",
-                    end.vertex_id
-                )));
+                return Err(unknown_task(&end.vertex_id));
             };
             let region = self.graph.task(task).region;
             if end.generation != self.record.decided().regions[region].generation {
@@ -173,4 +171,8 @@ impl JobMasterCore {
         }
         Ok(())
     }
+}
+
+fn unknown_task(vertex: &str) -> BuildError {
+    BuildError::OtherGraph(format!("it names {vertex}"))
 }

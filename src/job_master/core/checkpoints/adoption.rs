@@ -5,9 +5,9 @@
 
 use super::attempts::Attempts;
 use super::event::{TaskEnd, TaskProgress, TaskReport};
-use super::planted::{Fault, is_planted};
 use super::regions::Phase;
 use super::requests::stop_of;
+use crate::core::faults::{Fault, is_planted};
 
 impl Attempts<'_> {
     /// Decides about the highest number that the executions of an awaited region report, or that their ends name: it

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
-use super::Effect;
 use super::attempt::{Attempt, Work};
 use super::deadlines::Deadlines;
 use super::event::{TaskProgress, TaskReport, TriggerAnswer};
@@ -24,6 +23,7 @@ use super::regions::{Phase, Regions};
 use super::removal::Removal;
 use super::requests::{flags_of, stop_of};
 use super::rounds::Rounds;
+use super::{Barrier, Effect, Executions};
 use crate::core::Connection;
 
 /// Whether an abort is a failed checkpoint, which is counted.
@@ -75,11 +75,16 @@ impl Attempts<'_> {
         let Some(attempt) = at.attempt().filter(|attempt| !attempt.is_complete()) else {
             return;
         };
-        let (number, floor, generation) = (attempt.number(), attempt.floor(), at.generation());
-        let flags = attempt.flags();
+        let (flags, generation) = (attempt.flags(), at.generation());
+        let barrier = Barrier {
+            number: attempt.number(),
+            newest: self.record.newest_number(region),
+            floor: attempt.floor(),
+            is_savepoint: flags.is_savepoint,
+            pauses: flags.pauses,
+        };
         let mut by_task_manager = self.open_sources(region);
         by_task_manager.retain(|place, _| only.is_none_or(|only| only == place));
-        let newest = self.record.newest_number(region);
         let until_ms = self.now_ms.saturating_add(ANSWER_TIMEOUT_MS);
         for (place, tasks) in by_task_manager {
             if let Some(attempt) = self.regions.attempt_mut(region) {
@@ -89,14 +94,12 @@ impl Attempts<'_> {
             if let Some(connection) = self.links.connection(&place) {
                 self.out.push(Effect::Trigger {
                     connection,
-                    region,
-                    generation,
-                    tasks,
-                    number,
-                    newest,
-                    floor,
-                    is_savepoint: flags.is_savepoint,
-                    pauses: flags.pauses,
+                    sources: Executions {
+                        region,
+                        generation,
+                        tasks,
+                    },
+                    barrier,
                 });
             }
         }
@@ -427,9 +430,11 @@ impl Attempts<'_> {
             if let Some(connection) = self.links.connection(place) {
                 self.out.push(Effect::Abort {
                     connection,
-                    region,
-                    generation,
-                    tasks,
+                    executions: Executions {
+                        region,
+                        generation,
+                        tasks,
+                    },
                     number,
                 });
             }

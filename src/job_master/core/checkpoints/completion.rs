@@ -17,11 +17,11 @@ use super::commits::Commits;
 use super::numbers::Numbers;
 use super::options::{Options, RETRY_MS};
 use super::output::Output;
-use super::planted::{Fault, is_planted};
 use super::record::{Change, CheckpointRecord, Completion};
 use super::regions::{Phase, Regions};
 use super::removal::Removal;
 use super::savepoints::Savepoints;
+use crate::core::faults::{Fault, is_planted};
 
 /// The manifest that is being put; see the module.
 #[derive(Debug, Default)]

@@ -6,8 +6,8 @@ use tanist_proto::v1 as pb;
 
 use super::attempts::Counts;
 use super::options::MAX_UNCOMMITTED;
-use super::planted::{Fault, is_planted};
 use super::{CheckpointCore, Effect};
+use crate::core::faults::{Fault, is_planted};
 
 impl CheckpointCore {
     /// All decisions, after each event and each deadline, in one order.

@@ -17,6 +17,32 @@ pub enum RestoredFrom {
     Snapshot(u64),
 }
 
+/// What a barrier says, from the trigger to the sinks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Barrier {
+    /// The number.
+    pub number: u64,
+    /// The number of the region's newest snapshot; 0: it has none.
+    pub newest: u64,
+    /// Snapshots name objects of that snapshot, and objects numbered from here on.
+    pub floor: u64,
+    /// It is for a savepoint.
+    pub is_savepoint: bool,
+    /// Sources pause behind it.
+    pub pauses: bool,
+}
+
+/// Executions of a region on one TaskExecutor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Executions {
+    /// The region.
+    pub region: usize,
+    /// Its generation.
+    pub generation: u64,
+    /// The tasks.
+    pub tasks: Vec<usize>,
+}
+
 /// An output of this core.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
@@ -24,33 +50,17 @@ pub enum Effect {
     Trigger {
         /// The TaskExecutor's connection.
         connection: Connection,
-        /// The region.
-        region: usize,
-        /// Its generation.
-        generation: u64,
-        /// The tasks.
-        tasks: Vec<usize>,
-        /// The number.
-        number: u64,
-        /// The number of the region's newest snapshot; 0: it has none.
-        newest: u64,
-        /// Snapshots name objects of that snapshot, and objects numbered from here on.
-        floor: u64,
-        /// It is for a savepoint.
-        is_savepoint: bool,
-        /// Sources pause behind it.
-        pauses: bool,
+        /// The sources.
+        sources: Executions,
+        /// What they inject.
+        barrier: Barrier,
     },
     /// Tell tasks that a number is aborted. Sources that paused behind it, or behind a lower one, go on.
     Abort {
         /// The TaskExecutor's connection.
         connection: Connection,
-        /// The region.
-        region: usize,
-        /// Its generation.
-        generation: u64,
         /// The tasks.
-        tasks: Vec<usize>,
+        executions: Executions,
         /// The number.
         number: u64,
     },

@@ -54,7 +54,6 @@ mod numbers;
 mod objects;
 mod options;
 mod output;
-pub(super) mod planted;
 mod record;
 mod regions;
 mod removal;
@@ -76,7 +75,7 @@ use self::attempts::{Attempts, Counts};
 use self::commits::Commits;
 use self::completion::{Completing, ManifestPut};
 use self::deadlines::Deadlines;
-pub use self::effect::{Effect, RestoredFrom};
+pub use self::effect::{Barrier, Effect, Executions, RestoredFrom};
 pub use self::event::{
     Event, JobStart, RegionStart, TaskEnd, TaskProgress, TaskReport, TriggerAnswer, take_batch,
 };
@@ -84,7 +83,6 @@ use self::links::Links;
 use self::numbers::Numbers;
 pub use self::options::{Options, Task, Topology};
 use self::output::Output;
-use self::planted::{Fault, is_planted};
 use self::record::CheckpointRecord;
 pub use self::record::{manifest_objects, newest_numbers};
 use self::regions::{Phase, Regions};
@@ -94,6 +92,7 @@ use self::rounds::Rounds;
 use self::savepoints::Savepoints;
 pub use self::unreadable::Unreadable;
 use super::{Connection, RestorePoints};
+use crate::core::faults::{Fault, is_planted};
 
 /// The checkpoints of one job at one JobMaster.
 #[derive(Debug)]

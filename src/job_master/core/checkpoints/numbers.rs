@@ -3,7 +3,7 @@
 //! Invariants: a number is given out only if this JobMaster itself reserved it durably, so no number is given out
 //! twice, and all of a former leader's numbers are below all of this one's.
 
-use super::planted::{Fault, is_planted};
+use crate::core::faults::{Fault, is_planted};
 
 /// Number of numbers that a write reserves.
 const RESERVED_AHEAD: u64 = 16;

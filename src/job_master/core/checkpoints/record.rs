@@ -15,8 +15,8 @@ use tanist_proto::v1 as pb;
 use super::effect::RestoredFrom;
 use super::objects::{manifest_object, named_by_region, state_size};
 use super::options::Topology;
-use super::planted::{Fault, is_planted};
 use super::unreadable::{Unreadable, unfit, unfit_origin};
+use crate::core::faults::{Fault, is_planted};
 
 /// Number of subsumed checkpoints that a record names. Of older ones a listing finds what they leave: a region whose
 /// number is in flight for long holds the floor, and with it the removal, for thousands of checkpoints of others.

@@ -10,7 +10,7 @@ use tanist_proto::id::ResourceId;
 use super::attempt::{Attempt, Work};
 use super::event::{RegionStart, TaskEnd, TaskReport};
 use super::options::{ANSWER_TIMEOUT_MS, Topology};
-use super::planted::{Fault, is_planted};
+use crate::core::faults::{Fault, is_planted};
 
 /// Number of subtasks that a reason names.
 const NAMED: usize = 3;

@@ -13,8 +13,8 @@ use super::Effect;
 use super::objects::{manifest_object, named_by, named_by_subtask, number_of, number_of_manifest};
 use super::options::RETRY_MS;
 use super::output::Output;
-use super::planted::{Fault, is_planted};
 use super::record::CheckpointRecord;
+use crate::core::faults::{Fault, is_planted};
 
 /// Number of objects that one removal has at most, unless they are of one checkpoint.
 const OBJECTS_A_REMOVAL: usize = 1_000;

@@ -7,7 +7,7 @@ use tanist_gateway::savepoints::is_open;
 use tanist_proto::v1 as pb;
 
 use super::attempt::Flags;
-use super::planted::{Fault, is_planted};
+use crate::core::faults::{Fault, is_planted};
 
 /// Number of requests that a record keeps. Open ones are kept beside others, and more are refused.
 pub(super) const KEPT: usize = 16;

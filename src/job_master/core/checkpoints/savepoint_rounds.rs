@@ -6,10 +6,10 @@ use tanist_proto::v1 as pb;
 
 use super::attempts::Counts;
 use super::options::{RETRY_MS, TIMEOUT_KEY};
-use super::planted::{Fault, is_planted};
 use super::regions::Phase;
 use super::requests::{is_any_open, is_last_complete, lacks_snapshot, regions_without, stop_of};
 use super::{CheckpointCore, Effect};
+use crate::core::faults::{Fault, is_planted};
 
 impl CheckpointCore {
     /// A client asks for a savepoint.

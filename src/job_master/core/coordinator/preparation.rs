@@ -11,6 +11,7 @@ use crate::core::checkpointing::Checkpointing;
 use crate::core::durable_record::DurableRecord;
 use crate::core::execution_graph::blocking::OfVertices;
 use crate::core::execution_graph::{ExecutionGraph, RegionPhase, as_index};
+use crate::core::faults::{Fault, is_planted};
 use crate::core::output::Output;
 use crate::core::{Effect, Failure};
 
@@ -141,7 +142,8 @@ impl Coordinators {
         let is_of_group =
             |it: &pb::CoordinatorState| Coordination::look_of_state(graph, it) == Some(look);
         let mut regions = coordination.looks[look].regions.iter();
-        if regions.any(|region| checkpointing.may_go_on(*region)) {
+        let goes_on = regions.any(|region| checkpointing.may_go_on(*region));
+        if goes_on && !is_planted(Fault::FilesListedAgain) {
             let generation = coordination.generation(record.decided(), look);
             return record.renew_coordinators(is_of_group, generation);
         }

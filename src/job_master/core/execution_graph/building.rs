@@ -51,6 +51,9 @@ pub enum BuildError {
     /// The persisted state is of another graph.
     #[error("the persisted state does not belong to this graph: {0}")]
     OtherGraph(String),
+    /// The persisted state can't have been written by a JobMaster.
+    #[error("the persisted state is damaged: {0}")]
+    Damaged(String),
 }
 
 impl ExecutionGraph {

@@ -251,7 +251,7 @@ impl Bench {
             None => effects,
         };
         let numbers = effects.iter().filter_map(|effect| match effect {
-            Effect::Trigger { number, .. } => Some(*number),
+            Effect::Trigger { barrier, .. } => Some(barrier.number),
             _ => None,
         });
         numbers.max().expect("a round begins")

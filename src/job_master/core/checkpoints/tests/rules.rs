@@ -229,7 +229,7 @@ fn regions_of_next_round(bench: &mut Bench) -> Vec<usize> {
         None => effects,
     };
     let regions = effects.iter().filter_map(|effect| match effect {
-        Effect::Trigger { region, .. } => Some(*region),
+        Effect::Trigger { sources, .. } => Some(sources.region),
         _ => None,
     });
     regions.collect()

@@ -130,12 +130,13 @@ fn refusal(effects: &[Effect]) -> &str {
 fn triggers(effects: &[Effect]) -> Vec<(usize, u64, bool, bool)> {
     let triggers = effects.iter().filter_map(|effect| match effect {
         Effect::Trigger {
-            region,
-            number,
-            is_savepoint,
-            pauses,
-            ..
-        } => Some((*region, *number, *is_savepoint, *pauses)),
+            sources, barrier, ..
+        } => Some((
+            sources.region,
+            barrier.number,
+            barrier.is_savepoint,
+            barrier.pauses,
+        )),
         _ => None,
     });
     triggers.collect()

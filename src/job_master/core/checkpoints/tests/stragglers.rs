@@ -40,7 +40,10 @@ fn one_interval(bench: &mut Bench) -> (Vec<u64>, bool) {
         let mut next = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Trigger { region, number, .. } => {
+                Effect::Trigger {
+                    sources, barrier, ..
+                } => {
+                    let (region, number) = (sources.region, barrier.number);
                     next.extend(bench.answer_trigger(2 * region, number));
                     if region == 1 {
                         of_straggler.push(number);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tanist_proto::v1 as pb;
 
+use super::super::super::effect::Barrier;
 use super::super::super::event::{Event, TaskEnd, TaskProgress, TaskReport};
 use crate::core::Connection;
 
@@ -17,16 +18,6 @@ pub(in crate::core) enum Element {
     Record,
     Barrier(Barrier),
     End,
-}
-
-/// A barrier, as its trigger said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::core) struct Barrier {
-    pub(in crate::core) number: u64,
-    pub(in crate::core) newest: u64,
-    pub(in crate::core) floor: u64,
-    /// Sources pause behind it.
-    pub(in crate::core) pauses: bool,
 }
 
 /// The input from one source.

@@ -1,7 +1,7 @@
 //! The core against a simulated world, from seeds: first with random faults, then without. No step may break an
 //! invariant, each region goes on to complete checkpoints, and what is named is committed.
 //!
-//! The faults that `planted.rs` lists show that the simulation would find them: each has the number of seeds within
+//! The faults that `core/faults.rs` lists show that the simulation would find them: each has the number of seeds within
 //! which it is found. `CHECKPOINT_CASES` sets the number of cases, `CHECKPOINT_SEED` the first seed.
 
 pub(in crate::core) mod execution;
@@ -21,8 +21,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use self::invariants::{Checked, k9_only_leaders_changed};
 use self::world::{Reached, World};
-use super::super::planted::{Fault, plant};
 use super::super::requests::stop_of;
+use crate::core::faults::{Fault, plant};
 
 fn setting(name: &str, default: u64) -> u64 {
     let value = std::env::var(name).ok();

@@ -1,7 +1,7 @@
 //! What happens next in the world without faults: time, registrations and messages.
 
 use super::super::super::{Effect, Event, TaskProgress, TaskReport, TriggerAnswer};
-use super::execution::{Barrier, Execution, Life};
+use super::execution::{Execution, Life};
 use super::invariants::Checked;
 use super::world::{Message, World, te_of};
 
@@ -170,21 +170,10 @@ impl World {
         match effect {
             Effect::Trigger {
                 connection,
-                region,
-                generation,
-                tasks,
-                number,
-                newest,
-                floor,
-                pauses,
-                ..
+                sources,
+                barrier,
             } => {
-                let barrier = Barrier {
-                    number,
-                    newest,
-                    floor,
-                    pauses,
-                };
+                let generation = sources.generation;
                 let takes_none = self.tes[te_of(&connection)].takes_none;
                 let answer = |world: &mut World, task: usize| match find(world, task, generation) {
                     _ if takes_none => TriggerAnswer::Refused("it takes none".to_owned()),
@@ -197,24 +186,22 @@ impl World {
                     }
                     _ => TriggerAnswer::Refused("it does not run".to_owned()),
                 };
-                let answers = tasks.into_iter().map(|task| (task, answer(self, task)));
+                let tasks = sources.tasks.into_iter();
+                let answers = tasks.map(|task| (task, answer(self, task)));
                 let answers = answers.collect();
                 let event = Event::TriggerAnswered {
                     connection,
-                    region,
-                    number,
+                    region: sources.region,
+                    number: barrier.number,
                     answers,
                 };
                 self.messages.push(Message::Tell { leader, event });
             }
             Effect::Abort {
-                tasks,
-                generation,
-                number,
-                ..
+                executions, number, ..
             } => {
-                for task in tasks {
-                    let Some(at) = find(self, task, generation) else {
+                for task in executions.tasks {
+                    let Some(at) = find(self, task, executions.generation) else {
                         continue;
                     };
                     let execution = &mut self.executions[at];

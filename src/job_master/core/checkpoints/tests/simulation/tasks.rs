@@ -1,7 +1,8 @@
 //! The work of executions: they read, align barriers, save their state, end, and tell their leader.
 
+use super::super::super::effect::Barrier;
 use super::super::super::{Event, TaskProgress};
-use super::execution::{Barrier, Element, Execution, Life};
+use super::execution::{Element, Execution, Life};
 use super::invariants::Checked;
 use super::world::{Message, World};
 use crate::core::Connection;

@@ -439,17 +439,16 @@ impl World {
         match &effect {
             Effect::Trigger {
                 connection,
-                region,
-                number,
-                floor,
-                ..
+                sources,
+                barrier,
             } => {
-                k5_number_is_not_below_the_floor(*number, *floor)?;
-                if *number >= self.leaders[leader].base {
-                    k2_number_is_new(&self.given, *number, leader)?;
-                    self.given.insert(*number, leader);
-                    if self.given_to.insert((*number, *region)) {
-                        self.check_versions(leader, *region)?;
+                let (region, number) = (sources.region, barrier.number);
+                k5_number_is_not_below_the_floor(number, barrier.floor)?;
+                if number >= self.leaders[leader].base {
+                    k2_number_is_new(&self.given, number, leader)?;
+                    self.given.insert(number, leader);
+                    if self.given_to.insert((number, region)) {
+                        self.check_versions(leader, region)?;
                     }
                 }
                 self.call(leader, &connection.clone(), effect);
@@ -535,9 +534,8 @@ impl World {
             self.leaders[leader].placements[region] = Placement::Waiting;
             let effects = self.hear(leader, Event::RegionFailed { region })?;
             let touched = effects.iter().filter_map(|effect| match effect {
-                Effect::Abort { region, .. }
-                | Effect::Aborted { region, .. }
-                | Effect::FailRegion { region, .. } => Some(*region),
+                Effect::Abort { executions, .. } => Some(executions.region),
+                Effect::Aborted { region, .. } | Effect::FailRegion { region, .. } => Some(*region),
                 _ => None,
             });
             let touched: Vec<usize> = touched.collect();

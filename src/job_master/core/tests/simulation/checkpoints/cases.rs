@@ -11,12 +11,12 @@ use tanist_proto::v1 as pb;
 
 use super::{Reached, assert_holds};
 use crate::core::Event;
-use crate::core::checkpoints::planted::{Fault, plant};
 use crate::core::checkpoints::tests::simulation::invariants::{
     k9_only_leaders_changed, k10_blocked_number_is_in_flight, k13_only_retained_objects_are_left,
 };
 use crate::core::checkpoints::tests::simulation::random::Random;
 use crate::core::failover::FailoverStrategy;
+use crate::core::faults::{Fault, plant};
 use crate::core::restart::RestartStrategy;
 use crate::core::tests::simulation::steps::Fails;
 use crate::core::tests::simulation::world::World;
@@ -355,6 +355,7 @@ fn each_planted_fault_is_found_by_jobs_with_checkpoints() {
         (Fault::PinnedSubsumed, 0..30),
         (Fault::ResumedWhileStopping, 0..15),
         (Fault::CheckpointAfterStop, 70..110),
+        (Fault::FilesListedAgain, 0..10),
     ];
     let mut missed = Vec::new();
     for (fault, seeds) in table {

@@ -4,12 +4,12 @@
 use tanist_proto::v1 as pb;
 
 use super::assert_holds;
-use crate::core::checkpoints::tests::simulation::execution::{Barrier, Life};
+use crate::core::checkpoints::tests::simulation::execution::Life;
 use crate::core::checkpoints::tests::simulation::invariants::{
     k2_number_is_new, k5_number_is_not_below_the_floor, k6_only_durable_output_is_committed,
     k7_records_are_committed_once, k15_deleted_objects_are_garbage,
 };
-use crate::core::checkpoints::{Effect, Event, TaskProgress, TriggerAnswer};
+use crate::core::checkpoints::{Barrier, Effect, Event, TaskProgress, TriggerAnswer};
 use crate::core::tests::simulation::world::{Call, Request, World};
 use crate::core::{self, CommitProgress, Connection};
 
@@ -23,8 +23,9 @@ impl World {
             return;
         };
         match effect {
-            Effect::Trigger { number, floor, .. } => {
-                assert_holds(k5_number_is_not_below_the_floor(number, floor));
+            Effect::Trigger { barrier, .. } => {
+                let number = barrier.number;
+                assert_holds(k5_number_is_not_below_the_floor(number, barrier.floor));
                 if number >= at.base {
                     let term = usize::try_from(epoch).expect("few terms");
                     assert_holds(k2_number_is_new(&at.given, number, term));
@@ -99,21 +100,9 @@ impl World {
         };
         match effect {
             Effect::Trigger {
-                region,
-                generation,
-                tasks,
-                number,
-                newest,
-                floor,
-                pauses,
-                ..
+                sources, barrier, ..
             } => {
-                let barrier = Barrier {
-                    number,
-                    newest,
-                    floor,
-                    pauses,
-                };
+                let generation = sources.generation;
                 let mut answer = |task: usize| {
                     if !is_current {
                         return TriggerAnswer::Refused("it is outdated".to_owned());
@@ -124,23 +113,20 @@ impl World {
                         false => TriggerAnswer::Refused("the answer was lost".to_owned()),
                     }
                 };
-                let answers = tasks.into_iter().map(|task| (task, answer(task)));
+                let answers = sources.tasks.into_iter().map(|task| (task, answer(task)));
                 let event = Event::TriggerAnswered {
                     answers: answers.collect(),
                     connection,
-                    region,
-                    number,
+                    region: sources.region,
+                    number: barrier.number,
                 };
                 at.told.push((epoch, event));
             }
             Effect::Abort {
-                tasks,
-                generation,
-                number,
-                ..
+                executions, number, ..
             } if is_current => {
-                for task in tasks {
-                    let key = (task, generation);
+                for task in executions.tasks {
+                    let key = (task, executions.generation);
                     let execution = self.checkpoints.as_mut().and_then(|at| at.execution(key));
                     if let Some(execution) = execution
                         && execution.lives()

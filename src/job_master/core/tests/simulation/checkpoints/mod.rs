@@ -375,9 +375,8 @@ impl World {
         }
         if let Some([failed]) = failed.as_deref() {
             let touched = effects.iter().filter_map(|effect| match effect {
-                Effect::Abort { region, .. }
-                | Effect::Aborted { region, .. }
-                | Effect::FailRegion { region, .. } => Some(*region),
+                Effect::Abort { executions, .. } => Some(executions.region),
+                Effect::Aborted { region, .. } | Effect::FailRegion { region, .. } => Some(*region),
                 _ => None,
             });
             let touched: Vec<usize> = touched.collect();

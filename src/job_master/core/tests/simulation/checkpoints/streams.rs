@@ -7,8 +7,8 @@ use tanist_proto::v1::ExecutionState as S;
 
 use super::{ALONE_MS, Checkpoints, Stream};
 use crate::core::Connection;
-use crate::core::checkpoints::tests::simulation::execution::{Barrier, Element, Execution, Life};
-use crate::core::checkpoints::{Event, TaskEnd, TaskProgress, TaskReport};
+use crate::core::checkpoints::tests::simulation::execution::{Element, Execution, Life};
+use crate::core::checkpoints::{Barrier, Event, TaskEnd, TaskProgress, TaskReport};
 use crate::core::tests::simulation::coordinators::stored_listing;
 use crate::core::tests::simulation::task_manager::TaskKey;
 use crate::core::tests::simulation::world::World;
