@@ -2,11 +2,11 @@
 //! the subtask's range. A page that is full is divided by the next bit, and the directory doubles when it needs to.
 //! Source: extendible hashing (Fagin et al., 1979).
 
-use std::sync::Arc;
+use triomphe::Arc;
 
-use super::entries::Entries;
-use super::held::HeldPage;
+use super::entries::{Entries, Entry};
 use super::page::Page;
+use super::pages::Pages;
 use crate::key::key_hash;
 use crate::state::KeyGroups;
 
@@ -69,7 +69,7 @@ pub(super) struct Directory<V> {
     bits: u32,
     /// Numbers of pages. Those of one page are beside each other.
     slots: Vec<u32>,
-    pages: Vec<HeldPage<V>>,
+    pages: Pages<V>,
     entries: usize,
     removals: Removals,
 }
@@ -92,7 +92,7 @@ impl<V: Clone> Directory<V> {
         let bits = pages.ilog2().min(MOST_BITS);
         let pages = 1_u32 << bits;
         let of_page = entries >> bits;
-        let page = || HeldPage::Own(Page::with_room(bits, of_page + of_page / 8));
+        let page = || Page::with_room(bits, of_page + of_page / 8);
         Directory {
             range,
             bits,
@@ -108,9 +108,7 @@ impl<V: Clone> Directory<V> {
         let entries = parts.iter().map(Directory::len).sum();
         if entries <= Page::<V>::MOST / 2 {
             let mut joined = Directory::with_room(range, entries);
-            let pages = parts.into_iter().flat_map(Directory::into_pages);
-            let entries = pages.map(|page| page.into_page().into_entries());
-            for entry in entries.flat_map(Entries::into_pieces).flatten() {
+            for entry in parts.into_iter().flat_map(Directory::into_entries) {
                 let key = entry.key.bytes();
                 joined.load_new(key_hash(key), key, entry.value);
             }
@@ -118,16 +116,16 @@ impl<V: Clone> Directory<V> {
         }
         let shared = parts.len().ilog2();
         let bits = parts.iter().map(|part| part.bits).max().unwrap_or(0);
-        let (mut slots, mut pages) = (Vec::with_capacity(parts.len() << bits), Vec::new());
+        let (mut slots, mut pages) = (Vec::with_capacity(parts.len() << bits), Pages::new());
         for part in parts {
             let first = u32::try_from(pages.len()).expect("a slot has 22 bits");
             let each = 1 << (bits - part.bits);
             let numbers = part.slots.into_iter().map(|number| number + first);
             slots.extend(numbers.flat_map(|number| std::iter::repeat_n(number, each)));
-            pages.extend(part.pages);
+            pages.append(part.pages);
         }
-        for page in &mut pages {
-            page.get_mut().share(shared);
+        for number in 0..pages.len() {
+            pages.get_mut(number).share(shared);
         }
         Directory {
             range,
@@ -145,14 +143,15 @@ impl<V: Clone> Directory<V> {
 
     /// The pages, in any order.
     pub(super) fn pages(&self) -> impl Iterator<Item = &Page<V>> {
-        self.pages.iter().map(HeldPage::get)
+        self.pages.iter()
     }
 
-    /// The pages for a snapshot, in the order of hashes.
-    pub(super) fn share(&mut self) -> Vec<Arc<Page<V>>> {
-        let slots = self.slots.chunk_by(|one, next| one == next);
-        let shared = slots.map(|slots| self.pages[as_index(slots[0])].share());
-        shared.collect()
+    /// What a snapshot has of it, which never changes.
+    pub(super) fn share(&self) -> FrozenDirectory<V> {
+        FrozenDirectory {
+            slots: self.slots.clone(),
+            pages: self.pages.clone(),
+        }
     }
 
     /// Number of pages.
@@ -161,13 +160,17 @@ impl<V: Clone> Directory<V> {
     }
 
     /// A page, by its place in any order.
-    pub(super) fn page_at(&self, at: usize) -> Option<&Page<V>> {
-        self.pages.get(at).map(HeldPage::get)
+    pub(super) fn page_at(&self, at: usize) -> &Page<V> {
+        self.pages.get(at)
     }
 
-    /// The pages, in any order.
-    pub(super) fn into_pages(self) -> Vec<HeldPage<V>> {
-        self.pages
+    /// The entries, in any order. A page that a snapshot has is copied when its entries are taken, and not before.
+    pub(super) fn into_entries(self) -> impl Iterator<Item = Entry<V>> + use<V> {
+        let entries = self
+            .pages
+            .into_iter()
+            .map(|page| Arc::unwrap_or_clone(page).into_entries());
+        entries.flat_map(Entries::into_pieces).flatten()
     }
 
     #[inline]
@@ -178,13 +181,13 @@ impl<V: Clone> Directory<V> {
 
     #[inline]
     fn page(&self, hash: u64) -> &Page<V> {
-        self.pages[as_index(self.slots[self.slot(hash)])].get()
+        self.pages.get(as_index(self.slots[self.slot(hash)]))
     }
 
     #[inline]
     fn page_mut(&mut self, hash: u64) -> &mut Page<V> {
         let page = as_index(self.slots[self.slot(hash)]);
-        self.pages[page].get_mut()
+        self.pages.get_mut(page)
     }
 
     pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&V> {
@@ -201,8 +204,8 @@ impl<V: Clone> Directory<V> {
         make: impl FnOnce() -> V,
     ) -> &mut V {
         let number = as_index(self.slots[self.slot(hash)]);
-        if let Some(at) = self.pages[number].get().find(hash, key) {
-            return self.pages[number].get_mut().change_at(at, changed);
+        if let Some(at) = self.pages.get(number).find(hash, key) {
+            return self.pages.get_mut(number).change_at(at, changed);
         }
         self.add(hash, key, changed, make())
     }
@@ -272,11 +275,12 @@ impl<V: Clone> Directory<V> {
     pub(super) fn forget_removals(&mut self, number: u64, mut most: usize) -> usize {
         let removals = &mut self.removals;
         while removals.any && most > 0 {
-            let page = &mut self.pages[removals.next];
-            if page.get().has_removals_before(number) {
-                page.get_mut().forget_removals_before(number);
+            let page = self.pages.get(removals.next);
+            if page.has_removals_before(number) {
+                let page = self.pages.get_mut(removals.next);
+                page.forget_removals_before(number);
             }
-            removals.stay |= page.get().has_removals();
+            removals.stay |= self.pages.get(removals.next).has_removals();
             removals.next += 1;
             most -= 1;
             if removals.next == self.pages.len() {
@@ -291,8 +295,8 @@ impl<V: Clone> Directory<V> {
     /// Divides the page of a hash.
     fn divide(&mut self, hash: u64) {
         let number = self.slots[self.slot(hash)];
-        let page = &mut self.pages[as_index(number)];
-        let page = std::mem::replace(page, HeldPage::Own(Page::hollow())).into_page();
+        let page = self.pages.replace(as_index(number), Page::hollow());
+        let page = Arc::unwrap_or_clone(page);
         let depth = page.depth() + 1;
         if depth > self.bits {
             self.slots = self.slots.iter().flat_map(|it| [*it, *it]).collect();
@@ -301,15 +305,30 @@ impl<V: Clone> Directory<V> {
         let range = self.range;
         let [lower, upper] =
             page.divide(|hash| range.position(hash) >> (u32::BITS - depth) & 1 == 1);
-        self.pages[as_index(number)] = HeldPage::Own(lower);
-        let other = u32::try_from(self.pages.len()).expect("a slot has 22 bits");
-        self.pages.push(HeldPage::Own(upper));
+        self.pages.replace(as_index(number), lower);
+        let other = u32::try_from(self.pages.push(upper)).expect("a slot has 22 bits");
         // The slots of the page: all that share its upper bits.
         let shared = self.bits - depth;
         let first = self.slot(hash) >> shared | 1;
         // The slot of the hash is in either half: the upper half follows the lower one.
         let upper = first << shared;
         self.slots[upper..upper + (1 << shared)].fill(other);
+    }
+}
+
+/// The pages of a namespace as they were when a snapshot was taken.
+#[derive(Debug)]
+pub(super) struct FrozenDirectory<V> {
+    slots: Vec<u32>,
+    pages: Pages<V>,
+}
+
+impl<V> FrozenDirectory<V> {
+    /// The pages in the order of hashes, each to be let go when it is done with. Takes as long as it takes to look at
+    /// each.
+    pub(super) fn into_pages(self) -> Vec<Arc<Page<V>>> {
+        let slots = self.slots.chunk_by(|one, next| one == next);
+        self.pages.shared(slots.map(|slots| as_index(slots[0])))
     }
 }
 

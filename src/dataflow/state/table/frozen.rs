@@ -1,9 +1,11 @@
 //! A table as it was when a snapshot was taken, and how it becomes a segment. Runs outside the task's loop.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use tanist_proto::v1::StateSegment;
+use triomphe::Arc;
 
+use super::directory::FrozenDirectory;
 use super::page::Page;
 use crate::key::key_hash;
 use crate::state::KeyGroups;
@@ -14,8 +16,8 @@ use crate::state::segment::{SegmentWriter, Slice, Subject, seal};
 #[derive(Debug)]
 pub(super) struct Frozen<V> {
     pub(super) subject: Subject,
-    /// In order, each with its pages in the order of hashes.
-    pub(super) namespaces: Vec<(i64, Vec<Arc<Page<V>>>)>,
+    /// In order.
+    pub(super) namespaces: Vec<(i64, FrozenDirectory<V>)>,
     /// Namespaces that were dropped since the base, in order.
     pub(super) dropped: Vec<i64>,
     pub(super) write: fn(&V, &mut Vec<u8>),
@@ -83,7 +85,7 @@ impl<V> Frozen<V> {
         let subject = self.subject;
         let mut writer = SegmentWriter::new(bytes, subject.clone());
         let mut dropped = self.dropped.into_iter().peekable();
-        for (namespace, pages) in self.namespaces {
+        for (namespace, directory) in self.namespaces {
             while let Some(earlier) = dropped.next_if(|it| *it < namespace) {
                 writer.namespace(earlier, true);
             }
@@ -92,6 +94,7 @@ impl<V> Frozen<V> {
                 writer.namespace(namespace, true);
             }
             let mut has_begun = is_dropped;
+            let pages = directory.into_pages();
             let near = whole_slices_near(&pages, &subject)?;
             for (page, is_near_whole) in pages.into_iter().zip(near) {
                 if !is_wanted() {

@@ -1,95 +1,208 @@
-//! A page as its directory holds it: the table's own, until a snapshot shares it.
+//! The pages of a directory, in pieces: shared with a snapshot without a look at each page.
 //!
-//! An own page is changed without a look at a counter that threads share. Most changes find one: only a snapshot shares
-//! pages, and the first change after it takes its page back.
+//! ```text
+//! Pages ──▶ piece: 64 pages ──▶ Page          both counted by who shares them
+//! ```
+//!
+//! A snapshot shares the pieces. The first change in a piece that it shares copies the list of its pages, which both
+//! share from then on; the first change in such a page copies the page. So a task that is stopped for a snapshot waits
+//! for its pieces alone: some hundreds for a gigabyte.
+//!
+//! The counters are those of `triomphe`, which have no weak references: that a page is shared by nobody is one load.
 
-use std::mem;
-use std::sync::Arc;
+use triomphe::Arc;
 
 use super::page::Page;
 
-/// See the module.
+/// Pages of a piece. All pieces but the last one have as many.
+const PIECE: usize = 64;
+
+type Piece<V> = Vec<Arc<Page<V>>>;
+
+/// See the module. Pages are numbered in the order in which they were added.
 #[derive(Debug, Clone)]
-pub(super) enum HeldPage<V> {
-    Own(Page<V>),
-    /// Snapshots may have it, too.
-    Shared(Arc<Page<V>>),
+pub(super) struct Pages<V> {
+    pieces: Vec<Arc<Piece<V>>>,
 }
 
-impl<V> HeldPage<V> {
+impl<V> Pages<V> {
+    pub(super) fn new() -> Pages<V> {
+        Pages { pieces: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let last = self.pieces.last().map_or(0, |piece| piece.len());
+        self.pieces.len().saturating_sub(1) * PIECE + last
+    }
+
     #[inline]
-    pub(super) fn get(&self) -> &Page<V> {
-        match self {
-            HeldPage::Own(page) => page,
-            HeldPage::Shared(page) => page,
+    pub(super) fn get(&self, number: usize) -> &Page<V> {
+        &self.pieces[number / PIECE][number % PIECE]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Page<V>> {
+        self.pieces
+            .iter()
+            .flat_map(|piece| piece.iter())
+            .map(|page| &**page)
+    }
+
+    /// The pages of these numbers, each to be let go when it is done with.
+    pub(super) fn shared(&self, numbers: impl Iterator<Item = usize>) -> Vec<Arc<Page<V>>> {
+        let shared = numbers.map(|it| Arc::clone(&self.pieces[it / PIECE][it % PIECE]));
+        shared.collect()
+    }
+
+    /// A page, to be changed. It is copied if a snapshot has it.
+    #[inline]
+    pub(super) fn get_mut(&mut self, number: usize) -> &mut Page<V>
+    where
+        V: Clone,
+    {
+        let piece = &mut self.pieces[number / PIECE];
+        if !piece.is_unique() {
+            copy(piece);
+        }
+        let piece = Arc::get_mut(piece).expect("it is not shared");
+        let page = &mut piece[number % PIECE];
+        if !page.is_unique() {
+            copy(page);
+        }
+        Arc::get_mut(page).expect("it is not shared")
+    }
+
+    /// Adds a page. Returns its number.
+    pub(super) fn push(&mut self, page: Page<V>) -> usize {
+        self.push_shared(Arc::new(page))
+    }
+
+    fn push_shared(&mut self, page: Arc<Page<V>>) -> usize {
+        let number = self.len();
+        if number.is_multiple_of(PIECE) {
+            self.pieces.push(Arc::new(Vec::with_capacity(PIECE)));
+        }
+        let last = self.pieces.last_mut().expect("one with room is there");
+        Arc::make_mut(last).push(page);
+        number
+    }
+
+    /// Replaces a page.
+    pub(super) fn replace(&mut self, number: usize, page: Page<V>) -> Arc<Page<V>> {
+        let piece = Arc::make_mut(&mut self.pieces[number / PIECE]);
+        std::mem::replace(&mut piece[number % PIECE], Arc::new(page))
+    }
+
+    /// Adds all pages of another list.
+    pub(super) fn append(&mut self, other: Pages<V>) {
+        for page in other.into_iter() {
+            self.push_shared(page);
         }
     }
 
-    /// The page for a snapshot. The next change copies it if the snapshot still has it then.
-    pub(super) fn share(&mut self) -> Arc<Page<V>> {
-        if let HeldPage::Own(page) = self {
-            let page = mem::replace(page, Page::hollow());
-            *self = HeldPage::Shared(Arc::new(page));
-        }
-        match self {
-            HeldPage::Shared(page) => Arc::clone(page),
-            HeldPage::Own(_) => unreachable!("it is shared above"),
-        }
+    /// The pages, in order. What a snapshot has is shared with it.
+    pub(super) fn into_iter(self) -> impl Iterator<Item = Arc<Page<V>>> + use<V> {
+        self.pieces.into_iter().flat_map(Arc::unwrap_or_clone)
     }
 }
 
-impl<V: Clone> HeldPage<V> {
-    /// The page, to be changed.
-    #[inline]
-    pub(super) fn get_mut(&mut self) -> &mut Page<V> {
-        if let HeldPage::Shared(_) = self {
-            self.own();
+impl<V> FromIterator<Page<V>> for Pages<V> {
+    fn from_iter<I: IntoIterator<Item = Page<V>>>(pages: I) -> Pages<V> {
+        let mut all = Pages::new();
+        for page in pages {
+            all.push(page);
         }
-        match self {
-            HeldPage::Own(page) => page,
-            HeldPage::Shared(_) => unreachable!("it is the table's own now"),
-        }
+        all
     }
+}
 
-    #[cold]
-    fn own(&mut self) {
-        let held = mem::replace(self, HeldPage::Own(Page::hollow()));
-        *self = HeldPage::Own(held.into_page());
-    }
-
-    pub(super) fn into_page(self) -> Page<V> {
-        match self {
-            HeldPage::Own(page) => page,
-            HeldPage::Shared(page) => Arc::unwrap_or_clone(page),
-        }
-    }
+/// Apart, so that the code of the usual change is short.
+#[cold]
+#[inline(never)]
+fn copy<T: Clone>(shared: &mut Arc<T>) {
+    Arc::make_mut(shared);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_change_copies_what_a_snapshot_has_and_nothing_else() {
-        let value = |page: &Page<i64>| page.get(1, b"key").copied();
+    fn page(value: i64) -> Page<i64> {
         let mut page = Page::of_depth(0);
-        page.add(1, b"key", 1, 0);
-        let mut held = HeldPage::Own(page);
-        let place =
-            |held: &HeldPage<i64>| std::ptr::from_ref(held.get().entries().get(0).expect("one"));
-        let before = place(&held);
-        *held.get_mut().change(1, b"key", 0).expect("there") = 2;
-        assert_eq!(place(&held), before);
-        let shared = held.share();
-        assert!(Arc::ptr_eq(&shared, &held.share()));
-        assert_eq!(place(&held), before, "what is shared is not copied");
-        *held.get_mut().change(1, b"key", 0).expect("there") = 3;
-        assert_eq!((value(&shared), value(held.get())), (Some(2), Some(3)));
-        assert_ne!(place(&held), before);
-        let (copy, shared) = (place(&held), held.share());
-        drop(shared);
-        *held.get_mut().change(1, b"key", 0).expect("there") = 4;
-        assert_eq!(place(&held), copy, "no snapshot has it any more");
-        assert_eq!(value(&held.into_page()), Some(4));
+        page.add(1, b"key", value, 0);
+        page
+    }
+
+    fn values(pages: &Pages<i64>) -> Vec<Option<i64>> {
+        pages
+            .iter()
+            .map(|page| page.get(1, b"key").copied())
+            .collect()
+    }
+
+    fn place(pages: &Pages<i64>, number: usize) -> *const Page<i64> {
+        std::ptr::from_ref(pages.get(number))
+    }
+
+    fn set(pages: &mut Pages<i64>, number: usize, value: i64) {
+        *pages.get_mut(number).change(1, b"key", 0).expect("there") = value;
+    }
+
+    #[test]
+    fn they_are_a_list() {
+        let numbers = 0..200;
+        let mut pages: Pages<i64> = numbers.clone().map(page).collect();
+        assert_eq!((pages.len(), pages.push(page(200))), (200, 200));
+        let other: Pages<i64> = (201..300).map(page).collect();
+        pages.append(other);
+        let replaced = pages.replace(7, page(-7));
+        assert_eq!(replaced.get(1, b"key"), Some(&7));
+        let expected = (0..300).map(|it| if it == 7 { -7 } else { it });
+        let expected: Vec<Option<i64>> = expected.map(Some).collect();
+        assert_eq!(values(&pages), expected);
+        let some = pages.shared([299, 0].into_iter());
+        assert_eq!(some[0].get(1, b"key"), Some(&299));
+        let all = pages.into_iter().map(|page| page.get(1, b"key").copied());
+        assert_eq!(all.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_change_copies_the_page_that_a_snapshot_has_and_nothing_else() {
+        let mut pages: Pages<i64> = (0..100).map(page).collect();
+        let before = [place(&pages, 1), place(&pages, 2)];
+        set(&mut pages, 1, 10);
+        assert_eq!(place(&pages, 1), before[0], "no snapshot has it");
+        let snapshot = pages.clone();
+        assert_eq!(
+            place(&snapshot, 1),
+            before[0],
+            "what is shared is not copied"
+        );
+        set(&mut pages, 1, 11);
+        assert_ne!(place(&pages, 1), before[0]);
+        assert_eq!(place(&pages, 2), before[1]);
+        assert_eq!(
+            (values(&snapshot)[1], values(&pages)[1]),
+            (Some(10), Some(11))
+        );
+        let copied = place(&pages, 1);
+        drop(snapshot);
+        set(&mut pages, 1, 12);
+        set(&mut pages, 2, 20);
+        let after = [place(&pages, 1), place(&pages, 2)];
+        assert_eq!(after, [copied, before[1]], "no snapshot has them any more");
+    }
+
+    #[test]
+    fn a_snapshot_lets_go_of_a_page_when_it_is_done_with_it() {
+        let mut pages: Pages<i64> = (0..100).map(page).collect();
+        let snapshot = pages.clone();
+        let mut shared = snapshot.shared(0..100).into_iter();
+        drop(snapshot);
+        let before = [place(&pages, 0), place(&pages, 1)];
+        drop(shared.next());
+        set(&mut pages, 0, 1);
+        set(&mut pages, 1, 2);
+        assert_eq!(place(&pages, 0), before[0], "it was let go");
+        assert_ne!(place(&pages, 1), before[1], "it is still to be done");
     }
 }

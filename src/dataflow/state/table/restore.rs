@@ -350,7 +350,7 @@ impl<V: Clone> Part<V> {
         let Some(directory) = self.namespaces.get_mut(&namespace) else {
             return;
         };
-        let pages = directory.share();
+        let pages = directory.share().into_pages();
         for entry in pages.iter().flat_map(|page| page.entries().iter()) {
             let key = entry.key.bytes();
             let hash = key_hash(key);

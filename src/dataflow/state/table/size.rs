@@ -31,7 +31,7 @@ pub(super) fn memory<'d, V: Clone + 'd>(
         let first = passed.div_ceil(every) * every - passed;
         passed += directory.page_count();
         let at = (first..directory.page_count()).step_by(every);
-        for page in at.filter_map(|at| directory.page_at(at)) {
+        for page in at.map(|at| directory.page_at(at)) {
             for entry in some(page, pages) {
                 sampled += 1;
                 beside += entry.key.beside() as u64;
