@@ -8,7 +8,7 @@
 //! share from then on; the first change in such a page copies the page. So a task that is stopped for a snapshot waits
 //! for its pieces alone: some hundreds for a gigabyte.
 //!
-//! The counters are those of `triomphe`, which have no weak references: that a page is shared by nobody is one load.
+//! The counters are those of `triomphe`, which have no weak references: whether a page is shared is one load.
 
 use triomphe::Arc;
 
