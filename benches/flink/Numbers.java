@@ -38,13 +38,19 @@ final class Numbers {
         return bits ^ (bits >>> 31);
     }
 
+    /** The number below RANGE that a random number stands for: the share of it that the random number is of 2^64. */
+    static long below(long random) {
+        // The upper half of the product of two unsigned numbers.
+        return Math.multiplyHigh(random, RANGE) + ((random >> 63) & RANGE);
+    }
+
     private static final class Make implements MapFunction<Long, Tuple3<Long, Long, Long>> {
         private static final long serialVersionUID = 1;
 
         @Override
         public Tuple3<Long, Long, Long> map(Long sequence) {
-            long key = Long.remainderUnsigned(draw(2 * sequence), RANGE);
-            long value = Long.remainderUnsigned(draw(2 * sequence + 1), RANGE);
+            long key = below(draw(2 * sequence));
+            long value = below(draw(2 * sequence + 1));
             return Tuple3.of(sequence, key, value);
         }
     }

@@ -10,7 +10,7 @@ use tanist_proto::id::JobId;
 use crate::http::Http;
 
 /// Interval of checks: figures are late by at most this, plus one answer.
-const INTERVAL: Duration = Duration::from_millis(1);
+pub(crate) const INTERVAL: Duration = Duration::from_millis(1);
 /// Timeout of all waits: enough for a default session, a large recovery, a busy machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(180);
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use tanist_gateway::savepoints;
-use tanist_operators::saved;
+use tanist_operators::saved_positions;
 use tanist_proto::manifest;
 use tanist_proto::pieces::Piece;
 use tanist_proto::segments::covered;
@@ -71,7 +71,7 @@ struct Position {
 
 impl Position {
     fn of(position: &SourcePosition, subtask: u32) -> Position {
-        let decoded = saved::position(&position.position);
+        let decoded = saved_positions::position(&position.position);
         let (text, json) = match (decoded, &position.place) {
             _ if position.ended => ("all of its input".to_owned(), json!({ "ended": true })),
             (Some(decoded), _) => (decoded.text, decoded.json),
@@ -140,7 +140,7 @@ impl Inspection {
                 let of = (subtask.subtask, subtask.subtask);
                 let state = states.entry(operator.name.clone()).or_default();
                 state.add(kind_of(operator.redistribution()), of, length);
-                if let Some(signature) = saved::signature(&operator.content) {
+                if let Some(signature) = saved_positions::signature(&operator.content) {
                     state.signature = signature;
                 }
             }

@@ -28,9 +28,8 @@ pub struct ForwardingDispatcher {
     pub threshold: usize,
 }
 
-#[async_trait]
-impl DispatcherGateway for ForwardingDispatcher {
-    async fn submit_job(
+impl ForwardingDispatcher {
+    async fn submit(
         &self,
         mut request: pb::SubmitJobRequest,
     ) -> GatewayResult<pb::SubmitJobResponse> {
@@ -45,66 +44,28 @@ impl DispatcherGateway for ForwardingDispatcher {
         // `held` must live until the answer is there.
         self.leader.submit_job(request).await
     }
-
-    async fn tell_term_time(&self, request: pb::TermTimeRequest) -> GatewayResult<pb::TermTime> {
-        self.leader.tell_term_time(request).await
-    }
-
-    async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {
-        self.leader.cancel_job(request).await
-    }
-
-    async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack> {
-        self.leader.stop_job(request).await
-    }
-
-    async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {
-        self.leader.list_jobs(request).await
-    }
-
-    async fn trigger_savepoint(
-        &self,
-        request: pb::TriggerSavepointRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.leader.trigger_savepoint(request).await
-    }
-
-    async fn dispose_savepoint(
-        &self,
-        request: pb::DisposeSavepointRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.leader.dispose_savepoint(request).await
-    }
-
-    async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails> {
-        self.leader.describe_job(request).await
-    }
-
-    async fn describe_cluster(
-        &self,
-        request: pb::DescribeClusterRequest,
-    ) -> GatewayResult<pb::ClusterOverview> {
-        self.leader.describe_cluster(request).await
-    }
-
-    async fn list_task_managers(
-        &self,
-        request: pb::ListTaskManagersRequest,
-    ) -> GatewayResult<pb::ListTaskManagersResponse> {
-        self.leader.list_task_managers(request).await
-    }
-
-    async fn drain_task_manager(
-        &self,
-        request: pb::DrainTaskManagerRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.leader.drain_task_manager(request).await
-    }
-
-    async fn resolve_quarantine(
-        &self,
-        request: pb::ResolveQuarantineRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.leader.resolve_quarantine(request).await
-    }
 }
+
+/// Implements the gateway: each method is forwarded as it is, but a submission.
+macro_rules! forward {
+    (
+        $(#[$submit_doc:meta])* SubmitJob submit_job(SubmitJobRequest) -> SubmitJobResponse;
+        $($(#[$method_doc:meta])* $variant:ident $method:ident($request:ident) -> $answer:ident;)*
+    ) => {
+        #[async_trait]
+        impl DispatcherGateway for ForwardingDispatcher {
+            async fn submit_job(
+                &self,
+                request: pb::SubmitJobRequest,
+            ) -> GatewayResult<pb::SubmitJobResponse> {
+                self.submit(request).await
+            }
+
+            $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
+                self.leader.$method(request).await
+            })*
+        }
+    };
+}
+
+tanist_proto::dispatcher_methods! { forward! {} }

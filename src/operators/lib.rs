@@ -54,7 +54,7 @@ mod reading;
 mod regex;
 mod result_state;
 mod sample;
-pub mod saved;
+pub mod saved_positions;
 mod schema;
 pub mod sink;
 mod socket_sink;

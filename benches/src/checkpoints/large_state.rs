@@ -26,6 +26,8 @@ const RATE: (u64, u64) = (230_000, 100_000);
 const FILLED: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(9));
 const WATCHED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(4));
 const RESTORES: (usize, usize) = (3, 1);
+/// All cores load the state: the answers of the leader to more questions would take part of them.
+const ASKED_EACH: Duration = Duration::from_millis(20);
 
 /// What one checkpoint did at the step that counts.
 struct Taken {
@@ -82,7 +84,7 @@ pub(super) async fn measure(store: StoreKind, setup: &Setup<'_>) -> anyhow::Resu
         let victim = host_of_tasks(&http, &mut cluster).await?;
         let pid = cluster.taskmanager(victim).pid().context("it runs")?;
         memory.push(mebibytes(proc::memory(pid)?.resident));
-        let took = until_restored(&http, &mut cluster, job, victim).await?;
+        let took = until_restored(&http, &mut cluster, job, victim, ASKED_EACH).await?;
         restored.push(took);
         cluster.taskmanager(victim).start()?;
         cluster.wait_until_complete().await?;

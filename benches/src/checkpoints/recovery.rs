@@ -1,8 +1,11 @@
 //! A leader that dies in the middle of a checkpoint, and a TaskManager that dies with state.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tanist_chaos::store::{Store, StoreKind};
+use tanist_chaos::wait::wait_for_every;
 use tanist_chaos::{Cluster, ClusterBuilder};
 use tanist_proto::id::JobId;
 use tokio::time::Instant;
@@ -13,7 +16,7 @@ use crate::http::Http;
 use crate::jobs::{self, CHECKPOINTED_COUNT};
 use crate::report::Figure;
 use crate::samples::Unit;
-use crate::watch::{all_subtasks_run, until, until_led, until_running};
+use crate::watch::{BOUND, INTERVAL, all_subtasks_run, until, until_led, until_running};
 
 const REPETITIONS: (usize, usize) = (20, 2);
 const KEYS: &str = "100000";
@@ -129,7 +132,7 @@ pub(super) async fn of_taskmanager(
     let address = cluster.rest_address(0).to_owned();
     for _ in 0..setup.pick(REPETITIONS.0, REPETITIONS.1) {
         let victim = host_of_tasks(&http, &mut cluster).await?;
-        running.push(until_restored(&http, &mut cluster, job, victim).await?);
+        running.push(until_restored(&http, &mut cluster, job, victim, INTERVAL).await?);
         cluster.taskmanager(victim).start()?;
         cluster.wait_until_complete().await?;
         let completed = checkpoints(&http, &address, job).await?;
@@ -150,19 +153,22 @@ pub(super) fn restarts_soon(builder: ClusterBuilder) -> ClusterBuilder {
         .set("restart-strategy.fixed-delay.delay", "100 ms")
 }
 
-/// Kills a TaskManager, and waits until its job is restored and runs. Returns how many milliseconds that takes.
+/// Kills a TaskManager, and waits until its job is restored and runs. Returns how many milliseconds that takes; the
+/// leader is asked each `asked_each`.
 pub(super) async fn until_restored(
     http: &Http,
     cluster: &mut Cluster,
     job: JobId,
     victim: usize,
+    asked_each: Duration,
 ) -> anyhow::Result<f64> {
     let address = cluster.rest_address(0).to_owned();
     let before = checkpoints(http, &address, job).await?;
     let restored = &before["latest"]["restored"]["restore_timestamp"];
     let start = Instant::now();
     cluster.taskmanager(victim).kill();
-    until("the job to be restored and to run", async || {
+    let what = "the job to be restored and to run";
+    wait_for_every(asked_each, what, BOUND, async || {
         let body = checkpoints(http, &address, job).await?;
         let now = &body["latest"]["restored"]["restore_timestamp"];
         ensure!(now != restored, "it has not been restored");

@@ -17,7 +17,7 @@
 //! many.
 
 use std::collections::BTreeMap;
-use std::ops::{AddAssign, RangeInclusive};
+use std::ops::{AddAssign, Range, RangeInclusive};
 
 use prost::Message as _;
 use tanist_proto::segments::MAX_SUPERSEDED;
@@ -79,11 +79,20 @@ impl Subject {
 
     /// The number of the slice that has this hash. None: it belongs to another subtask.
     pub(super) fn slice_of(&self, hash: u64) -> Option<usize> {
-        let group = group_of_hash(hash, self.groups.max_parallelism());
+        self.slice_of_group(group_of_hash(hash, self.groups.max_parallelism()))
+    }
+
+    fn slice_of_group(&self, group: u32) -> Option<usize> {
         if group < self.groups.range().0 {
             return None;
         }
         self.slices.iter().position(|slice| group < slice.end)
+    }
+
+    /// The key groups of a slice.
+    pub(super) fn groups_of(&self, slice: usize) -> Range<u32> {
+        let before = slice.checked_sub(1).map(|before| self.slices[before].end);
+        before.unwrap_or(self.groups.range().0)..self.slices[slice].end
     }
 }
 
@@ -216,6 +225,8 @@ pub(super) enum Item<'s> {
         hash: u64,
         key: &'s [u8],
         value: &'s [u8],
+        /// Its slice has all entries: no segment before this one has the key.
+        is_of_whole_slice: bool,
     },
     Removal {
         namespace: i64,
@@ -447,6 +458,10 @@ impl<'s> Segment<'s> {
     where
         's: 'p,
     {
+        let subject = &self.subject;
+        let max_parallelism = subject.groups.max_parallelism();
+        // The key groups of the slice of the last item, and whether it has all entries.
+        let (mut groups, mut is_of_whole_slice) = (0..0, false);
         let mut sums = Sums::default();
         for piece in pieces {
             let mut rest = piece.items;
@@ -477,8 +492,13 @@ impl<'s> Segment<'s> {
                 if !is_wanted(hash) {
                     continue;
                 }
-                if !self.subject.groups.contain_hash(hash) {
-                    return Err(StateProblem::damaged("an entry is not of its key groups"));
+                let group = group_of_hash(hash, max_parallelism);
+                if !groups.contains(&group) {
+                    let Some(slice) = subject.slice_of_group(group) else {
+                        return Err(StateProblem::damaged("an entry is not of its key groups"));
+                    };
+                    groups = subject.groups_of(slice);
+                    is_of_whole_slice = subject.slices[slice].position == 0;
                 }
                 sums.entries += 1;
                 sums.bytes += (left - rest.len()) as u64;
@@ -488,6 +508,7 @@ impl<'s> Segment<'s> {
                         hash,
                         key,
                         value,
+                        is_of_whole_slice,
                     },
                     None => Item::Removal {
                         namespace,

@@ -18,7 +18,7 @@ use tanist_proto::v1 as pb;
 
 pub(super) use self::snapshots::SourceState;
 pub(super) use self::tasks::Beginning;
-use super::checkpoints::{Absence, Checkpoints};
+use super::checkpoints::{Checkpoints, DeclineTimer};
 use super::connection::Connection;
 use super::effect::{Effect, TaskKey};
 use super::executions::{CancellationTimeouts, ExecutionKey, Executions};
@@ -38,8 +38,8 @@ pub(super) struct Job {
     outbox: Outbox,
     executions: Executions,
     checkpoints: Checkpoints,
-    /// The absence of its JobMaster.
-    absence: Absence,
+    /// Since when it has no JobMaster here.
+    decline_timer: DeclineTimer,
     /// The pipelined regions of its deployed tasks.
     regions: Regions,
     /// Its graph, if deployments only name it and it was fetched.
@@ -62,7 +62,7 @@ impl Job {
             outbox: Outbox::new(),
             executions: Executions::default(),
             checkpoints: Checkpoints::default(),
-            absence: Absence::default(),
+            decline_timer: DeclineTimer::default(),
             regions: Regions::default(),
             graph: None,
             has_files: false,
@@ -110,7 +110,7 @@ impl Job {
             self.executions.next_deadline(),
             retry_at.filter(|_| is_sending),
             self.checkpoints.retry_at().filter(|_| is_sending),
-            self.absence
+            self.decline_timer
                 .deadline()
                 .filter(|_| self.checkpoints.has_blocked()),
         ];

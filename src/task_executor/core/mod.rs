@@ -289,7 +289,7 @@ impl TaskExecutorCore {
         let is_unused =
             self.kept_outputs(unread) == 0 && self.slots.is_free() && self.jobs.are_acknowledged();
         self.lifecycle.leave_if_drained(is_unused, &mut self.output);
-        self.review_absences(now);
+        self.review_declines(now);
         // Last: messages report what the event and the steps above have changed.
         self.send_messages(now);
         Status {
@@ -340,10 +340,10 @@ impl TaskExecutorCore {
     }
 
     /// Has tasks decline the checkpoint for which they block inputs, if they have been without JobMaster for a while.
-    fn review_absences(&mut self, now: Uptime) {
+    fn review_declines(&mut self, now: Uptime) {
         let is_led = self.leader.is_named();
         for job in self.jobs.iter_mut() {
-            job.review_absence(now, is_led, &mut self.output);
+            job.review_decline(now, is_led, &mut self.output);
         }
     }
 

@@ -59,6 +59,7 @@ fn decoded(bytes: &[u8], max_parallelism: u32) -> Result<Entries, StateProblem> 
             hash,
             key,
             value,
+            ..
         } = item
         {
             entries.insert((namespace, hash, key.to_vec()), value.to_vec());

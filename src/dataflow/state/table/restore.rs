@@ -20,7 +20,7 @@ use super::faults::{Fault, is_planted};
 use super::lineage::{KnownSlices, counted};
 use crate::key::key_hash;
 use crate::state::error::{StateError, StateProblem};
-use crate::state::segment::{Item, Outline, Segment, Sums};
+use crate::state::segment::{Item, Outline, Segment, Subject, Sums};
 use crate::state::{KeyGroups, Restored};
 
 /// An entry of a keyed state, as a segment has it.
@@ -159,8 +159,13 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         let outlined: Vec<_> = outlined.collect::<Result<_, _>>()?;
         let items = outlined.iter().map(|(_, _, outline)| outline.pieces.len());
         let bits = self.parts.unwrap_or_else(|| parts_of(items.sum()));
+        let mut room = BTreeMap::new();
+        for (counting, segment, outline) in &outlined {
+            add_entries(&mut room, counting, segment.subject(), outline);
+        }
         let load = |number: u64| {
             let mut part = Part::new(self.groups, self.range, bits, number);
+            part.make_room(&room);
             let mut sums = Vec::with_capacity(outlined.len());
             for (counting, segment, outline) in &outlined {
                 let loaded = part.load(counting, segment, outline, read);
@@ -180,6 +185,33 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             checked.map_err(|problem| problem_in(counting, problem))?;
         }
         Ok(join(self.range, bits, parts))
+    }
+}
+
+/// Adds about how many entries of each namespace a segment has in slices of which it has all entries, in the key groups
+/// for which it counts.
+fn add_entries(
+    entries: &mut BTreeMap<i64, f64>,
+    counting: &Counting<'_>,
+    subject: &Subject,
+    outline: &Outline<'_>,
+) {
+    let (mut whole, mut all) = (0.0, 0.0);
+    for (number, slice) in subject.slices.iter().enumerate() {
+        let groups = subject.groups_of(number);
+        let count = |range: (u32, u32)| f64::from(range.1.saturating_sub(range.0));
+        let within = |own: &KeyGroups| count(own.within((groups.start, groups.end)).range());
+        let counted: f64 = counting.groups.iter().map(within).sum();
+        let share = counted / count((groups.start, groups.end)).max(1.0);
+        all += slice.entries as f64;
+        if slice.position == 0 {
+            whole += slice.entries as f64 * share;
+        }
+    }
+    if whole > 0.0 {
+        for (namespace, count) in &outline.entries {
+            *entries.entry(*namespace).or_default() += *count as f64 * whole / all;
+        }
     }
 }
 
@@ -270,7 +302,6 @@ impl<V: Clone> Part<V> {
         outline: &Outline<'_>,
         read: &impl Fn(SavedEntry<'_>) -> Result<V, String>,
     ) -> Result<Sums, StateProblem> {
-        self.make_room(segment, outline);
         let (range, bits, number) = (self.range, self.bits, self.number);
         let part_of = |hash: &u64| range.part_of(*hash, bits);
         let pieces = outline.pieces.iter().filter(|piece| {
@@ -279,8 +310,6 @@ impl<V: Clone> Part<V> {
         });
         let subject = segment.subject();
         let is_all = counting.groups == [self.groups] && subject.groups == self.groups;
-        // Of their key groups it is the first segment, and a segment has each key once.
-        let is_first = subject.slices.iter().all(|slice| slice.position == 0);
         let range = range.part(bits);
         segment.read(
             pieces,
@@ -293,6 +322,7 @@ impl<V: Clone> Part<V> {
                         hash,
                         key,
                         value,
+                        is_of_whole_slice,
                     } if is_all || counting.counts_for(hash) => {
                         let saved = SavedEntry {
                             namespace,
@@ -302,7 +332,8 @@ impl<V: Clone> Part<V> {
                         let value = read(saved).map_err(StateProblem::Damaged)?;
                         let directory = self.namespaces.entry(namespace);
                         let directory = directory.or_insert_with(|| Directory::with_room(range, 0));
-                        match is_first {
+                        // A segment has each key once.
+                        match is_of_whole_slice {
                             true => directory.load_new(hash, key, value),
                             false => directory.load(hash, key, value),
                         }
@@ -323,21 +354,14 @@ impl<V: Clone> Part<V> {
         )
     }
 
-    /// Makes room for the namespaces of a segment that has all entries of a key group.
-    fn make_room(&mut self, segment: &Segment<'_>, outline: &Outline<'_>) {
-        let subject = segment.subject();
-        if subject.slices.iter().all(|slice| slice.position > 0) {
-            return;
-        }
-        let groups = |(first, end): (u32, u32)| u64::from(end.saturating_sub(first));
-        let own = groups(subject.groups.within(self.groups.range()).range());
-        let all = groups(subject.groups.range()).max(1);
-        for (namespace, entries) in &outline.entries {
-            let entries = (*entries as u64 * own / all) >> self.bits;
-            let entries = usize::try_from(entries).unwrap_or(usize::MAX);
-            let range = self.range.part(self.bits);
-            let directory = self.namespaces.entry(*namespace);
-            directory.or_insert_with(|| Directory::with_room(range, entries));
+    /// Makes room for the entries of each namespace.
+    fn make_room(&mut self, entries: &BTreeMap<i64, f64>) {
+        let range = self.range.part(self.bits);
+        for (namespace, entries) in entries {
+            // More than a usize are as many as one can be.
+            let entries = *entries as usize >> self.bits;
+            let directory = Directory::with_room(range, entries);
+            self.namespaces.insert(*namespace, directory);
         }
     }
 

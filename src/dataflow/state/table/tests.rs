@@ -7,6 +7,7 @@ use prost::Message as _;
 use tanist_proto::v1::{CheckpointBarrier, KeyGroupRange, SubtaskSnapshot};
 
 use super::*;
+use crate::state::segment::Segment;
 use crate::state::{Restored, StateError};
 
 const MAX_PARALLELISM: u32 = 16;
@@ -225,6 +226,36 @@ fn a_restore_divides_no_page_and_moves_no_entry() {
     });
     let bytes = allocated.bytes_max / 15_000;
     assert!(bytes <= 56, "{bytes} bytes an entry of half of them");
+}
+
+#[test]
+fn a_restore_of_a_state_that_was_written_slice_by_slice_divides_no_page() {
+    const KEYS: u64 = 30_000;
+    let mut before = table(whole());
+    before.write_changes_always();
+    let mut subtask = None;
+    for number in 1..40 {
+        for key in (0..KEYS).filter(|key| key % 10 == number % 10 || number == 1) {
+            before.insert(0, &key.to_le_bytes(), key + number);
+        }
+        subtask = Some(going_on(&mut before, number, subtask));
+    }
+    let subtask = subtask.expect("snapshots were taken");
+    let whole_slices = |segment: &StateSegment| {
+        let segment = Segment::open(&segment.content, "counts", MAX_PARALLELISM).expect("intact");
+        let slices = segment.subject().slices.iter();
+        slices.filter(|slice| slice.position == 0).count()
+    };
+    let of_segments = subtask.segments.iter().map(whole_slices);
+    let most = of_segments.max().expect("it has some");
+    assert!(most < 8, "no segment has all of it");
+    let mut after = None;
+    let allocated = allocation_counter::measure(|| {
+        after = Some(restored(&subtask, whole()).expect("intact"));
+    });
+    assert_eq!(content(&after.expect("restored")), content(&before));
+    let bytes = allocated.bytes_total / KEYS;
+    assert!(bytes <= 60, "{bytes} bytes an entry");
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //! - A report that the JobMaster has to know is sent until it is answered ([`reports`]), and with each registration. In
 //!   a registration, acknowledgements that would make it too large are reported as being written: they follow.
 
-mod absence;
+mod decline_timer;
 mod pieces;
 mod reports;
 
@@ -28,7 +28,7 @@ use tanist_ha::clock::Uptime;
 use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::v1 as pb;
 
-pub(crate) use self::absence::Absence;
+pub(crate) use self::decline_timer::DeclineTimer;
 pub(crate) use self::pieces::Pieces;
 use self::reports::Reports;
 use super::executions::ExecutionKey;

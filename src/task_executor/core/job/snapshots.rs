@@ -108,9 +108,9 @@ impl Job {
     }
 
     /// Has tasks decline the checkpoint for which they block inputs, once there has been no JobMaster for a while.
-    pub(crate) fn review_absence(&mut self, now: Uptime, is_led: bool, output: &mut Output) {
+    pub(crate) fn review_decline(&mut self, now: Uptime, is_led: bool, output: &mut Output) {
         let is_silent = self.connection.doubted_at().is_none_or(|at| at <= now);
-        if self.absence.review(now, is_led && !is_silent) {
+        if self.decline_timer.review(now, is_led && !is_silent) {
             for execution in self.checkpoints.take_blocked() {
                 output.effect(Effect::DeclineBlocked(self.task(execution)));
             }

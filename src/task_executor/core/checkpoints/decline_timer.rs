@@ -1,5 +1,5 @@
-//! Since when a job has no JobMaster here: then its tasks decline the checkpoint for which they block inputs, so that a
-//! leader that dies between two triggers does not stop the data path. Pure.
+//! How long a job has had no JobMaster here. After a second its tasks decline the checkpoint for which they block
+//! inputs, so that a leader that dies between two triggers does not stop the data path. Pure.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ const DECLINE_AFTER: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Absence {
+pub(crate) struct DeclineTimer {
     since: Option<Uptime>,
 }
 
-impl Absence {
-    /// Updates the state. Returns whether the absence has lasted.
+impl DeclineTimer {
+    /// Updates the state. Returns whether there has been no JobMaster for long enough.
     pub(crate) fn review(&mut self, now: Uptime, is_present: bool) -> bool {
         if is_present {
             self.since = None;
