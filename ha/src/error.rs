@@ -176,6 +176,11 @@ impl Error {
         }
     }
 
+    /// Whether the request is above a limit of the store: a smaller one may succeed.
+    pub fn is_over_limit(&self) -> bool {
+        matches!(self, Error::TooLarge { .. } | Error::TooManyWrites { .. })
+    }
+
     /// Whether the same request may succeed later without a change of the data: also if access is denied, since an
     /// operator can grant it.
     pub fn may_pass(&self) -> bool {

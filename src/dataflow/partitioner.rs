@@ -32,8 +32,6 @@ enum Selector {
     Hash {
         keys: KeyColumns,
         max_parallelism: u32,
-        /// The target of each key group.
-        targets: Vec<usize>,
     },
     /// `next` is the target of the next record.
     Rebalance {
@@ -87,7 +85,6 @@ impl Partitioner {
             Partitioning::Hash => Selector::Hash {
                 keys,
                 max_parallelism,
-                targets: targets_of_groups(targets, max_parallelism),
             },
             Partitioning::Rebalance => Selector::Rebalance { next: 0 },
             Partitioning::Broadcast => Selector::Broadcast,
@@ -122,8 +119,8 @@ impl Partitioner {
             Selector::Hash {
                 keys,
                 max_parallelism,
-                targets,
             } => {
+                let targets = u32::try_from(self.targets).unwrap_or(u32::MAX);
                 // Most batches have about as many rows for each target.
                 let share = batch.num_rows() / self.targets;
                 let room = || Vec::with_capacity(share + share / 8);
@@ -133,7 +130,8 @@ impl Partitioner {
                     .map_err(|e| ArrowError::from_external_error(Box::new(e)))?;
                 for row in 0..all {
                     let group = key_group(keys.key(row as usize), *max_parallelism);
-                    rows[targets[group as usize]].push(row);
+                    let target = subtask_of_group(group, targets, *max_parallelism);
+                    rows[target as usize].push(row);
                 }
                 for (target, rows) in rows.into_iter().enumerate() {
                     if rows.len() == batch.num_rows() {
@@ -229,13 +227,6 @@ impl Partitioner {
     pub(super) fn next_ready(&mut self) -> Option<Outgoing> {
         self.ready.pop_front()
     }
-}
-
-/// The target of each key group.
-fn targets_of_groups(targets: usize, max_parallelism: u32) -> Vec<usize> {
-    let parallelism = u32::try_from(targets).unwrap_or(u32::MAX);
-    let target = |group| subtask_of_group(group, parallelism, max_parallelism) as usize;
-    (0..max_parallelism.max(1)).map(target).collect()
 }
 
 /// Cuts a batch that is too large.

@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind, Kinds};
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
-    Write,
 };
 
 /// The records handle on a [`MemoryCluster`](super::MemoryCluster).
@@ -83,25 +82,7 @@ impl CoordinationStore for MemoryStore {
 
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
         self.check(request.kinds())?;
-        let limits = self.limits();
-        let too_large = |what, size, limit| Error::TooLarge {
-            store: "the memory store",
-            what,
-            size,
-            limit,
-        };
-        if request.writes.len() > limits.writes {
-            let size = request.writes.iter().map(Write::size).sum();
-            return Err(too_large(
-                "a transaction with too many writes",
-                size,
-                limits.bytes,
-            ));
-        }
-        let size: usize = request.writes.iter().map(Write::size).sum();
-        if size > limits.bytes {
-            return Err(too_large("a transaction", size, limits.bytes));
-        }
+        self.limits().check("the memory store", &request.writes)?;
         if self.link.server.outage.borrow().out_of_space {
             self.link.reachable().await;
             return Err(Error::OutOfSpace {

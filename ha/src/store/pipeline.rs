@@ -349,7 +349,7 @@ impl PipelineActor {
                         may_be_applied = true;
                         debug!(%error, "a transaction got no definite answer: sending it again");
                     }
-                    Outcome::Fatal if matches!(error, Error::TooLarge { .. }) => {
+                    Outcome::Fatal if error.is_over_limit() => {
                         return BatchOutcome::TooLarge(error);
                     }
                     // If an earlier copy is still in flight, it would be applied once there is space again.

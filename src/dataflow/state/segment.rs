@@ -225,7 +225,7 @@ pub(super) enum Item<'s> {
         hash: u64,
         key: &'s [u8],
         value: &'s [u8],
-        /// Its slice has all entries: no segment before this one has the key.
+        /// Its slice has all entries: no segment before this one counts for its key group.
         is_of_whole_slice: bool,
     },
     Removal {

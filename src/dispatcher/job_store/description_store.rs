@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use prost::Message as _;
-use tanist_ha::Error;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::Name;
 use tanist_ha::records::store::Prepared;
@@ -147,7 +146,7 @@ pub(super) fn reference_to(prepared: &Prepared, details: &pb::JobDetails) -> pb:
 fn not_kept(job: JobId, error: JobStoreError) -> Result<Result<Prepared, String>, JobStoreError> {
     let reason = match &error {
         JobStoreError::NotWritten | JobStoreError::Unknown => return Err(error),
-        JobStoreError::Refused(cause @ Error::TooLarge { .. }) => {
+        JobStoreError::Refused(cause) if cause.is_over_limit() => {
             format!("it was too large to be kept: {cause}")
         }
         JobStoreError::OutOfSpace(cause) => format!("the store had no space for it: {cause}"),

@@ -52,15 +52,25 @@ impl From<CommitError> for JobStoreError {
     }
 }
 
+impl JobStoreError {
+    /// Whether a smaller write may succeed.
+    pub(super) fn is_over_limit(&self) -> bool {
+        matches!(self, JobStoreError::Refused(cause) if cause.is_over_limit())
+    }
+}
+
 impl From<JobStoreError> for GatewayError {
     fn from(error: JobStoreError) -> GatewayError {
         match &error {
             JobStoreError::NotWritten => GatewayError::NotYet(error.to_string()),
             JobStoreError::OutOfSpace(_) => GatewayError::StoreRefused(error.to_string()),
             JobStoreError::Unknown => GatewayError::Unknown(error.to_string()),
-            JobStoreError::Refused(Error::TooLarge { .. })
-            | JobStoreError::NotUploaded(_)
-            | JobStoreError::NotRestored(_) => GatewayError::Invalid(error.to_string()),
+            JobStoreError::NotUploaded(_) | JobStoreError::NotRestored(_) => {
+                GatewayError::Invalid(error.to_string())
+            }
+            JobStoreError::Refused(cause) if cause.is_over_limit() => {
+                GatewayError::Invalid(error.to_string())
+            }
             // The blob store did not answer or denied access for now: nothing was written.
             JobStoreError::Refused(cause) if cause.may_pass() => {
                 GatewayError::StoreRefused(error.to_string())

@@ -208,7 +208,7 @@ impl JobStore {
     ) -> Result<bool, JobStoreError> {
         let putting = self.try_put_result(job, result, description, retained);
         match putting.await {
-            Err(error @ JobStoreError::Refused(Error::TooLarge { .. })) => {
+            Err(error) if error.is_over_limit() => {
                 warn!(%job, %error, "the result is too large for the store: it is written without details");
                 if let Some(description) = description {
                     let chunks = chunk_names(description);

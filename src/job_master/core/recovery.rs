@@ -49,7 +49,7 @@ impl JobMasterCore {
         let restart_at_ms = state.restart_at_ms.clamp(now_ms, latest_ms);
         let tasks = self.graph.region(region).tasks.iter();
         let states = tasks.map(|task| self.graph.execution(*task).state);
-        // It has finished: it is never placed again.
+        // It has finished: it runs again only if its output is lost.
         if states.clone().all(|it| it == ExecutionState::Finished) {
             return (RegionPhase::Deployed, false);
         }
@@ -63,8 +63,9 @@ impl JobMasterCore {
         if states.clone().all(|it| may_run.contains(&it)) {
             return (RegionPhase::Reconciling, false);
         }
-        // It was given up, and restarts later: after its backoff, or after all others have stopped. Which executions
-        // of the generation before have ended, if there were any, only the former term knew.
+        // It was given up, and restarts later: after its backoff, after all others have stopped (full failover), or
+        // once no execution of its former generation can run any more (stop-first). Which of these have ended, if
+        // there were any, only the former term knew.
         let waits_for_others = self.failover.is_stop_first() || self.failover.restarts_together();
         if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
             self.region_failover(now_ms)

@@ -209,7 +209,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         }
     }
 
-    /// Adds the table, as it is, to a snapshot. Takes well below a millisecond for a gigabyte: it is encoded later.
+    /// Adds the table, as it is, to a snapshot. Takes well below a millisecond for a gigabyte in few namespaces: it is
+    /// encoded later. Costs a look at each namespace.
     pub fn freeze(&mut self, snapshot: &mut Snapshot) {
         let (number, newest) = (snapshot.number(), snapshot.newest());
         let base = match newest >= self.durable {

@@ -5,10 +5,11 @@
 //! ```
 //!
 //! A snapshot shares the pieces. The first change in a piece that it shares copies the list of its pages, which both
-//! share from then on; the first change in such a page copies the page. So a task that is stopped for a snapshot waits
-//! for its pieces alone: some hundreds for a gigabyte.
+//! share from then on; the first change in such a page copies the page. So a task that is stopped for a snapshot looks
+//! at the pieces alone: some hundreds for a gigabyte.
 //!
-//! The counters are those of `triomphe`, which have no weak references: whether a page is shared is one load.
+//! The counters are those of `triomphe`, which have no weak references: one load says whether a piece or a page is
+//! shared.
 
 use triomphe::Arc;
 
@@ -79,7 +80,9 @@ impl<V> Pages<V> {
     fn push_shared(&mut self, page: Arc<Page<V>>) -> usize {
         let number = self.len();
         if number.is_multiple_of(PIECE) {
-            self.pieces.push(Arc::new(Vec::with_capacity(PIECE)));
+            // Most namespaces have one page.
+            let room = if number == 0 { 1 } else { PIECE };
+            self.pieces.push(Arc::new(Vec::with_capacity(room)));
         }
         let last = self.pieces.last_mut().expect("one with room is there");
         Arc::make_mut(last).push(page);

@@ -332,7 +332,7 @@ impl<V: Clone> Part<V> {
                         let value = read(saved).map_err(StateProblem::Damaged)?;
                         let directory = self.namespaces.entry(namespace);
                         let directory = directory.or_insert_with(|| Directory::with_room(range, 0));
-                        // A segment has each key once.
+                        // A segment has each key once, and none before this one counts for the key group.
                         match is_of_whole_slice {
                             true => directory.load_new(hash, key, value),
                             false => directory.load(hash, key, value),
@@ -360,8 +360,11 @@ impl<V: Clone> Part<V> {
         for (namespace, entries) in entries {
             // More than a usize are as many as one can be.
             let entries = *entries as usize >> self.bits;
-            let directory = Directory::with_room(range, entries);
-            self.namespaces.insert(*namespace, directory);
+            // One with few entries is made with the first of them.
+            if entries > 0 {
+                let directory = Directory::with_room(range, entries);
+                self.namespaces.insert(*namespace, directory);
+            }
         }
     }
 

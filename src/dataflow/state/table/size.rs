@@ -11,8 +11,8 @@ use super::page::Page;
 const SAMPLE: usize = 64;
 /// What an entry has in the index of its page: slots of two bytes, filled to about three quarters.
 const INDEX_BYTES: usize = 3;
-/// Half a piece of entries, which is free in a page on average, and what the page itself has.
-const PAGE_BYTES: usize = 1024 + 128;
+/// Half a piece of entries, which is free in a page on average, and what the page itself and its place in lists have.
+const PAGE_BYTES: usize = 1024 + 256;
 
 /// The memory of these namespaces, without what values have beside their entries.
 pub(super) fn memory<'d, V: Clone + 'd>(
