@@ -167,8 +167,8 @@ impl Benchmark {
             Benchmark::Wordcount => throughput::WORDCOUNT_METHOD,
             Benchmark::KeyedCount => throughput::KEYED_COUNT_METHOD,
             Benchmark::Checkpoints => checkpoints::METHOD,
-            Benchmark::LargeState => checkpoints::LARGE_STATE_METHOD,
-            Benchmark::ManySubtasks => checkpoints::MANY_SUBTASKS_METHOD,
+            Benchmark::LargeState => checkpoints::large_state::METHOD,
+            Benchmark::ManySubtasks => checkpoints::many_subtasks::METHOD,
             Benchmark::BesideFlink => beside_flink::METHOD,
         }
     }
@@ -271,8 +271,10 @@ async fn measure(
         Benchmark::Wordcount => Box::pin(throughput::wordcount(store, options)).await,
         Benchmark::KeyedCount => Box::pin(throughput::keyed_count(store, options)).await,
         Benchmark::Checkpoints => Box::pin(checkpoints::measure(store, options)).await,
-        Benchmark::LargeState => Box::pin(checkpoints::large_state(store, options)).await,
-        Benchmark::ManySubtasks => Box::pin(checkpoints::many_subtasks(store, options)).await,
+        Benchmark::LargeState => Box::pin(checkpoints::large_state::measure(store, options)).await,
+        Benchmark::ManySubtasks => {
+            Box::pin(checkpoints::many_subtasks::measure(store, options)).await
+        }
         Benchmark::BesideFlink => Box::pin(beside_flink::measure(options)).await,
     }
 }

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::recovery::{checkpoints, host_of_tasks, restarts_soon, until_restored};
 use super::{LOOK_EACH, Setup};
+use crate::BenchOptions;
 use crate::http::Http;
 use crate::jobs::{self, CHECKPOINTED_COUNT};
 use crate::memory::mebibytes;
@@ -19,6 +20,10 @@ use crate::proc;
 use crate::report::Figure;
 use crate::samples::Unit;
 use crate::watch::until_running;
+
+pub(crate) const METHOD: &str = "One subtask counts keys that are drawn at random, with a checkpoint each \
+second. What `summary` of `/checkpoints/details/N/subtasks/V` says once 95 % of the keys are there; then SIGKILL of its \
+TaskManager, beside one with a free slot, with restarts after 100 ms.";
 
 /// Keys, records a second, and how long they are drawn before anything is measured: 95 % of the keys are there then.
 const KEYS: (u64, u64) = (23_000_000, 300_000);
@@ -36,7 +41,11 @@ struct Taken {
     written: f64,
 }
 
-pub(super) async fn measure(store: StoreKind, setup: &Setup<'_>) -> anyhow::Result<Vec<Figure>> {
+pub(crate) async fn measure(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let setup = &Setup::new(options)?;
     let (keys, rate) = (setup.pick(KEYS.0, KEYS.1), setup.pick(RATE.0, RATE.1));
     let name = |what: &str| format!("{keys} keys, {rate} of them drawn a second: {what}");
     let mut stood_still = Figure::new(name("task stands still"), Unit::Milliseconds);

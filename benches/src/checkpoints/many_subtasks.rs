@@ -7,6 +7,7 @@ use tanist_chaos::store::{Store, StoreKind};
 use tokio::time::{Instant, sleep};
 
 use super::{Completed, NEVER, Setup, watch};
+use crate::BenchOptions;
 use crate::http::Http;
 use crate::jobs;
 use crate::memory::mebibytes;
@@ -14,6 +15,9 @@ use crate::proc;
 use crate::report::Figure;
 use crate::samples::Unit;
 use crate::watch::until_running;
+
+pub(crate) const METHOD: &str = "A vertex of 10,000 subtasks, each a region of its own, on four TaskManagers, \
+with a checkpoint each second. *Trigger to durable*: of each checkpoint, as `/checkpoints` says.";
 
 const SUBTASKS: (u32, u32) = (10_000, 200);
 const TASKMANAGERS: usize = 4;
@@ -35,7 +39,11 @@ steps:
     discard: {}
 ";
 
-pub(super) async fn measure(store: StoreKind, setup: &Setup<'_>) -> anyhow::Result<Vec<Figure>> {
+pub(crate) async fn measure(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let setup = &Setup::new(options)?;
     let subtasks = setup.pick(SUBTASKS.0, SUBTASKS.1);
     let name = |what: &str| format!("{subtasks} subtasks: {what}");
     let mut duration = Figure::new(name("trigger to durable"), Unit::Milliseconds);

@@ -1,7 +1,7 @@
 //! What checkpoints cost, and how long one takes.
 
-mod large_state;
-mod many_subtasks;
+pub(crate) mod large_state;
+pub(crate) mod many_subtasks;
 mod recovery;
 
 use std::collections::BTreeMap;
@@ -32,11 +32,6 @@ second, one each 200 ms, as `/checkpoints` says. *Puts a checkpoint*: what etcd 
 (`etcd_mvcc_db_total_size_in_bytes`), with no compaction. *Leader*: SIGKILL while a checkpoint of that job is \
 in progress, until one of at least its number is durable; no task may be restarted. *TaskManager*: SIGKILL of the one \
 with all tasks, beside one with free slots, with restarts after 100 ms.";
-pub(super) const LARGE_STATE_METHOD: &str = "One subtask counts keys that are drawn at random, with a checkpoint each \
-second. What `summary` of `/checkpoints/details/N/subtasks/V` says once 95 % of the keys are there; then SIGKILL of its \
-TaskManager, beside one with a free slot, with restarts after 100 ms.";
-pub(super) const MANY_SUBTASKS_METHOD: &str = "A vertex of 10,000 subtasks, each a region of its own, on four TaskManagers, \
-with a checkpoint each second. *Trigger to durable*: of each checkpoint, as `/checkpoints` says.";
 
 const REPETITIONS: (usize, usize) = (3, 1);
 const RECORDS: (u64, u64) = (100_000_000, 2_000_000);
@@ -86,22 +81,6 @@ pub(super) async fn measure(
     figures.extend(shown(recovery::of_leader(store, setup).await?));
     figures.extend(shown(recovery::of_taskmanager(store, setup).await?));
     Ok(figures)
-}
-
-pub(super) async fn large_state(
-    store: StoreKind,
-    options: &BenchOptions,
-) -> anyhow::Result<Vec<Figure>> {
-    let figures = large_state::measure(store, &Setup::new(options)?).await?;
-    Ok(shown(figures))
-}
-
-pub(super) async fn many_subtasks(
-    store: StoreKind,
-    options: &BenchOptions,
-) -> anyhow::Result<Vec<Figure>> {
-    let figures = many_subtasks::measure(store, &Setup::new(options)?).await?;
-    Ok(shown(figures))
 }
 
 /// Prints the figures of a part as soon as it is done: the next one may take minutes, or fail.

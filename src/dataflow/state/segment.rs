@@ -82,7 +82,7 @@ impl Subject {
         self.slice_of_group(group_of_hash(hash, self.groups.max_parallelism()))
     }
 
-    fn slice_of_group(&self, group: u32) -> Option<usize> {
+    pub(super) fn slice_of_group(&self, group: u32) -> Option<usize> {
         if group < self.groups.range().0 {
             return None;
         }

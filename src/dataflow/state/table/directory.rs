@@ -275,8 +275,7 @@ impl<V: Clone> Directory<V> {
     pub(super) fn forget_removals(&mut self, number: u64, mut most: usize) -> usize {
         let removals = &mut self.removals;
         while removals.any && most > 0 {
-            let page = self.pages.get(removals.next);
-            if page.has_removals_before(number) {
+            if self.pages.get(removals.next).has_removals_before(number) {
                 let page = self.pages.get_mut(removals.next);
                 page.forget_removals_before(number);
             }
@@ -295,8 +294,8 @@ impl<V: Clone> Directory<V> {
     /// Divides the page of a hash.
     fn divide(&mut self, hash: u64) {
         let number = self.slots[self.slot(hash)];
-        let page = self.pages.replace(as_index(number), Page::hollow());
-        let page = Arc::unwrap_or_clone(page);
+        let page = self.pages.get_mut(as_index(number));
+        let page = std::mem::replace(page, Page::hollow());
         let depth = page.depth() + 1;
         if depth > self.bits {
             self.slots = self.slots.iter().flat_map(|it| [*it, *it]).collect();
@@ -305,7 +304,7 @@ impl<V: Clone> Directory<V> {
         let range = self.range;
         let [lower, upper] =
             page.divide(|hash| range.position(hash) >> (u32::BITS - depth) & 1 == 1);
-        self.pages.replace(as_index(number), lower);
+        *self.pages.get_mut(as_index(number)) = lower;
         let other = u32::try_from(self.pages.push(upper)).expect("a slot has 22 bits");
         // The slots of the page: all that share its upper bits.
         let shared = self.bits - depth;

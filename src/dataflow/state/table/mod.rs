@@ -134,7 +134,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         key: &[u8],
         make: impl FnOnce() -> V,
     ) -> &mut V {
-        self.namespace_mut(namespace).into_value(key, make)
+        let NamespaceMut { directory, last } = self.namespace_mut(namespace);
+        directory.change(key_hash(key), key, last, make)
     }
 
     /// The entries of a namespace, to be changed: it is looked up once for many keys.
@@ -285,15 +286,10 @@ pub struct NamespaceMut<'t, V> {
     last: u64,
 }
 
-impl<'t, V: Clone> NamespaceMut<'t, V> {
+impl<V: Clone> NamespaceMut<'_, V> {
     /// The value of a key, to be changed; `make` makes it if there is none.
     #[inline]
     pub fn get_or_insert_with(&mut self, key: &[u8], make: impl FnOnce() -> V) -> &mut V {
-        self.directory.change(key_hash(key), key, self.last, make)
-    }
-
-    #[inline]
-    fn into_value(self, key: &[u8], make: impl FnOnce() -> V) -> &'t mut V {
         self.directory.change(key_hash(key), key, self.last, make)
     }
 }

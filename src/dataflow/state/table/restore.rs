@@ -423,8 +423,9 @@ fn check_group(group: u32, counting: &[Counting<'_>]) -> Result<(), StateProblem
         let (position, base) = match subject {
             None => (0, 0),
             Some(subject) => {
-                let slice = subject.slices.iter().find(|slice| group < slice.end);
-                (slice.map_or(0, |slice| slice.position), subject.base)
+                let slice = subject.slice_of_group(group);
+                let position = slice.map_or(0, |slice| subject.slices[slice].position);
+                (position, subject.base)
             }
         };
         if position != expected {
