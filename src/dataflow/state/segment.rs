@@ -273,14 +273,6 @@ impl Piece<'_> {
     }
 }
 
-/// What a segment has.
-#[derive(Debug)]
-pub(super) struct Outline<'s> {
-    /// Number of entries of each namespace.
-    pub(super) entries: BTreeMap<i64, usize>,
-    pub(super) pieces: Vec<Piece<'s>>,
-}
-
 /// Entries and removals that were read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sums {
@@ -328,11 +320,14 @@ fn next_item<'s>(rest: &mut &'s [u8]) -> Result<Raw<'s>, StateProblem> {
 #[derive(Debug)]
 pub(super) struct Segment<'s> {
     subject: Subject,
-    items: &'s [u8],
+    /// Number of entries of each namespace.
+    entries: BTreeMap<i64, usize>,
+    pieces: Vec<Piece<'s>>,
 }
 
 impl<'s> Segment<'s> {
-    /// Opens the segment of a state. Checks its frame and its footer.
+    /// Opens the segment of a state. Checks its frame and its footer, and divides its items into pieces: that takes a
+    /// small part of the time to read them, as only the first key of each piece is hashed.
     pub(super) fn open(
         bytes: &'s [u8],
         signature: &str,
@@ -382,6 +377,7 @@ impl<'s> Segment<'s> {
         if has_base && footer.base >= footer.number {
             return Err(damaged("it goes on from a later snapshot"));
         }
+        let (entries, pieces) = divided(items)?;
         Ok(Segment {
             subject: Subject {
                 signature: footer.signature,
@@ -390,7 +386,8 @@ impl<'s> Segment<'s> {
                 base: footer.base,
                 slices,
             },
-            items,
+            entries,
+            pieces,
         })
     }
 
@@ -398,53 +395,13 @@ impl<'s> Segment<'s> {
         &self.subject
     }
 
-    /// Divides the items into pieces. Takes a small part of the time to read them: only the first key of each piece is
-    /// hashed.
-    pub(super) fn outline(&self) -> Result<Outline<'s>, StateProblem> {
-        let (mut entries, mut rest) = (BTreeMap::new(), self.items);
-        let (mut namespace, mut count) = (None, None::<&mut usize>);
-        let mut pieces: Vec<Piece<'s>> = Vec::new();
-        let (mut items, mut from) = (0, rest);
-        while !rest.is_empty() {
-            if items % PIECE == 0 {
-                pieces.push(Piece::beginning(namespace));
-                from = rest;
-            }
-            let item = next_item(&mut rest)?;
-            items += 1;
-            let before = pieces.len().checked_sub(2);
-            let piece = pieces.last_mut().expect("one was begun");
-            piece.items = &from[..from.len() - rest.len()];
-            let key = match item {
-                Raw::Namespace {
-                    namespace: next, ..
-                } => {
-                    if namespace.is_some_and(|before| before >= next) {
-                        return Err(StateProblem::damaged("its namespaces are not in order"));
-                    }
-                    namespace = Some(next);
-                    piece.has_one_namespace = false;
-                    count = Some(entries.entry(next).or_insert(0));
-                    continue;
-                }
-                Raw::Entry { key, .. } => {
-                    count.iter_mut().for_each(|count| **count += 1);
-                    key
-                }
-                Raw::Removal { key } => key,
-            };
-            let Some(namespace) = namespace else {
-                return Err(StateProblem::damaged("an entry has no namespace"));
-            };
-            if piece.first.is_none() {
-                let first = Some((namespace, key_hash(key), key));
-                piece.first = first;
-                if let Some(before) = before {
-                    pieces[before].next = first;
-                }
-            }
-        }
-        Ok(Outline { entries, pieces })
+    /// Number of entries of each namespace.
+    pub(super) fn entries(&self) -> &BTreeMap<i64, usize> {
+        &self.entries
+    }
+
+    pub(super) fn pieces(&self) -> &[Piece<'s>] {
+        &self.pieces
     }
 
     /// Passes on those items of pieces, which are in order, whose hash is wanted, and all dropped namespaces. Checks
@@ -546,6 +503,54 @@ impl<'s> Segment<'s> {
             }
         }
     }
+}
+
+/// Divides items into pieces, and counts the entries of each namespace.
+fn divided(items: &[u8]) -> Result<(BTreeMap<i64, usize>, Vec<Piece<'_>>), StateProblem> {
+    let (mut entries, mut rest) = (BTreeMap::new(), items);
+    let (mut namespace, mut count) = (None, None::<&mut usize>);
+    let mut pieces: Vec<Piece<'_>> = Vec::new();
+    let (mut number, mut from) = (0, rest);
+    while !rest.is_empty() {
+        if number % PIECE == 0 {
+            pieces.push(Piece::beginning(namespace));
+            from = rest;
+        }
+        let item = next_item(&mut rest)?;
+        number += 1;
+        let before = pieces.len().checked_sub(2);
+        let piece = pieces.last_mut().expect("one was begun");
+        piece.items = &from[..from.len() - rest.len()];
+        let key = match item {
+            Raw::Namespace {
+                namespace: next, ..
+            } => {
+                if namespace.is_some_and(|before| before >= next) {
+                    return Err(StateProblem::damaged("its namespaces are not in order"));
+                }
+                namespace = Some(next);
+                piece.has_one_namespace = false;
+                count = Some(entries.entry(next).or_insert(0));
+                continue;
+            }
+            Raw::Entry { key, .. } => {
+                count.iter_mut().for_each(|count| **count += 1);
+                key
+            }
+            Raw::Removal { key } => key,
+        };
+        let Some(namespace) = namespace else {
+            return Err(StateProblem::damaged("an entry has no namespace"));
+        };
+        if piece.first.is_none() {
+            let first = Some((namespace, key_hash(key), key));
+            piece.first = first;
+            if let Some(before) = before {
+                pieces[before].next = first;
+            }
+        }
+    }
+    Ok((entries, pieces))
 }
 
 /// Checks that a key, with its hash, may follow the one before it.

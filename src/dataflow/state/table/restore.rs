@@ -20,7 +20,7 @@ use super::faults::{Fault, is_planted};
 use super::lineage::{KnownSlices, counted};
 use crate::key::key_hash;
 use crate::state::error::{StateError, StateProblem};
-use crate::state::segment::{Item, Outline, Segment, Subject, Sums};
+use crate::state::segment::{Item, Segment, Sums};
 use crate::state::{KeyGroups, Restored};
 
 /// An entry of a keyed state, as a segment has it.
@@ -91,16 +91,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         restored: &Restored<'_>,
         read: impl Fn(SavedEntry<'_>) -> Result<V, String> + Sync,
     ) -> Result<(), StateProblem> {
-        let mut counting = Vec::new();
-        for saved in restored.segments(self.name) {
-            let segment = self.open(saved);
-            counting.push(Counting {
-                object: &saved.object,
-                number: saved.written_in,
-                segment: segment.map_err(|problem| problem.in_object(&saved.object))?,
-                groups: counted(self.groups, saved),
-            });
-        }
+        let saved: Vec<&StateSegment> = restored.segments(self.name).collect();
+        let mut counting = self.open_all(&saved)?;
         // Those of different subtasks have no key group in common.
         counting.sort_by_key(|it| it.number);
         if !counting.is_empty() {
@@ -122,6 +114,28 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
                 .collect();
         }
         Ok(())
+    }
+
+    /// Opens the segments that a snapshot names; many bytes in threads.
+    fn open_all<'s>(&self, saved: &[&'s StateSegment]) -> Result<Vec<Counting<'s>>, StateProblem> {
+        let bytes: usize = saved.iter().map(|it| it.content.len()).sum();
+        let threads = threads_for((bytes / OPENED).min(saved.len()));
+        let open = |number: usize| {
+            let own = saved.iter().skip(number).step_by(threads);
+            let opened = own.map(|saved| {
+                let segment = self.open(saved);
+                Ok(Counting {
+                    object: &saved.object,
+                    number: saved.written_in,
+                    segment: segment.map_err(|problem| problem.in_object(&saved.object))?,
+                    groups: counted(self.groups, saved),
+                })
+            });
+            opened.collect::<Result<Vec<_>, StateProblem>>()
+        };
+        let opened = on_threads(threads, open);
+        let opened: Vec<_> = opened.into_iter().collect::<Result<_, _>>()?;
+        Ok(opened.into_iter().flatten().collect())
     }
 
     /// Opens the segment that a snapshot names. `None`: its subtask had ended.
@@ -150,37 +164,34 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         read: &(impl Fn(SavedEntry<'_>) -> Result<V, String> + Sync),
     ) -> Result<BTreeMap<i64, Directory<V>>, StateProblem> {
         let problem_in = |it: &Counting<'_>, problem: StateProblem| problem.in_object(it.object);
-        let outlined = counting.iter().filter_map(|counting| {
-            let segment = counting.segment.as_ref()?;
-            let outline = segment.outline();
-            let outline = outline.map_err(|problem| problem_in(counting, problem));
-            Some(outline.map(|outline| (counting, segment, outline)))
-        });
-        let outlined: Vec<_> = outlined.collect::<Result<_, _>>()?;
-        let items = outlined.iter().map(|(_, _, outline)| outline.pieces.len());
-        let bits = self.parts.unwrap_or_else(|| parts_of(items.sum()));
+        let segments = counting
+            .iter()
+            .filter_map(|it| Some((it, it.segment.as_ref()?)));
+        let segments: Vec<_> = segments.collect();
+        let pieces = segments.iter().map(|(_, segment)| segment.pieces().len());
+        let bits = self.parts.unwrap_or_else(|| parts_of(pieces.sum()));
         let mut room = BTreeMap::new();
-        for (counting, segment, outline) in &outlined {
-            add_entries(&mut room, counting, segment.subject(), outline);
+        for (counting, segment) in &segments {
+            add_entries(&mut room, counting, segment);
         }
-        let load = |number: u64| {
-            let mut part = Part::new(self.groups, self.range, bits, number);
+        let load = |number: usize| {
+            let mut part = Part::new(self.groups, self.range, bits, number as u64);
             part.make_room(&room);
-            let mut sums = Vec::with_capacity(outlined.len());
-            for (counting, segment, outline) in &outlined {
-                let loaded = part.load(counting, segment, outline, read);
+            let mut sums = Vec::with_capacity(segments.len());
+            for (counting, segment) in &segments {
+                let loaded = part.load(counting, segment, read);
                 sums.push(loaded.map_err(|problem| problem_in(counting, problem))?);
             }
             Ok((part.namespaces, sums))
         };
         let mut parts = Vec::new();
-        let mut sums = vec![Sums::default(); outlined.len()];
+        let mut sums = vec![Sums::default(); segments.len()];
         for loaded in on_threads(1 << bits, load) {
             let (part, found) = loaded?;
             sums.iter_mut().zip(found).for_each(|(sum, it)| *sum += it);
             parts.push(part);
         }
-        for ((counting, segment, _), sums) in outlined.iter().zip(sums) {
+        for ((counting, segment), sums) in segments.iter().zip(sums) {
             let checked = segment.check(sums);
             checked.map_err(|problem| problem_in(counting, problem))?;
         }
@@ -190,12 +201,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
 
 /// Adds about how many entries of each namespace a segment has in slices of which it has all entries, in the key groups
 /// for which it counts.
-fn add_entries(
-    entries: &mut BTreeMap<i64, f64>,
-    counting: &Counting<'_>,
-    subject: &Subject,
-    outline: &Outline<'_>,
-) {
+fn add_entries(entries: &mut BTreeMap<i64, f64>, counting: &Counting<'_>, segment: &Segment<'_>) {
+    let subject = segment.subject();
     let (mut whole, mut all) = (0.0, 0.0);
     for (number, slice) in subject.slices.iter().enumerate() {
         let groups = subject.groups_of(number);
@@ -209,29 +216,35 @@ fn add_entries(
         }
     }
     if whole > 0.0 {
-        for (namespace, count) in &outline.entries {
+        for (namespace, count) in segment.entries() {
             *entries.entry(*namespace).or_default() += *count as f64 * whole / all;
         }
     }
 }
 
-/// Most parts of a state.
-const MOST_PARTS: usize = 8;
+/// Most threads that restore a state.
+const MOST_THREADS: usize = 8;
 /// Pieces of segments for which a part is worth a thread.
 const PART: usize = 64;
+/// Bytes of segments that are worth a thread to open them.
+const OPENED: usize = 1 << 20;
 
 /// The number of parts of a state with this number of pieces, as a power of two.
 fn parts_of(pieces: usize) -> u32 {
-    let worth = (pieces / PART).min(MOST_PARTS);
+    threads_for(pieces / PART).ilog2()
+}
+
+/// How many of the threads that are worth their cost can run at the same time; at least one.
+fn threads_for(worth: usize) -> usize {
     if worth < 2 {
-        return 0;
+        return 1;
     }
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
-    worth.min(processors).ilog2()
+    worth.min(MOST_THREADS).min(processors)
 }
 
 /// Calls `load` with each number below `count`, in threads, and returns what it returned.
-fn on_threads<R: Send>(count: u64, load: impl Fn(u64) -> R + Sync) -> Vec<R> {
+fn on_threads<R: Send>(count: usize, load: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let load = &load;
     thread::scope(|scope| {
         let spawn = |number| {
@@ -299,12 +312,11 @@ impl<V: Clone> Part<V> {
         &mut self,
         counting: &Counting<'_>,
         segment: &Segment<'_>,
-        outline: &Outline<'_>,
         read: &impl Fn(SavedEntry<'_>) -> Result<V, String>,
     ) -> Result<Sums, StateProblem> {
         let (range, bits, number) = (self.range, self.bits, self.number);
         let part_of = |hash: &u64| range.part_of(*hash, bits);
-        let pieces = outline.pieces.iter().filter(|piece| {
+        let pieces = segment.pieces().iter().filter(|piece| {
             let hashes = piece.hashes();
             (part_of(hashes.start())..=part_of(hashes.end())).contains(&number)
         });
