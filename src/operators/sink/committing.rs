@@ -3,17 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use prost::Message as _;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 use tanist_ha::failpoint::failpoint_on_a_thread;
 use tanist_proto::v1::{CheckpointCommittable, Committable};
 
 use super::marks::{Mark, is_marked};
+use super::renaming::rename_to_unused;
 use super::{KIND, SinkError, sync_directory};
 
 /// The parts that committables of a checkpoint name.
@@ -123,33 +122,15 @@ fn commit_marked(
 }
 
 fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
-    match renameat_with(CWD, pending, CWD, visible, RenameFlags::NOREPLACE) {
-        Ok(()) => return Ok(()),
-        Err(Errno::EXIST) if is_in_the_way(pending, visible)? => {
-            return Err(SinkError::Occupied {
-                path: visible.to_owned(),
-            });
-        }
-        Err(Errno::EXIST) => return remove_second_name(pending),
-        Err(Errno::NOENT) => {
-            // Or the output's directory was removed, and the pending file with it.
-            return match exists(visible)? {
-                true => Ok(()),
-                false => was_taken(pending, visible),
-            };
-        }
-        // The file system does not support this flag.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
-        Err(error) => return Err(SinkError::io("move to", visible, error.into())),
-    }
-    match (exists(visible)?, exists(pending)?) {
-        (false, true) => publish_by_a_link(pending, visible),
-        (true, true) if are_one_file(pending, visible) => remove_second_name(pending),
-        (true, true) => Err(SinkError::Occupied {
-            path: visible.to_owned(),
-        }),
-        (true, false) => Ok(()),
-        (false, false) => was_taken(pending, visible),
+    match rename_to_unused(pending, visible) {
+        Some(renamed) => published(pending, visible, "move to", renamed),
+        None => match (exists(visible)?, exists(pending)?) {
+            (false, true) => publish_by_a_link(pending, visible),
+            (true, true) if are_one_file(pending, visible) => remove_second_name(pending),
+            (true, true) => Err(occupied(visible)),
+            (true, false) => Ok(()),
+            (false, false) => was_taken(pending, visible),
+        },
     }
 }
 
@@ -157,25 +138,37 @@ fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
 /// however long ago the check for one was. A process that stops in between leaves two names of one file; the
 /// next commit removes the second name.
 fn publish_by_a_link(pending: &Path, visible: &Path) -> Result<(), SinkError> {
-    match fs::hard_link(pending, visible) {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            if !is_in_the_way(pending, visible)? {
-                return remove_second_name(pending);
-            }
-            return Err(SinkError::Occupied {
-                path: visible.to_owned(),
-            });
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return match exists(visible)? {
-                true => Ok(()),
-                false => was_taken(pending, visible),
-            };
-        }
-        Err(error) => return Err(SinkError::io("link to", visible, error)),
-    }
+    published(pending, visible, "link to", fs::hard_link(pending, visible))?;
     remove_second_name(pending)
+}
+
+/// What it means that a file was given its visible name, or was not.
+fn published(
+    pending: &Path,
+    visible: &Path,
+    action: &'static str,
+    moved: io::Result<()>,
+) -> Result<(), SinkError> {
+    match moved {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            match is_in_the_way(pending, visible)? {
+                true => Err(occupied(visible)),
+                false => remove_second_name(pending),
+            }
+        }
+        // Or the output's directory was removed, and the pending file with it.
+        Err(error) if error.kind() == ErrorKind::NotFound => match exists(visible)? {
+            true => Ok(()),
+            false => was_taken(pending, visible),
+        },
+        Err(error) => Err(SinkError::io(action, visible, error)),
+    }
+}
+
+fn occupied(visible: &Path) -> SinkError {
+    let path = visible.to_owned();
+    SinkError::Occupied { path }
 }
 
 fn remove_second_name(pending: &Path) -> Result<(), SinkError> {

@@ -26,6 +26,7 @@ mod marks;
 mod names;
 mod owner;
 mod part;
+mod renaming;
 #[cfg(test)]
 mod testing;
 

@@ -14,12 +14,11 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 use tanist_dataflow::TaskEnding;
 use tokio::time::Instant;
 
 use super::names::PENDING_DIRECTORY;
+use super::renaming::rename_to_unused;
 use super::{SinkError, is_missing};
 use crate::umask;
 
@@ -101,7 +100,7 @@ impl Owner {
             }
             file.sync_all()
         });
-        let taken = written.and_then(|()| match rename_to_unused(&unfinished, &self.file) {
+        let taken = written.and_then(|()| match move_to_unused(&unfinished, &self.file) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 self.try_to_take_over(&unfinished, ancestors)
             }
@@ -186,16 +185,12 @@ fn job_of(run: &str) -> &str {
     run.split('-').next().unwrap_or_default()
 }
 
-/// Renames a file to a name that no file has.
-fn rename_to_unused(from: &Path, to: &Path) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system does not support this flag.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            fs::hard_link(from, to)?;
-            fs::remove_file(from)
-        }
-        renamed => Ok(renamed?),
-    }
+/// Gives a file a name that no file has, and takes its former one.
+fn move_to_unused(from: &Path, to: &Path) -> io::Result<()> {
+    rename_to_unused(from, to).unwrap_or_else(|| {
+        fs::hard_link(from, to)?;
+        fs::remove_file(from)
+    })
 }
 
 #[cfg(test)]
