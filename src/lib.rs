@@ -67,7 +67,11 @@ pub use tanist_config as config;
 /// # Ok::<(), tanist::job::InvalidJob>(())
 /// ```
 pub mod job {
-    pub use tanist_compile::*;
+    pub use tanist_compile::{
+        ChainingOptions, Checkpoints, CompileOptions, DEFAULT_SLOT_SHARING_GROUP, Exchange,
+        JobBuilder, JobFile, JobFileError, MAX_CHANNELS, MAX_SUBTASKS, Partition, Plan, Steps,
+        StreamGraph, StreamNode, compile,
+    };
     pub use tanist_model::{
         ArtifactSpec, Column, ColumnType, Comparison, CustomRedistribution, CustomRole, CustomSpec,
         Emit, ExecColumn, ExecFormat, ExecLimits, ExecSpec, InvalidJob, InvalidJobGraph,
