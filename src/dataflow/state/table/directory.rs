@@ -10,7 +10,8 @@ use super::pages::Pages;
 use crate::key::key_hash;
 use crate::state::KeyGroups;
 
-/// Most bits of a directory. A page of this depth is not divided, and becomes larger.
+/// Most bits of a directory, with those that all its hashes share. A page of this depth is not divided, and becomes
+/// larger.
 const MOST_BITS: u32 = 22;
 
 /// The hashes of a subtask: those of its key groups.
@@ -43,6 +44,11 @@ impl HashRange {
             shared: bits,
             ..self
         }
+    }
+
+    /// Most bits of a directory of these hashes.
+    fn most_bits(self) -> u32 {
+        MOST_BITS - self.shared
     }
 
     /// The number of the part that has a hash.
@@ -89,7 +95,7 @@ impl<V: Clone> Directory<V> {
     /// An empty one, in which this number of entries finds its pages divided.
     pub(super) fn with_room(range: HashRange, entries: usize) -> Directory<V> {
         let pages = (entries / (Page::<V>::MOST * 7 / 8)).next_power_of_two();
-        let bits = pages.ilog2().min(MOST_BITS);
+        let bits = pages.ilog2().min(range.most_bits());
         let pages = 1_u32 << bits;
         let of_page = entries >> bits;
         let page = || Page::with_room(bits, of_page + of_page / 8);
@@ -214,7 +220,7 @@ impl<V: Clone> Directory<V> {
     #[cold]
     #[inline(never)]
     fn add(&mut self, hash: u64, key: &[u8], changed: u64, value: V) -> &mut V {
-        while self.page(hash).is_full() && self.page(hash).depth() < MOST_BITS {
+        while self.page(hash).is_full() && self.page(hash).depth() < self.range.most_bits() {
             self.divide(hash);
         }
         self.entries += 1;

@@ -4,12 +4,14 @@
 //! Anything else is an error: a segment that is missing, or counts where it should not, would be a state that never
 //! was.
 //!
-//! A large state is loaded in parts: one of equal ranges of hashes by each thread, which then have no page in common.
+//! A large state is loaded in parts: equal ranges of hashes, which have no page in common. Threads take one part after
+//! the other. All segments of a part are applied before the next part, while its pages are in the processor's cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::thread;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{iter, thread};
 
 use tanist_proto::segments;
 use tanist_proto::v1::StateSegment;
@@ -119,23 +121,18 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     /// Opens the segments that a snapshot names; many bytes in threads.
     fn open_all<'s>(&self, saved: &[&'s StateSegment]) -> Result<Vec<Counting<'s>>, StateProblem> {
         let bytes: usize = saved.iter().map(|it| it.content.len()).sum();
-        let threads = threads_for((bytes / OPENED).min(saved.len()));
         let open = |number: usize| {
-            let own = saved.iter().skip(number).step_by(threads);
-            let opened = own.map(|saved| {
-                let segment = self.open(saved);
-                Ok(Counting {
-                    object: &saved.object,
-                    number: saved.written_in,
-                    segment: segment.map_err(|problem| problem.in_object(&saved.object))?,
-                    groups: counted(self.groups, saved),
-                })
-            });
-            opened.collect::<Result<Vec<_>, StateProblem>>()
+            let saved = saved[number];
+            let segment = self.open(saved);
+            Ok(Counting {
+                object: &saved.object,
+                number: saved.written_in,
+                segment: segment.map_err(|problem| problem.in_object(&saved.object))?,
+                groups: counted(self.groups, saved),
+            })
         };
-        let opened = on_threads(threads, open);
-        let opened: Vec<_> = opened.into_iter().collect::<Result<_, _>>()?;
-        Ok(opened.into_iter().flatten().collect())
+        let opened = in_threads(saved.len(), threads_for(bytes / OPENED), open);
+        opened.into_iter().collect()
     }
 
     /// Opens the segment that a snapshot names. `None`: its subtask had ended.
@@ -169,11 +166,14 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             .filter_map(|it| Some((it, it.segment.as_ref()?)));
         let segments: Vec<_> = segments.collect();
         let pieces = segments.iter().map(|(_, segment)| segment.pieces().len());
-        let bits = self.parts.unwrap_or_else(|| parts_of(pieces.sum()));
+        let pieces = pieces.sum();
         let mut room = BTreeMap::new();
         for (counting, segment) in &segments {
             add_entries(&mut room, counting, segment);
         }
+        let threads = threads_for(pieces / PART);
+        let parts = parts_of(pieces, room.len()).max(threads);
+        let bits = self.parts.unwrap_or(parts.ilog2());
         let load = |number: usize| {
             let mut part = Part::new(self.groups, self.range, bits, number as u64);
             part.make_room(&room);
@@ -186,7 +186,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         };
         let mut parts = Vec::new();
         let mut sums = vec![Sums::default(); segments.len()];
-        for loaded in on_threads(1 << bits, load) {
+        for loaded in in_threads(1 << bits, threads, load) {
             let (part, found) = loaded?;
             sums.iter_mut().zip(found).for_each(|(sum, it)| *sum += it);
             parts.push(part);
@@ -224,14 +224,17 @@ fn add_entries(entries: &mut BTreeMap<i64, f64>, counting: &Counting<'_>, segmen
 
 /// Most threads that restore a state.
 const MOST_THREADS: usize = 8;
-/// Pieces of segments for which a part is worth a thread.
+/// Most parts of a state.
+const MOST_PARTS: usize = 1024;
+/// Pieces of segments that are worth a part, and a thread: the pages of their entries fit a processor's cache.
 const PART: usize = 64;
 /// Bytes of segments that are worth a thread to open them.
 const OPENED: usize = 1 << 20;
 
-/// The number of parts of a state with this number of pieces, as a power of two.
-fn parts_of(pieces: usize) -> u32 {
-    threads_for(pieces / PART).ilog2()
+/// The number of parts of a state with this number of pieces, in namespaces that each have entries in all parts.
+fn parts_of(pieces: usize, namespaces: usize) -> usize {
+    let worth = pieces / PART / namespaces.max(1);
+    worth.clamp(1, MOST_PARTS)
 }
 
 /// How many of the threads that are worth their cost can run at the same time; at least one.
@@ -243,27 +246,29 @@ fn threads_for(worth: usize) -> usize {
     worth.min(MOST_THREADS).min(processors)
 }
 
-/// Calls `load` with each number below `count`, in threads, and returns what it returned.
-fn on_threads<R: Send>(count: usize, load: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    let load = &load;
-    thread::scope(|scope| {
-        let spawn = |number| {
+/// Calls `run` with each number below `count`, in threads, and returns what it returned, in order. If there are no more
+/// threads, those that there are do all of it.
+fn in_threads<R: Send>(count: usize, threads: usize, run: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let run_some = || {
+        let numbers = iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)));
+        let own = numbers.take_while(|number| *number < count);
+        own.map(|number| (number, run(number))).collect::<Vec<_>>()
+    };
+    let mut done = thread::scope(|scope| {
+        let spawn = |_| {
             let thread = thread::Builder::new().name("restore".to_owned());
-            let spawned = thread.spawn_scoped(scope, move || load(number));
-            (number, spawned)
+            thread.spawn_scoped(scope, run_some).ok()
         };
-        let others: Vec<_> = (1..count).map(spawn).collect();
-        let first = load(0);
-        let others = others.into_iter().map(|(number, spawned)| match spawned {
-            Ok(thread) => {
-                let loaded = thread.join();
-                loaded.unwrap_or_else(|panic| resume_unwind(panic))
-            }
-            // There are no more threads.
-            Err(_) => load(number),
-        });
-        std::iter::once(first).chain(others).collect()
-    })
+        let others: Vec<_> = (1..threads.min(count)).filter_map(spawn).collect();
+        let mut done = run_some();
+        for other in others {
+            done.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        done
+    });
+    done.sort_unstable_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, returned)| returned).collect()
 }
 
 /// Joins the namespaces of 2^`bits` parts.
