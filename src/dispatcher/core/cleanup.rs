@@ -3,11 +3,15 @@
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
+use super::faults::{Fault, is_planted};
 use super::{DispatcherCore, Effect, Entry, LogLine, Replies, Timer, accepted};
 use crate::JobStoreError;
 
 impl<R: Replies> DispatcherCore<R> {
     pub(super) fn start_cleanup(&mut self, job: JobId) {
+        if is_planted(Fault::CleanBeforeCleanup) {
+            return self.on_cleaned_up(job);
+        }
         if let Some(Entry::Ended(ended)) = self.jobs.get(job) {
             let remove = ended.result().remove.clone().unwrap_or_default();
             self.out.effect(Effect::CleanUp { job, remove });

@@ -6,6 +6,7 @@ use tanist_ha::clock::millis;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
+use super::faults::{Fault, is_planted};
 use super::{DispatcherCore, Effect, Entry, LogLine, Replies, is_expired};
 use crate::JobStoreError;
 use crate::descriptions::beyond_capacity;
@@ -23,7 +24,10 @@ impl<R: Replies> DispatcherCore<R> {
             return;
         }
         let (now, retention) = (self.now.uptime, &self.retention);
-        let retention_ms = millis(self.options.result_retention);
+        let retention_ms = match is_planted(Fault::RemovedTooEarly) {
+            true => 0,
+            false => millis(self.options.result_retention),
+        };
         let counted_ms = retention.counted_ms(now);
         let expired = self.jobs.ended().filter(|(job, result)| {
             let since_ms = retention.kept_since_ms(now, *job, result);

@@ -4,6 +4,7 @@ use tanist_gateway::GatewayError;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
+use super::faults::{Fault, is_planted};
 use super::{DispatcherCore, Effect, Ended, Entry, LogLine, Replies};
 use crate::JobStoreError;
 
@@ -38,6 +39,9 @@ impl<R: Replies> DispatcherCore<R> {
         reply: Option<R::To<pb::Ack>>,
     ) {
         self.retention.stamp(self.now.uptime, job, &mut result);
+        if is_planted(Fault::ReleasedBeforeResult) {
+            self.out.effect(Effect::ReleaseJobMaster { job });
+        }
         self.out.effect(Effect::WriteResult {
             job,
             result,
@@ -55,8 +59,11 @@ impl<R: Replies> DispatcherCore<R> {
         let result = match written {
             Ok(result) => result,
             Err(failure) => {
-                let refusal = GatewayError::from(failure.clone());
-                self.out.acknowledge_if_asked(reply, Err(refusal));
+                let answer = match is_planted(Fault::FailedCancellationAcknowledged) {
+                    true => Ok(()),
+                    false => Err(GatewayError::from(failure.clone())),
+                };
+                self.out.acknowledge_if_asked(reply, answer);
                 self.out.log(LogLine::ResultNotWritten { job, failure });
                 self.set_busy(job, false);
                 self.cancel_failed(job);

@@ -23,6 +23,7 @@ mod ended;
 mod ending;
 mod entry;
 mod event;
+mod faults;
 mod job_master_failures;
 mod jobs;
 mod kept_results;

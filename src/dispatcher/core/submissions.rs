@@ -3,6 +3,7 @@
 use tanist_gateway::GatewayError;
 use tanist_proto::v1 as pb;
 
+use super::faults::{Fault, is_planted};
 use super::{
     Admission, Command, DispatcherCore, Effect, Entry, Known, LogLine, Persisting, Replies,
     Submission, accepted, admit, first_state, suspended,
@@ -43,7 +44,9 @@ impl<R: Replies> DispatcherCore<R> {
                 }
             }
             // A suspended term decides nothing new. The client sends it again, here or to a successor.
-            Ok(Admission::Accept) if self.is_suspended() => {
+            Ok(Admission::Accept)
+                if self.is_suspended() && !is_planted(Fault::DecidedWhileSuspended) =>
+            {
                 self.out.answer_submission(reply, Err(suspended()));
             }
             Ok(Admission::Accept) => {
@@ -85,19 +88,26 @@ impl<R: Replies> DispatcherCore<R> {
                 self.out.log(LogLine::JobSubmitted { job, name });
                 self.start_job_master(job, Box::new(submission.graph), state, false);
                 for (place, reply) in waiting.into_iter().enumerate() {
-                    let answer = Ok(accepted(job, place > 0));
+                    let is_repeated = place > 0 && !is_planted(Fault::RepeatedAcceptedAsNew);
+                    let answer = Ok(accepted(job, is_repeated));
                     self.out.answer_submission(reply, answer);
                 }
             }
             Err(failure) => {
-                let refusal = GatewayError::from(failure);
+                let refusal = match is_planted(Fault::FailedWriteAcknowledged) {
+                    true => Ok(accepted(job, false)),
+                    false => Err(GatewayError::from(failure)),
+                };
                 for reply in waiting {
-                    self.out.answer_submission(reply, Err(refusal.clone()));
+                    self.out.answer_submission(reply, refusal.clone());
                 }
             }
         }
         // As commands: where the write has failed, a denial needs the store's confirmation.
         for (submission, reply) in others {
+            if is_planted(Fault::WaitingSubmissionForgotten) {
+                continue;
+            }
             let submission = Box::new(submission);
             self.take_command(Command::Submit { submission, reply });
         }

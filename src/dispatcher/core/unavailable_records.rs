@@ -10,6 +10,7 @@
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
+use super::faults::{Fault, is_planted};
 use super::{DispatcherCore, Effect, Entry, LogLine, Rebuilding, Replies};
 
 const JOB_AWAITED: &str = "the blob store gives no answer for its records, or denies access: the job is led again once they can be read";
@@ -45,7 +46,9 @@ impl<R: Replies> DispatcherCore<R> {
             },
         }
         let number = self.number_read();
-        self.out.effect(Effect::AwaitRecords { job, number });
+        if !is_planted(Fault::RecordsNotAwaited) {
+            self.out.effect(Effect::AwaitRecords { job, number });
+        }
     }
 
     /// The result of this job can't be read for now.
