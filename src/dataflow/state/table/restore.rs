@@ -167,12 +167,13 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         let segments: Vec<_> = segments.collect();
         let pieces = segments.iter().map(|(_, segment)| segment.pieces().len());
         let pieces = pieces.sum();
+        let namespaces = segments.iter().map(|(_, segment)| segment.entries().len());
         let mut room = BTreeMap::new();
         for (counting, segment) in &segments {
             add_entries(&mut room, counting, segment);
         }
         let threads = threads_for(pieces / PART);
-        let parts = parts_of(pieces, room.len()).max(threads);
+        let parts = parts_of(pieces, namespaces.sum()).max(threads);
         let bits = self.parts.unwrap_or(parts.ilog2());
         let load = |number: usize| {
             let mut part = Part::new(self.groups, self.range, bits, number as u64);
@@ -231,10 +232,11 @@ const PART: usize = 64;
 /// Bytes of segments that are worth a thread to open them.
 const OPENED: usize = 1 << 20;
 
-/// The number of parts of a state with this number of pieces, in namespaces that each have entries in all parts.
+/// The number of parts of a state. Each part reads the pieces in which a namespace begins: not more of them than there
+/// are pieces.
 fn parts_of(pieces: usize, namespaces: usize) -> usize {
-    let worth = pieces / PART / namespaces.max(1);
-    worth.clamp(1, MOST_PARTS)
+    let most = pieces / namespaces.max(1);
+    (pieces / PART).min(most).clamp(1, MOST_PARTS)
 }
 
 /// How many of the threads that are worth their cost can run at the same time; at least one.
@@ -458,5 +460,33 @@ fn check_group(group: u32, counting: &[Counting<'_>]) -> Result<(), StateProblem
     match expected {
         0 => wrong("no segment has it"),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_has_as_many_parts_as_are_worth_it() {
+        assert_eq!(
+            [10, 127, 128, 22_000].map(|it| parts_of(it, 1)),
+            [1, 1, 2, 343]
+        );
+        assert_eq!(parts_of(usize::MAX, 1), MOST_PARTS);
+        // Several segments of one namespace, and of many.
+        assert_eq!(
+            [20, 1_000, 100_000].map(|it| parts_of(22_000, it)),
+            [343, 22, 1]
+        );
+    }
+
+    #[test]
+    fn what_threads_return_is_in_order() {
+        let squares = |count, threads| in_threads(count, threads, |number| number * number);
+        assert_eq!(squares(0, 4), [0; 0]);
+        for threads in 1..5 {
+            assert_eq!(squares(5, threads), [0, 1, 4, 9, 16]);
+        }
     }
 }
