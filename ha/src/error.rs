@@ -90,7 +90,7 @@ pub enum Error {
         limit: usize,
     },
     /// Stored data can't be read.
-    #[error("{key} holds something unreadable: {reason}")]
+    #[error("{key} can't be read: {reason}")]
     Corrupt {
         /// The key's path below the namespace.
         key: String,

@@ -63,6 +63,18 @@ pub fn commits_at_the_end(graph: &JobGraph) -> Option<&str> {
     found.map(|operator| operator.name.as_str())
 }
 
+/// A file sink of this graph that asks for commits with checkpoints itself, by its name.
+pub fn asks_for_commits(graph: &JobGraph) -> Option<String> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    // Cheap first check: most sinks say nothing about it.
+    let mut operators = operators.filter(|operator| operator.spec.contains("\"commit\""));
+    let found = operators.find(|operator| match OperatorSpec::from_json(&operator.spec) {
+        Ok(OperatorSpec::FileSink(sink)) => sink.commit == Some(Commit::Checkpoint),
+        Ok(_) | Err(_) => false,
+    });
+    found.map(|operator| shown(&operator.name))
+}
+
 /// Whether checking a graph compiles expressions, which takes long and must not run on a shared thread.
 pub fn has_expressions(graph: &JobGraph) -> bool {
     let mut operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);

@@ -32,7 +32,8 @@ pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::{NEEDS_SQL, NamedExpression};
 pub use job_graph::{
     InvalidJobGraph, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH, MAX_PARALLELISM_LIMIT, MAX_STEPS,
-    commits_at_the_end, file_source, has_expressions, name_problem, printable, shown, unsupported,
+    asks_for_commits, commits_at_the_end, file_source, has_expressions, name_problem, printable,
+    shown, unsupported,
 };
 pub use operators::{
     Comparison, CustomRedistribution, CustomRole, CustomSpec, Emit, OperatorSpec, Transformation,

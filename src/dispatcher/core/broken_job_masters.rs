@@ -64,7 +64,7 @@ impl<R: Replies> DispatcherCore<R> {
         state: pb::JobState,
         reason: &str,
     ) {
-        let reason = format!("its records can't be executed: {reason}");
+        let reason = format!("no JobMaster can run it: {reason}");
         let quarantine = self.found(pb::QuarantineKind::Unreadable, reason);
         self.quarantine(job, Fault::of(quarantine, state, Some(graph)));
     }

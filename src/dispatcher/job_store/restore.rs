@@ -19,6 +19,7 @@ use tanist_gateway::{GatewayError, GatewayResult, manifests};
 use tanist_ha::Error;
 use tanist_ha::blob::{ObjectDirectory, object_name};
 use tanist_model::restore::{self, Unclaimed};
+use tanist_model::shown;
 use tanist_proto::id::JobId;
 use tanist_proto::manifest;
 use tanist_proto::v1 as pb;
@@ -119,7 +120,8 @@ impl JobStore {
         };
         let refused = |reason: String| {
             JobStoreError::NotRestored(format!(
-                "job {job} can't be started{from} ({NAMED_BY}): {reason}"
+                "job {} can't be started{from} ({NAMED_BY}): {reason}",
+                shown(&graph.name)
             ))
         };
         let is_claim = request.claim_mode() == pb::RecoveryClaimMode::Claim;
@@ -246,7 +248,11 @@ impl JobStore {
             .await?;
         let mut record = record.unwrap_or_default();
         let Some(newest) = record.retained.pop() else {
-            return Err(refused(format!("no checkpoint of job {job} was retained")));
+            return Err(refused(format!(
+                "no checkpoint of job {job} was retained: if it was stopped with a savepoint, start from the path that \
+                 `tanist info {job}` shows; whether a cancelled job keeps a checkpoint is said by \
+                 `execution.checkpointing.externalized-checkpoint-retention`"
+            )));
         };
         let reading =
             tokio::time::timeout(TIMEOUT, self.manifest_of(job, newest.manifest.as_ref()));

@@ -261,7 +261,7 @@ async fn a_job_of_whose_records_no_job_master_can_be_made_is_set_aside_at_once_a
     let details = a.describe(OTHER).await.expect("known");
     let quarantine = details.quarantined.expect("it is quarantined");
     assert_eq!(quarantine.kind(), pb::QuarantineKind::Unreadable);
-    let expected = "its records can't be executed: it names nothing";
+    let expected = "no JobMaster can run it: it names nothing";
     assert_eq!(quarantine.reason, expected);
     let told = details.events.last().expect("an event");
     assert_eq!(told.kind(), pb::JobEventKind::Quarantine);

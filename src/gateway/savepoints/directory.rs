@@ -35,7 +35,8 @@ pub enum SavepointError {
     Missing(String),
     /// Some objects are there, and no `_metadata`.
     #[error(
-        "{0} is half copied: it has no {METADATA}, which is written last, so it is not a savepoint"
+        "{0} is half copied: it has no {METADATA}, which is written last, so it is not a savepoint; if no copy is under way, \
+         remove the directory"
     )]
     HalfCopied(String),
     /// Something else is there.

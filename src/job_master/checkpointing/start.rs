@@ -13,7 +13,7 @@ use tanist_ha::blob::CheckpointStorage;
 use tanist_ha::election::Epoch;
 use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
-use tanist_model::unnamed_steps;
+use tanist_model::{asks_for_commits, unnamed_steps};
 use tanist_proto::v1 as pb;
 
 use super::commits::SinkFiles;
@@ -210,16 +210,30 @@ fn warning_of_names(graph: &pb::JobGraph) -> Option<String> {
     ))
 }
 
-/// Says that a job which asks for checkpoints takes none, because neither it nor its cluster has an interval.
+/// Says what needs checkpoints in a job that takes none, because neither it nor its cluster has an interval.
 pub(crate) fn warning_of_no_interval(
     graph: &pb::JobGraph,
     defaults: &CheckpointDefaults,
 ) -> Option<String> {
-    let own = graph.options.as_ref()?.checkpoints.as_ref()?;
-    let is_missing = own.interval_ms.is_none() && defaults.interval_ms == 0;
-    let text = "warning: the job asks for checkpoints, and none is taken: set `interval` in its `checkpoints`, or \
-                `execution.checkpointing.interval` of the cluster";
-    is_missing.then(|| text.to_owned())
+    let options = graph.options.as_ref();
+    let own = options.and_then(|options| options.checkpoints.as_ref());
+    let interval_ms = own.and_then(|own| own.interval_ms);
+    if interval_ms.unwrap_or(defaults.interval_ms) > 0 {
+        return None;
+    }
+    let has_none = match (asks_for_commits(graph), own) {
+        (Some(sink), _) => format!(
+            "step {sink} has `commit: checkpoint`, and no checkpoint is taken, so its output becomes visible at the end of \
+             the job"
+        ),
+        (None, Some(_)) if interval_ms.is_none() => {
+            "the job asks for checkpoints, and none is taken".to_owned()
+        }
+        (None, _) => return None,
+    };
+    Some(format!(
+        "warning: {has_none}: set `interval` in its `checkpoints`, or `execution.checkpointing.interval` of the cluster"
+    ))
 }
 
 /// Builds the core of the checkpoints beside that of the JobMaster. `is_first`: the job has had no JobMaster.

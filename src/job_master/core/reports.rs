@@ -135,8 +135,9 @@ impl Reports<'_> {
             // it is. An execution of an earlier JobMaster may have failed before a person repaired the state: it is
             // restarted, and the next one shows it.
             ExecutionState::Failed if !report.damaged_state.is_empty() && !is_awaited => {
-                let reason = report.damaged_state.clone();
-                self.out.push(Effect::Quarantine(reason));
+                let (task, damage) = (self.graph.task_name(task), &report.damaged_state);
+                self.out
+                    .push(Effect::Quarantine(format!("{task}: {damage}")));
             }
             ExecutionState::Failed => {
                 if let Some(unreadable) = &report.unreadable {

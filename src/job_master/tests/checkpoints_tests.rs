@@ -434,6 +434,38 @@ async fn a_job_that_asks_for_checkpoints_without_an_interval_has_an_event_that_s
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_commits_with_checkpoints_in_a_job_without_any_is_an_event() {
+    let text = "warning: step `out` has `commit: checkpoint`, and no checkpoint is taken, so its output becomes visible at \
+                the end of the job: set `interval` in its `checkpoints`, or `execution.checkpointing.interval` of the \
+                cluster";
+    for (commit, interval_ms, expected) in [
+        (r#","commit":"checkpoint""#, None, vec![text]),
+        (r#","commit":"checkpoint""#, Some(0), vec![text]),
+        (r#","commit":"checkpoint""#, Some(1_000), vec![]),
+        (r#","commit":"end""#, None, vec![]),
+        ("", None, vec![]),
+    ] {
+        let mut graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+        graph.vertices[1].operators = vec![pb::Operator {
+            name: "out".to_owned(),
+            spec: format!(r#"{{"type":"file-sink","path":"/out"{commit}}}"#),
+            ..pb::Operator::default()
+        }];
+        let checkpoints = interval_ms.map(|interval_ms| pb::CheckpointSettings {
+            interval_ms: Some(interval_ms),
+            ..pb::CheckpointSettings::default()
+        });
+        graph.options.get_or_insert_default().checkpoints = checkpoints;
+        let (fixture, _) = running_with(JobMasterOptions::default(), graph).await;
+        assert_eq!(
+            warnings(&fixture).await,
+            expected,
+            "{commit} {interval_ms:?}"
+        );
+    }
+}
+
 /// The manifest of the first checkpoint is an object. That of the second one is small, and the first one's can't be
 /// removed, as the directory is not mounted any more.
 #[tokio::test(start_paused = true)]

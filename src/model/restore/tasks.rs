@@ -219,9 +219,9 @@ impl Claimed<'_, '_> {
         }
         if saved.has_keyed() && step.max_parallelism != max_parallelism {
             problems.push(format!(
-                "step {name} has maximum parallelism {max_parallelism}, and its state has {}: keys stay in the key \
-                 groups of the state",
-                step.max_parallelism
+                "step {name} has maximum parallelism {max_parallelism}, and its state has {there}: keys stay in the key groups \
+                 of the state: set `max-parallelism: {there}` in the job file",
+                there = step.max_parallelism
             ));
         }
         if saved.saved().any(|(_, it)| !it.channels.is_empty()) {

@@ -491,7 +491,7 @@ async fn read(storages: &Storages, delays: &Delays, mut start: TaskStart) -> Res
                     }
                 };
                 return Err(TaskStatus::damaged_state(format!(
-                    "{what} is damaged{help}: its object {object} can't be used: {error}"
+                    "{what} is damaged{help}: {error}"
                 )));
             }
             error @ Error::Misconfigured(_) => {
