@@ -26,20 +26,27 @@ fn counting_words(input: &Path, output: &Path) -> StreamGraph {
         .build()
 }
 
-/// The lines of all parts in a directory: `word count`. What is hidden, such as `.tanist`, is not output.
-fn counts_in(output: &Path) -> anyhow::Result<BTreeMap<String, u64>> {
-    let mut counts = BTreeMap::new();
+/// The lines of all parts of an output. What is hidden, such as `.tanist`, is not output: the cleanup after the job
+/// removes it.
+fn lines_of(output: &Path) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
     for part in std::fs::read_dir(output)? {
         let part = part?;
-        if part.file_name().to_string_lossy().starts_with('.') {
-            continue;
+        if !part.file_name().to_string_lossy().starts_with('.') {
+            let text = std::fs::read_to_string(part.path())?;
+            lines.extend(text.lines().map(str::to_owned));
         }
-        let text = std::fs::read_to_string(part.path())?;
-        for line in text.lines() {
-            let (word, count) = line.split_once(' ').context("a word and its count")?;
-            let before = counts.insert(word.to_owned(), count.parse()?);
-            ensure!(before.is_none(), "{word} is there twice");
-        }
+    }
+    Ok(lines)
+}
+
+/// The lines are `word count`.
+fn counts_in(output: &Path) -> anyhow::Result<BTreeMap<String, u64>> {
+    let mut counts = BTreeMap::new();
+    for line in lines_of(output)? {
+        let (word, count) = line.split_once(' ').context("a word and its count")?;
+        let before = counts.insert(word.to_owned(), count.parse()?);
+        ensure!(before.is_none(), "{word} is there twice");
     }
     Ok(counts)
 }
@@ -80,10 +87,8 @@ async fn a_job_outlives_its_leader() -> anyhow::Result<()> {
 
     let result = execution.result().await?;
     ensure!(result.status == JobStatus::Finished, "{result}");
-    let parts = std::fs::read_dir(&output)?;
-    let lines = parts.map(|part| Ok(std::fs::read_to_string(part?.path())?.lines().count()));
-    let lines: Vec<usize> = lines.collect::<anyhow::Result<_>>()?;
-    ensure!(lines.iter().sum::<usize>() == 200, "{lines:?}");
+    let lines = lines_of(&output)?;
+    ensure!(lines.len() == 200, "{lines:?}");
     Ok(())
 }
 
