@@ -223,8 +223,8 @@ pub(crate) fn warning_of_no_interval(
     }
     let has_none = match (asks_for_commits(graph), own) {
         (Some(sink), _) => format!(
-            "step {sink} has `commit: checkpoint`, and no checkpoint is taken, so its output becomes visible at the end of \
-             the job"
+            "step {sink} has `commit: checkpoint`, and no checkpoint is taken, so its output becomes visible only if \
+             the job finishes, and is lost if it is cancelled or fails"
         ),
         (None, Some(_)) if interval_ms.is_none() => {
             "the job asks for checkpoints, and none is taken".to_owned()

@@ -485,7 +485,9 @@ async fn read(storages: &Storages, delays: &Delays, mut start: TaskStart) -> Res
         match error {
             error @ Error::Corrupt { .. } => {
                 let help = match is_of_savepoint {
-                    false => "",
+                    false => {
+                        " (`tanist job quarantine retry` tries again, or goes back to an older one)"
+                    }
                     true => {
                         " (`tanist savepoint inspect --verify` says where): begin from another one"
                     }
