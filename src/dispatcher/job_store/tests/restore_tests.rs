@@ -337,7 +337,7 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
         for told in [
             what,
             from,
-            &JOB.to_string(),
+            "job `test`",
             "`--from-savepoint`",
             "`execution.state-recovery.path`",
         ] {
