@@ -223,8 +223,7 @@ pub(crate) fn warning_of_no_interval(
     }
     let has_none = match (asks_for_commits(graph), own) {
         (Some(sink), _) => format!(
-            "step {sink} has `commit: checkpoint`, and no checkpoint is taken, so its output becomes visible only if \
-             the job finishes, and is lost if it is cancelled or fails"
+            "step {sink} has `commit: checkpoint`, and without checkpoints its output is lost unless the job finishes"
         ),
         (None, Some(_)) if interval_ms.is_none() => {
             "the job asks for checkpoints, and none is taken".to_owned()

@@ -436,9 +436,9 @@ async fn a_job_that_asks_for_checkpoints_without_an_interval_has_an_event_that_s
 
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_commits_with_checkpoints_in_a_job_without_any_is_an_event() {
-    let text = "warning: step `out` has `commit: checkpoint`, and no checkpoint is taken, so its output becomes \
-                visible only if the job finishes, and is lost if it is cancelled or fails: set `interval` in its \
-                `checkpoints`, or `execution.checkpointing.interval` of the cluster";
+    let text = "warning: step `out` has `commit: checkpoint`, and without checkpoints its output is lost unless the \
+                job finishes: set `interval` in its `checkpoints`, or `execution.checkpointing.interval` of the \
+                cluster";
     for (commit, interval_ms, expected) in [
         (r#","commit":"checkpoint""#, None, vec![text]),
         (r#","commit":"checkpoint""#, Some(0), vec![text]),
