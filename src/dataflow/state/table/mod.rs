@@ -65,7 +65,7 @@ pub struct StateTable<V> {
     /// here.
     known: BTreeMap<u64, KnownSlices>,
     limits: Limits,
-    /// A restore loads 2^`parts` parts; `None`: as many as are worth it.
+    /// A restore loads 2^`parts` parts, each in a thread; `None`: as many as are worth it.
     parts: Option<u32>,
 }
 
@@ -100,7 +100,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         self.limits.small = 0;
     }
 
-    /// Any state is restored in four parts.
+    /// Any state is restored in four parts, each in a thread.
     #[cfg(test)]
     pub(super) fn load_in_parts(&mut self) {
         self.parts = Some(2);

@@ -172,7 +172,10 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         for (counting, segment) in &segments {
             add_entries(&mut room, counting, segment);
         }
-        let threads = threads_for(pieces / PART);
+        let threads = match self.parts {
+            Some(bits) => 1 << bits,
+            None => threads_for(pieces / PART),
+        };
         let parts = parts_of(pieces, namespaces.sum()).max(threads);
         let bits = self.parts.unwrap_or(parts.ilog2());
         let load = |number: usize| {
