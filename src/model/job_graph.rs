@@ -5,7 +5,7 @@ use tanist_proto::v1::JobGraph;
 
 use crate::OperatorSpec;
 use crate::endless::commit_of;
-use crate::operators::{Commit, FileSource};
+use crate::operators::{Commit, FileSink, FileSource};
 use crate::problem::listing;
 
 /// Maximum number of steps.
@@ -55,24 +55,24 @@ pub fn file_source(spec: &str) -> Option<FileSource> {
 
 /// A step of this graph whose output no checkpoint makes visible, by its name.
 pub fn commits_at_the_end(graph: &JobGraph) -> Option<&str> {
-    let mut operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
-    let found = operators.find(|operator| match OperatorSpec::from_json(&operator.spec) {
-        Ok(OperatorSpec::FileSink(sink)) => commit_of(&sink, graph) == Commit::End,
-        Ok(_) | Err(_) => false,
-    });
-    found.map(|operator| operator.name.as_str())
+    find_file_sink(graph, |sink| commit_of(sink, graph) == Commit::End)
 }
 
 /// A file sink of this graph that asks for commits with checkpoints itself, by its name.
-pub fn asks_for_commits(graph: &JobGraph) -> Option<String> {
+pub fn asks_for_commits(graph: &JobGraph) -> Option<&str> {
+    find_file_sink(graph, |sink| sink.commit == Some(Commit::Checkpoint))
+}
+
+/// The first file sink of this graph that is wanted, by its name.
+fn find_file_sink(graph: &JobGraph, is_wanted: impl Fn(&FileSink) -> bool) -> Option<&str> {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
-    // Cheap first check: most sinks say nothing about it.
-    let mut operators = operators.filter(|operator| operator.spec.contains("\"commit\""));
-    let found = operators.find(|operator| match OperatorSpec::from_json(&operator.spec) {
-        Ok(OperatorSpec::FileSink(sink)) => sink.commit == Some(Commit::Checkpoint),
+    // Cheap first check, as for file sources.
+    let mut sinks = operators.filter(|operator| operator.spec.contains("\"file-sink\""));
+    let found = sinks.find(|operator| match OperatorSpec::from_json(&operator.spec) {
+        Ok(OperatorSpec::FileSink(sink)) => is_wanted(&sink),
         Ok(_) | Err(_) => false,
     });
-    found.map(|operator| shown(&operator.name))
+    found.map(|operator| operator.name.as_str())
 }
 
 /// Whether checking a graph compiles expressions, which takes long and must not run on a shared thread.

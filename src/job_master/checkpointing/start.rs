@@ -13,7 +13,7 @@ use tanist_ha::blob::CheckpointStorage;
 use tanist_ha::election::Epoch;
 use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
-use tanist_model::{asks_for_commits, unnamed_steps};
+use tanist_model::{asks_for_commits, shown, unnamed_steps};
 use tanist_proto::v1 as pb;
 
 use super::commits::SinkFiles;
@@ -223,7 +223,8 @@ pub(crate) fn warning_of_no_interval(
     }
     let has_none = match (asks_for_commits(graph), own) {
         (Some(sink), _) => format!(
-            "step {sink} has `commit: checkpoint`, and without checkpoints its output is lost unless the job finishes"
+            "step {} has `commit: checkpoint`, and without checkpoints its output is lost unless the job finishes",
+            shown(sink)
         ),
         (None, Some(_)) if interval_ms.is_none() => {
             "the job asks for checkpoints, and none is taken".to_owned()
