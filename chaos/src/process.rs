@@ -308,6 +308,15 @@ fn catches_sigterm(pid: u32) -> anyhow::Result<bool> {
     Ok(caught & 1 << (Signal::TERM.as_raw() - 1) != 0)
 }
 
+/// Whether a process runs: it is neither gone nor a zombie. Its command line doesn't say so: that is empty for a
+/// moment whenever the process executes another program.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program is in parentheses and may contain parentheses itself.
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes());
+    state.is_some_and(|rest| !rest.starts_with(b"Z") && !rest.starts_with(b"X"))
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();

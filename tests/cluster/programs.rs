@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use tanist_chaos::process::is_alive;
 use tanist_chaos::wordcount::visible_files;
 use tanist_chaos::{Cluster, StoreKind, Submission, wait_for};
 use tanist_proto::id::JobId;
@@ -233,10 +234,6 @@ async fn family(file: &std::path::Path) -> anyhow::Result<Vec<i32>> {
     .await
 }
 
-/// A zombie has no command line.
 fn running(pids: &[i32]) -> Vec<i32> {
-    let lives = |pid: &i32| {
-        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
-    };
-    pids.iter().copied().filter(lives).collect()
+    pids.iter().copied().filter(|pid| is_alive(*pid)).collect()
 }

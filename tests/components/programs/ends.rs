@@ -4,6 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
+use tanist_chaos::process::is_alive;
 use tanist_chaos::wait_for;
 use tanist_compile::JobBuilder;
 use tanist_dataflow::TaskStatus;
@@ -11,11 +12,6 @@ use tanist_ha::clock::Clock;
 use tanist_model::{ExecFormat, ExecSpec};
 
 use super::{BOUND, World, numbers, sh};
-
-pub(super) fn is_alive(pid: i32) -> bool {
-    // A zombie has no command line.
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
-}
 
 /// The process ids that a script has written, one per line, once there is this number of them.
 pub(super) async fn pids(file: &str, count: usize) -> Vec<i32> {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use tanist_chaos::process::is_alive;
 use tanist_chaos::wait_for;
 use tanist_compile::JobBuilder;
 use tanist_dataflow::TaskStatus;
 use tanist_model::ExecSpec;
 use tanist_telemetry::control_group::ControlGroups;
 
-use super::ends::{is_alive, pids};
+use super::ends::pids;
 use super::{BOUND, World, numbers, sh};
 
 async fn check_gone(pids: &[i32]) {
