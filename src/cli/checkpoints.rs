@@ -30,7 +30,10 @@ fn listing(statistics: &CheckpointStatistics) -> String {
     for checkpoint in statistics.history.iter().rev() {
         table.row(row(checkpoint));
     }
-    let mut text = table.to_string();
+    let mut text = match statistics.history.is_empty() {
+        true => "no checkpoint was taken yet\n".to_owned(),
+        false => table.to_string(),
+    };
     let counts = &statistics.counts;
     text.push_str(&format!(
         "\n{} completed and {} failed since this JobManager leads the job\n",
@@ -75,8 +78,10 @@ fn row(checkpoint: &CheckpointInfo) -> [String; 7] {
 fn savepoints(newest_first: &[SavepointInfo]) -> Table {
     let mut table = Table::new(["SAVEPOINT", "OUTCOME", "REQUESTED", "NUMBER", "PATH"]);
     for savepoint in newest_first.iter().rev() {
-        let [path, reason] = [&savepoint.location, &savepoint.reason];
-        let text = path.as_deref().or(reason.as_deref()).unwrap_or_default();
+        let mut texts = [&savepoint.location, &savepoint.reason, &savepoint.waits_for]
+            .into_iter()
+            .flatten();
+        let text = texts.next().map_or("", String::as_str);
         table.row([
             savepoint.trigger_id.clone(),
             savepoint.status.to_string(),
@@ -143,6 +148,8 @@ mod tests {
                 "since": 1_700_000_000_000_i64}],
             "storage-problem": {"reason": "not removed\nin detail", "since": 1_700_000_000_000_i64},
             "savepoints": [
+                {"trigger-id": "c", "status": "IN_PROGRESS", "requested-at": -1, "stops": false,
+                 "waits-for": "the region of a does not run"},
                 {"trigger-id": "b", "status": "FAILED", "requested-at": -1, "stops": true, "reason": "timeout\nin detail"},
                 {"trigger-id": "a", "status": "COMPLETED", "requested-at": 1_700_000_000_000_i64, "number": 17,
                  "stops": false, "location": "/savepoints/a"}
@@ -161,6 +168,7 @@ started from /savepoints/of-another
 SAVEPOINT  OUTCOME    REQUESTED                NUMBER  PATH
 a          COMPLETED  2023-11-14 22:13:20 UTC  17      /savepoints/a
 b          FAILED     -                        -       timeout
+c          IN_PROGRESS -                       -       the region of a does not run
 
 failing: c, d (2 regions): 3 in a row since 2023-11-14 22:13:20 UTC, the last is number 16: timeout
 
@@ -170,6 +178,12 @@ not checkpointed: a, b -> c: no checkpoint can save what is inside a program
 ";
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(squeezed(&listing(&statistics)), squeezed(expected));
+        let none = CheckpointStatistics {
+            history: Vec::new(),
+            ..statistics
+        };
+        let told = listing(&none);
+        assert!(told.starts_with("no checkpoint was taken yet\n"), "{told}");
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 use std::pin::pin;
 
 use tanist_client::{ClientError, Job, JobClient, JobInfo, Restore};
-use tanist_config::Configuration;
+use tanist_config::{Configuration, Source};
 use tanist_proto::JobEnd;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobGraph;
@@ -51,6 +51,9 @@ async fn run_until(
             return ExitCode::Usage;
         }
     };
+    for warning in settings_of_job_managers(configuration) {
+        warn(warning);
+    }
     let job = &graph.job_id;
     let mut interrupted = pin!(interrupted);
     let waits = watch::Sender::new(None);
@@ -161,6 +164,27 @@ pub(super) fn compile_job(
         warn(warning);
     }
     Ok(graph)
+}
+
+/// Sections of a job file, with the prefix of the settings that JobManagers have for jobs without the section.
+const SECTIONS: [(&str, &str); 2] = [
+    ("execution.checkpointing.", "checkpoints"),
+    ("restart-strategy.", "restart-strategy"),
+];
+
+/// The warnings about settings of this command that only JobManagers read.
+fn settings_of_job_managers(configuration: &Configuration) -> Vec<String> {
+    let settings = configuration.explicit_settings().into_iter();
+    let settings = settings.filter(|it| it.source == Source::Flag);
+    let warnings = settings.filter_map(|it| {
+        let mut sections = SECTIONS.iter();
+        let (_, section) = sections.find(|(prefix, _)| it.key.starts_with(prefix))?;
+        Some(format!(
+            "`-D {}` does not apply to the job, as JobManagers read it: write `{section}` into the job file",
+            it.key
+        ))
+    });
+    warnings.collect()
 }
 
 /// What the job begins from: as the arguments say, else as the configuration says; `None`: from the start.
@@ -482,6 +506,25 @@ mod tests {
         );
         let error = of(&[], &allowed).expect_err("there is nothing to leave out");
         assert!(error.contains("--from-savepoint"), "{error}");
+    }
+
+    #[test]
+    fn settings_that_only_job_managers_read_are_named() {
+        let load = tanist_config::LoadOptions::default()
+            .with("execution.checkpointing.interval", "1 s")
+            .with("execution.state-recovery.path", "/a")
+            .with("parallelism.default", "2");
+        let configuration = Configuration::load(load).expect("it is valid");
+        let warnings = settings_of_job_managers(&configuration);
+        assert_eq!(
+            warnings,
+            [
+                "`-D execution.checkpointing.interval` does not apply to the job, as JobManagers read it: write \
+                 `checkpoints` into the job file"
+            ]
+        );
+        let none = settings_of_job_managers(&Configuration::defaults());
+        assert_eq!(none, [""; 0]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `tanist savepoint` and `tanist stop`: standard output has the path of the savepoint alone, for scripts.
 
 use std::path::Component;
+use std::time::{Duration, Instant};
 
 use tanist_client::{ClientError, JobClient, SavepointFailure};
 use tanist_config::{Configuration, StorageLocation};
@@ -15,6 +16,11 @@ use super::jobs;
 use super::output::{answer, answer_json, fail, hint, inform};
 use super::report_error;
 use super::run::interrupted;
+
+/// Time after which it is shown what a savepoint waits for: most are complete by then.
+const WAIT_DELAY: Duration = Duration::from_secs(2);
+/// Time after which it is shown again, if that has changed: each failed checkpoint may change it.
+const WAIT_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) async fn stop(
     configuration: &Configuration,
@@ -106,8 +112,14 @@ async fn take(configuration: &Configuration, global: &GlobalArgs, wanted: &Wante
         true => format!("job {job} is being stopped with a savepoint"),
         false => format!("a savepoint of job {job} is being taken"),
     });
+    let mut wait = Wait::begin(Instant::now());
+    let waiting = jobs.wait_for_savepoint(job, &trigger, |awaited| {
+        if let Some(news) = awaited.and_then(|it| wait.news(it, Instant::now())) {
+            inform(format_args!("the savepoint waits: {news}"));
+        }
+    });
     let taken = tokio::select! {
-        taken = reporting(jobs.waits(), jobs.wait_for_savepoint(job, &trigger)) => taken,
+        taken = reporting(jobs.waits(), waiting) => taken,
         code = interrupted() => {
             inform("interrupted: the savepoint is taken all the same");
             hint(format_args!("`tanist checkpoints {job}` shows it"));
@@ -132,6 +144,33 @@ async fn take(configuration: &Configuration, global: &GlobalArgs, wanted: &Wante
             ));
             ExitCode::Unsuccessful
         }
+    }
+}
+
+/// What is shown while a savepoint is waited for.
+#[derive(Debug)]
+struct Wait {
+    /// When something may be shown again.
+    next_at: Instant,
+    shown: String,
+}
+
+impl Wait {
+    fn begin(now: Instant) -> Wait {
+        Wait {
+            next_at: now + WAIT_DELAY,
+            shown: String::new(),
+        }
+    }
+
+    /// What is to be shown of this.
+    fn news<'a>(&mut self, awaited: &'a str, now: Instant) -> Option<&'a str> {
+        if now < self.next_at || self.shown == awaited {
+            return None;
+        }
+        self.shown = awaited.to_owned();
+        self.next_at = now + WAIT_INTERVAL;
+        Some(awaited)
     }
 }
 
@@ -336,6 +375,19 @@ mod tests {
         assert_eq!(cluster.statuses.lock().len(), 2, "it waited");
         let (_, body) = cluster.asked().remove(0);
         assert!(body.get("target-directory").is_none(), "{body}");
+    }
+
+    #[test]
+    fn what_a_savepoint_waits_for_is_shown_after_a_while_and_again_when_it_has_changed() {
+        let begin = Instant::now();
+        let mut wait = Wait::begin(begin);
+        let mut news = |text, seconds| wait.news(text, begin + Duration::from_secs(seconds));
+        assert_eq!(news("a does not run", 1), None, "every savepoint waits");
+        assert_eq!(news("a does not run", 2), Some("a does not run"));
+        assert_eq!(news("a does not run", 60), None, "no news");
+        assert_eq!(news("b does not run", 61), Some("b does not run"));
+        assert_eq!(news("a does not run", 62), None, "too soon");
+        assert_eq!(news("a does not run", 71), Some("a does not run"));
     }
 
     #[tokio::test]

@@ -15,7 +15,10 @@ use super::rest_client::Request;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SavepointStatus {
     /// It is being taken, or the job that stops with it has not ended yet.
-    InProgress,
+    InProgress {
+        /// What it waits for, if its checkpoint is not complete.
+        waits_for: Option<String>,
+    },
     /// It is complete.
     Completed {
         /// Its directory.
@@ -90,7 +93,9 @@ impl JobClient {
         let request = Request::get(&paths::job_savepoint(job, trigger));
         let answer: OperationStatus = self.fetch_json(&request).await?;
         if answer.status == QueueStatus::IN_PROGRESS {
-            return Ok(SavepointStatus::InProgress);
+            return Ok(SavepointStatus::InProgress {
+                waits_for: answer.waits_for,
+            });
         }
         let end = answer.operation.unwrap_or_default();
         Ok(match (end.location, end.failure_cause) {
@@ -104,16 +109,18 @@ impl JobClient {
         })
     }
 
-    /// Waits until the savepoint is complete, and returns its path.
+    /// Waits until the savepoint is complete, and returns its path. Calls `seen` after each check with what the savepoint
+    /// waits for, if that is known.
     pub async fn wait_for_savepoint(
         &self,
         job: JobId,
         trigger: &str,
+        mut seen: impl FnMut(Option<&str>),
     ) -> Result<String, SavepointFailure> {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.savepoint_status(job, trigger).await? {
-                SavepointStatus::InProgress => {}
+                SavepointStatus::InProgress { waits_for } => seen(waits_for.as_deref()),
                 SavepointStatus::Completed { path } => return Ok(path),
                 SavepointStatus::Failed { reason } => {
                     return Err(SavepointFailure::Failed { reason });
@@ -148,7 +155,7 @@ impl JobExecution {
     pub async fn savepoint(&self, directory: Option<&str>) -> Result<String, SavepointFailure> {
         let jobs = self.jobs();
         let trigger = jobs.trigger_savepoint(self.id(), directory).await?;
-        jobs.wait_for_savepoint(self.id(), &trigger).await
+        jobs.wait_for_savepoint(self.id(), &trigger, |_| {}).await
     }
 
     /// The same, and the job stops with it. It has FINISHED when this returns the path.
@@ -158,7 +165,7 @@ impl JobExecution {
     ) -> Result<String, SavepointFailure> {
         let jobs = self.jobs();
         let trigger = jobs.stop_with_savepoint(self.id(), directory).await?;
-        jobs.wait_for_savepoint(self.id(), &trigger).await
+        jobs.wait_for_savepoint(self.id(), &trigger, |_| {}).await
     }
 }
 

@@ -512,7 +512,7 @@ fn body_of(request: &str) -> serde_json::Value {
 async fn a_savepoint_is_asked_for_with_one_id_and_waited_for() {
     let trigger = "7".repeat(32);
     let accepted = format!(r#"{{"request-id":"{trigger}"}}"#);
-    let in_progress = r#"{"status":{"id":"IN_PROGRESS"}}"#;
+    let in_progress = r#"{"status":{"id":"IN_PROGRESS"},"waits-for":"lines does not run"}"#;
     let completed = r#"{"status":{"id":"COMPLETED"},"operation":{"location":"/savepoints/a"}}"#;
     let server = Scripted::server([
         Step::Lose,
@@ -524,8 +524,12 @@ async fn a_savepoint_is_asked_for_with_one_id_and_waited_for() {
     let client = client(&[&server.address]);
     let id = client.trigger_savepoint(job(), Some("/savepoints")).await;
     assert_eq!(id.as_deref(), Ok(&*trigger));
-    let path = client.wait_for_savepoint(job(), &trigger).await;
-    assert_eq!(path.as_deref(), Ok("/savepoints/a"));
+    let mut seen = Vec::new();
+    let taken = client.wait_for_savepoint(job(), &trigger, |awaited| {
+        seen.push(awaited.map(str::to_owned));
+    });
+    assert_eq!(taken.await.as_deref(), Ok("/savepoints/a"));
+    assert_eq!(seen, [Some("lines does not run".to_owned())]);
     let requests = server.requests();
     let [lost, repeated, first, _] = &requests[..] else {
         panic!("{requests:?}")
@@ -550,7 +554,7 @@ async fn why_there_is_no_savepoint_is_told() {
     let client = client(&[&server.address]);
     let reason = "no space".to_owned();
     assert_eq!(
-        client.wait_for_savepoint(job(), "7").await,
+        client.wait_for_savepoint(job(), "7", |_| {}).await,
         Err(SavepointFailure::Failed { reason })
     );
     let error = client.stop_with_savepoint(job(), None).await;

@@ -475,6 +475,10 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
         "write `execution.state-recovery.claim-mode`",
     ),
     (
+        "execution.checkpointing.incremental",
+        "checkpoints always are incremental: remove it",
+    ),
+    (
         "execution.checkpointing.unaligned",
         "barriers are always aligned: remove it",
     ),

@@ -85,6 +85,13 @@ pub struct OperationStatus {
     /// How it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<OperationEnd>,
+    /// In progress: what a savepoint waits for, if its checkpoint is not complete.
+    #[serde(
+        rename = "waits-for",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub waits_for: Option<String>,
 }
 
 impl OperationStatus {
@@ -93,6 +100,7 @@ impl OperationStatus {
         OperationStatus {
             status: QueueStatus::IN_PROGRESS,
             operation: None,
+            waits_for: None,
         }
     }
 
@@ -101,6 +109,7 @@ impl OperationStatus {
         OperationStatus {
             status: QueueStatus::COMPLETED,
             operation: Some(end),
+            waits_for: None,
         }
     }
 }

@@ -81,6 +81,11 @@ fn what_is_not_supported_is_refused_in_words() {
             "is not supported: a region has one checkpoint in progress at most; write 1",
         ),
         (
+            "incremental",
+            "true",
+            "checkpoints always are incremental: remove it",
+        ),
+        (
             "unaligned",
             "true",
             "barriers are always aligned: remove it",

@@ -184,12 +184,12 @@ impl SavepointStorage {
         let [whole, removed] = [self.get(METADATA).await?, self.get(REMOVED).await?];
         let content = match (whole, removed) {
             (Some(bytes), _) => {
-                let content = self.decode(&bytes)?;
+                let content = self.to_remove(&bytes)?;
                 self.objects.put(REMOVED, bytes).await?;
                 self.remove([METADATA]).await?;
                 content
             }
-            (None, Some(bytes)) => self.decode(&bytes)?,
+            (None, Some(bytes)) => self.to_remove(&bytes)?,
             (None, None) => return Err(self.without_metadata().await),
         };
         self.remove(content.objects.keys().map(String::as_str))
@@ -227,6 +227,17 @@ impl SavepointStorage {
             }
         }
         self.remove_directory().await
+    }
+
+    /// The content of a savepoint that is to be removed.
+    fn to_remove(&self, bytes: &Bytes) -> Result<SavepointContent> {
+        self.decode(bytes).map_err(|error| match error {
+            SavepointError::Damaged(path, reason) => SavepointError::Damaged(
+                path,
+                format!("{reason}; which objects are its own is not known: remove its directory by hand"),
+            ),
+            other => other,
+        })
     }
 
     fn decode(&self, bytes: &Bytes) -> Result<SavepointContent> {

@@ -66,8 +66,16 @@ fn of_savepoint(job: &JobDetails, savepoint: &SavepointSummary) -> OperationStat
         SavepointOutcome::Completed => OperationStatus::in_progress(),
         SavepointOutcome::Failed => failed("tanist.SavepointFailed", &savepoint.text),
         SavepointOutcome::InProgress if has_ended => failed("tanist.SavepointFailed", LOST),
-        SavepointOutcome::InProgress => OperationStatus::in_progress(),
+        SavepointOutcome::InProgress => OperationStatus {
+            waits_for: waits_for(savepoint),
+            ..OperationStatus::in_progress()
+        },
     }
+}
+
+fn waits_for(savepoint: &SavepointSummary) -> Option<String> {
+    let is_open = savepoint.outcome() == SavepointOutcome::InProgress;
+    (is_open && !savepoint.text.is_empty()).then(|| savepoint.text.clone())
 }
 
 /// The status of a job's stop without a savepoint; `None` if it was not asked to stop. The job is stopped once, so the
@@ -119,6 +127,6 @@ pub(crate) fn savepoint_info(savepoint: &SavepointSummary) -> SavepointInfo {
         stops: savepoint.stops,
         location: text(SavepointOutcome::Completed),
         reason: text(SavepointOutcome::Failed),
-        waits_for: text(SavepointOutcome::InProgress).filter(|text| !text.is_empty()),
+        waits_for: waits_for(savepoint),
     }
 }

@@ -128,7 +128,7 @@ async fn post(served: &Served, path: &str, body: impl Into<Value>) -> (StatusCod
 }
 
 /// The leader ends the only savepoint of the only job.
-fn end_savepoint(leader: &ScriptedDispatcher, outcome: pb::SavepointOutcome, text: &str) {
+fn set_savepoint(leader: &ScriptedDispatcher, outcome: pb::SavepointOutcome, text: &str) {
     let mut jobs = leader.jobs.lock();
     let checkpoints = jobs[0].checkpoints.as_mut().expect("a request");
     let [savepoint] = &mut checkpoints.savepoints[..] else {
@@ -161,7 +161,10 @@ async fn a_savepoint_is_followed_by_its_trigger_id_until_it_is_complete() {
     let status_of = async || served.get(&path).await.body;
     let in_progress = json!({"status": {"id": "IN_PROGRESS"}});
     assert_eq!(status_of().await, in_progress);
-    end_savepoint(&leader, pb::SavepointOutcome::Completed, "/named/a");
+    set_savepoint(&leader, pb::SavepointOutcome::InProgress, "a does not run");
+    let waiting = json!({"status": {"id": "IN_PROGRESS"}, "waits-for": "a does not run"});
+    assert_eq!(status_of().await, waiting);
+    set_savepoint(&leader, pb::SavepointOutcome::Completed, "/named/a");
     let completed = json!({"status": {"id": "COMPLETED"}, "operation": {"location": "/named/a"}});
     assert_eq!(status_of().await, completed);
 
@@ -210,7 +213,7 @@ async fn a_savepoint_that_fails_says_why_also_if_the_job_ended_before() {
     let lost = cause_of().await;
     let text = lost["stack-trace"].as_str().expect("a text");
     assert!(text.contains("the job ended before"), "{lost}");
-    end_savepoint(&leader, pb::SavepointOutcome::Failed, "timeout");
+    set_savepoint(&leader, pb::SavepointOutcome::Failed, "timeout");
     let failed = cause_of().await;
     assert_eq!(failed["stack-trace"], "timeout");
     assert!(failed["serialized-throwable"].is_string(), "{failed}");
@@ -232,7 +235,7 @@ async fn a_stop_with_a_savepoint_has_ended_when_its_job_has() {
         assert_eq!(requests[0].directory, directory);
         let trigger = answer["request-id"].as_str().expect("an id");
         let path = savepoints_path(&format!("/{trigger}"));
-        end_savepoint(&leader, pb::SavepointOutcome::Completed, "/named/a");
+        set_savepoint(&leader, pb::SavepointOutcome::Completed, "/named/a");
         let status_of = async || served.get(&path).await.body["status"]["id"].clone();
         assert_eq!(status_of().await, "IN_PROGRESS");
         leader.jobs.lock()[0].set_status(pb::JobStatus::Finished);
