@@ -1,13 +1,14 @@
 //! `tanist savepoint` and `tanist stop`: standard output has the path of the savepoint alone, for scripts.
 
 use std::path::Component;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tanist_client::{ClientError, JobClient, SavepointFailure};
 use tanist_config::{Configuration, StorageLocation};
 use tanist_gateway::savepoints as storage;
 use tanist_proto::id::JobId;
 use tanist_telemetry::ExitCode;
+use tokio::time::Instant;
 
 use super::args::{GlobalArgs, OutputFormat, SavepointArgs, SavepointCommand, StopArgs};
 use super::connect::{connect_to_change, reporting};

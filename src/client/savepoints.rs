@@ -109,8 +109,8 @@ impl JobClient {
         })
     }
 
-    /// Waits until the savepoint is complete, and returns its path. Calls `seen` after each check with what the savepoint
-    /// waits for, if that is known.
+    /// Waits until the savepoint is complete, and returns its path. Calls `seen` after each check with what the
+    /// savepoint waits for, if that is known.
     pub async fn wait_for_savepoint(
         &self,
         job: JobId,

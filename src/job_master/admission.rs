@@ -9,7 +9,6 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
 use super::actor::JobMasterActor;
-use super::checkpointing::task_report;
 use super::core::{Connection, Event, Refusal, Registration, checkpoints};
 
 impl JobMasterActor {
@@ -25,12 +24,11 @@ impl JobMasterActor {
             registration: Registration::new(sender.registration),
         };
         let (executions, slots, outputs) = (request.executions, request.slots, request.outputs);
-        let reports = request.checkpoints.into_iter();
-        let reports = reports.filter_map(|report| task_report(&self.core, report));
+        let reports = self.task_reports(request.checkpoints);
         let registered = checkpoints::Event::Registered {
             connection: connection.clone(),
             takes_checkpoints: request.takes_checkpoints,
-            reports: reports.collect(),
+            reports,
         };
         self.hear_registration(registered);
         let event = Event::Registered {

@@ -86,11 +86,7 @@ pub struct OperationStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<OperationEnd>,
     /// In progress: what a savepoint waits for, if its checkpoint is not complete.
-    #[serde(
-        rename = "waits-for",
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "waits-for", default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
 }
 

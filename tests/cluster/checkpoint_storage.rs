@@ -35,6 +35,7 @@ on_stores! {
         one_sink_that_cannot_commit_is_named_until_it_can,
         two_clusters_in_one_directory_keep_each_their_own,
         checkpoints_with_a_directory_of_their_own_are_restored_from_it,
+        taskmanagers_with_another_storage_than_the_jobmanager_are_told_so,
         a_job_runs_on_whose_savepoint_has_no_place,
     }
 }
@@ -82,15 +83,7 @@ async fn a_taskmanager_that_cannot_read_objects_is_named_until_it_can(
     let [shared, none] = ["shared", "none"].map(|name| directory.path().join(name));
     // Where each TaskManager expects the directory. The region with much state may be at any of them.
     let own = ["own-0", "own-1"].map(|name| directory.path().join(name));
-    let point_to = |target: &Path| -> anyhow::Result<()> {
-        for link in &own {
-            if link.is_symlink() {
-                std::fs::remove_file(link)?;
-            }
-            symlink(target, link)?;
-        }
-        Ok(())
-    };
+    let point_to = |target: &Path| point(&own, target);
     std::fs::create_dir(&shared)?;
     point_to(&shared)?;
     let mut builder = with_storage(cluster_on(kind).await?, &shared);
@@ -390,6 +383,42 @@ async fn checkpoints_with_a_directory_of_their_own_are_restored_from_it(
     until_no_object(&checkpoints, id).await
 }
 
+async fn taskmanagers_with_another_storage_than_the_jobmanager_are_told_so(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    const DIR: &str = "execution.checkpointing.dir";
+    let directory = tempfile::tempdir()?;
+    let [objects, checkpoints] = ["objects", "checkpoints"].map(|it| directory.path().join(it));
+    let own = ["own-0", "own-1"].map(|name| directory.path().join(name));
+    // A storage that this cluster has begun, too.
+    point(&own, &objects)?;
+    let mut builder = with_storage(cluster_on(kind).await?, &objects);
+    builder = builder.set(DIR, &text(&checkpoints));
+    for (number, link) in own.iter().enumerate() {
+        builder = builder.set_of_taskmanager(number, DIR, &text(link));
+    }
+    let mut cluster = builder.start().await?;
+    let job = Verified::submit(&mut cluster, JOB).await?;
+    let words = ["declined it", "another storage", &text(&checkpoints), DIR];
+    until_info_says(&mut cluster, &job, &words).await?;
+    point(&own, &checkpoints)?;
+    let number = job.until_completed_above(&mut cluster, 12).await?;
+    let number = job.until_completed_above(&mut cluster, number + 2).await?;
+    point(&own, &objects)?;
+    for taskmanager in 0..2 {
+        cluster.taskmanager(taskmanager).kill();
+        cluster.taskmanager(taskmanager).start()?;
+    }
+    // Its objects are missing there, which is no reason to give the job up.
+    let words = ["can't be read by tm-", "another storage", "Waits"];
+    until_info_says(&mut cluster, &job, &words).await?;
+    point(&own, &checkpoints)?;
+    cluster.wait_until_running(job.job).await?;
+    let number = job.until_completed_above(&mut cluster, number).await?;
+    job.until_completed_above(&mut cluster, number + 2).await?;
+    job.finish(&mut cluster, JOB).await
+}
+
 async fn a_job_runs_on_whose_savepoint_has_no_place(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
     let job = Verified::submit(&mut cluster, JOB).await?;
@@ -413,6 +442,17 @@ async fn a_job_runs_on_whose_savepoint_has_no_place(kind: StoreKind) -> anyhow::
     let number = job.until_completed_above(&mut cluster, number).await?;
     job.until_completed_above(&mut cluster, number + 2).await?;
     job.finish(&mut cluster, JOB).await
+}
+
+/// Lets each of these paths lead to a directory.
+fn point(links: &[PathBuf], target: &Path) -> anyhow::Result<()> {
+    for link in links {
+        if link.is_symlink() {
+            std::fs::remove_file(link)?;
+        }
+        symlink(target, link)?;
+    }
+    Ok(())
 }
 
 /// All processes keep their objects in this directory.

@@ -51,8 +51,12 @@ struct Expected {
 /// The condition under which a store writes or deletes.
 #[derive(Debug, Clone)]
 pub(super) enum Guard {
-    /// A marker exists: the leader checks its content.
-    Presence,
+    /// A marker exists, of this storage if its name is known: the leader checks the rest of its content.
+    Presence {
+        expected: Option<Arc<str>>,
+        /// The storage of the marker that was found last.
+        found: Arc<Mutex<Option<String>>>,
+    },
     /// It is the marker that the term expects, once the term has set it.
     Content(Arc<Content>),
 }
@@ -74,7 +78,39 @@ impl BlobStore {
     /// The same store, guarded for processes that do not lead: a marker must exist in each of its places.
     #[must_use]
     pub fn guarded_by_presence(&self) -> BlobStore {
-        self.with_guards(|| Guard::Presence)
+        self.with_guards(|| Guard::Presence {
+            expected: None,
+            found: Arc::default(),
+        })
+    }
+
+    /// The same store, for a process that does not lead, which requires the marker of this storage from now on. Any
+    /// marker is enough while its leader has not named one.
+    #[must_use]
+    pub fn expecting(&self, storage: &str) -> BlobStore {
+        let guard = match &self.guard {
+            Some(Guard::Presence { found, .. }) if !storage.is_empty() => Some(Guard::Presence {
+                expected: Some(storage.into()),
+                found: found.clone(),
+            }),
+            guard => guard.clone(),
+        };
+        BlobStore {
+            guard,
+            ..self.clone()
+        }
+    }
+
+    /// The name of the storage: that of the term, or of the marker that was found last. None: it is not known, or the
+    /// store has no guard.
+    pub fn storage(&self) -> Option<String> {
+        match self.guard.as_ref()? {
+            Guard::Presence { found, .. } => found.lock().clone(),
+            Guard::Content(content) => {
+                let is_known = *content.is_known.borrow();
+                is_known.then(|| content.expected.lock().storage.clone())
+            }
+        }
     }
 
     /// A place that does not survive the loss of a host is local to it, and is not mounted: it has no guard.
@@ -165,14 +201,23 @@ impl BlobStore {
         let Some(guard) = &self.guard else {
             return Ok(());
         };
-        let expected = match guard {
-            Guard::Presence => None,
-            Guard::Content(content) => Some(self.expected(content).await?),
-        };
-        let marker = self.marker().await?.ok_or_else(|| self.lost())?;
-        match expected {
-            Some(expected) if expected.storage != marker.storage => Err(self.taken(&marker)),
-            Some(_) | None => Ok(()),
+        match guard {
+            Guard::Presence { expected, found } => {
+                let marker = self.marker().await?.ok_or_else(|| self.lost())?;
+                *found.lock() = Some(marker.storage.clone());
+                match expected {
+                    Some(expected) if **expected != *marker.storage => Err(self.elsewhere()),
+                    Some(_) | None => Ok(()),
+                }
+            }
+            Guard::Content(content) => {
+                let expected = self.expected(content).await?;
+                let marker = self.marker().await?.ok_or_else(|| self.lost())?;
+                match expected.storage == marker.storage {
+                    true => Ok(()),
+                    false => Err(self.taken(&marker)),
+                }
+            }
         }
     }
 
@@ -206,6 +251,14 @@ impl BlobStore {
             "{} is not the storage that this cluster has begun, as the marker storage-{} is missing there: mount it again",
             self.place(),
             self.tag.as_str()
+        ))
+    }
+
+    /// The error for a marker of another storage than that of the leader.
+    fn elsewhere(&self) -> Error {
+        self.refusal(format!(
+            "{} is another storage than that of the leader: configure the same directory on all hosts",
+            self.place()
         ))
     }
 

@@ -129,3 +129,29 @@ async fn nothing_is_written_before_the_term_knows_the_storage() {
     store.rely_on("s", &["c1".to_owned()]);
     putting.await.expect("no panic").expect("taken");
 }
+
+#[tokio::test]
+async fn a_process_that_does_not_lead_uses_the_storage_of_its_leader() {
+    let root = tempfile::tempdir().expect("a directory");
+    let leader = begun(&root).await;
+    assert_eq!(leader.storage().as_deref(), Some("s"));
+    assert_eq!(open(&root).await.guarded().storage(), None, "not begun");
+
+    let other = open(&root).await.guarded_by_presence();
+    assert_eq!(other.storage(), None);
+    put(&other).await.expect("any marker is enough");
+    assert_eq!(other.storage().as_deref(), Some("s"));
+    let own = other.expecting("s");
+    let pointer = put(&own).await.expect("it is the leader's");
+    put(&own.expecting("")).await.expect("none is named");
+
+    let elsewhere = other.expecting("t");
+    let refused = put(&elsewhere).await.expect_err("another storage");
+    assert!(refused.to_string().contains("another storage"), "{refused}");
+    // What is missing here may be in the leader's storage.
+    leader.delete(&pointer.name).await.expect("removed");
+    let unread = elsewhere.get(&pointer).await.expect_err("missing");
+    assert!(unread.may_pass(), "{unread}");
+    let unread = own.get(&pointer).await.expect_err("missing");
+    assert!(!unread.may_pass(), "{unread}");
+}

@@ -100,6 +100,16 @@ impl ObjectDirectory {
         }
     }
 
+    /// Whether the storage has a marker that is checked.
+    pub fn is_guarded(&self) -> bool {
+        self.blobs.is_guarded()
+    }
+
+    /// The name of its storage; see [`BlobStore::storage`].
+    pub fn storage(&self) -> Option<String> {
+        self.blobs.storage()
+    }
+
     /// Stores an object. After an error it may exist.
     pub async fn put(&self, object: &str, bytes: Bytes) -> Result<()> {
         self.put_parts(object, [bytes]).await

@@ -68,7 +68,7 @@ mod tests {
             restore: Some(TaskRestore {
                 number: 3,
                 snapshot,
-                directory: String::new(),
+                ..TaskRestore::default()
             }),
             ..TaskDeployment::default()
         };

@@ -234,7 +234,9 @@ impl SavepointStorage {
         self.decode(bytes).map_err(|error| match error {
             SavepointError::Damaged(path, reason) => SavepointError::Damaged(
                 path,
-                format!("{reason}; which objects are its own is not known: remove its directory by hand"),
+                format!(
+                    "{reason}; which objects are its own is not known: remove its directory by hand"
+                ),
             ),
             other => other,
         })

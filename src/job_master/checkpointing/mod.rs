@@ -36,7 +36,6 @@ use tanist_ha::blob::CheckpointStorage;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
-pub(super) use self::reports::task_report;
 pub(super) use self::savepoints::end_open;
 pub(super) use self::start::{Found, Unread, begin, find, warning_of_no_interval};
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use tanist_ha::blob::CheckpointStorage;
 use tanist_model::restore;
 use tanist_proto::v1 as pb;
 
@@ -26,6 +27,8 @@ impl Checkpoints {
         graph: &KeptGraph,
         now_ms: u64,
     ) -> Result<(), Unrestored> {
+        let storage = self.storage.as_ref().and_then(CheckpointStorage::storage);
+        let storage = storage.unwrap_or_default();
         for task in tasks {
             let Some(restore) = &mut task.restore else {
                 continue;
@@ -46,6 +49,7 @@ impl Checkpoints {
                 }
             };
             restore.snapshot = Some(of_task.ok_or_else(|| missing(region))?);
+            restore.storage.clone_from(&storage);
             self.history.restored(restore, now_ms);
         }
         Ok(())

@@ -64,10 +64,8 @@ pub(super) fn report(
         execution: Some(execution),
         highest: number,
         progress: progress.into(),
-        reason: String::new(),
-        paused: false,
-        input_ended: false,
         times: is_saved.then_some(TIMES),
+        ..pb::CheckpointReport::default()
     }
 }
 

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use super::faults::{Fault, is_planted};
 use super::{Actor, Called, Message};
 use crate::CheckpointPlace;
-use crate::core::{Event, Pieces, TaskKey};
+use crate::core::{Event, Pieces, TaskKey, WrittenSnapshot};
 use crate::launcher::{TaskStart, TaskStatus};
 
 /// Most bytes of a snapshot that is written together with others. Larger ones go on from each other for long, and would
@@ -76,6 +76,16 @@ impl Storages {
 
     /// The objects of a job.
     async fn of(&self, cluster: &ClusterIncarnation, job: JobId) -> Result<ObjectDirectory> {
+        self.of_storage("", cluster, job).await
+    }
+
+    /// The objects of a job that are in the storage of this name, if it is not empty.
+    async fn of_storage(
+        &self,
+        storage: &str,
+        cluster: &ClusterIncarnation,
+        job: JobId,
+    ) -> Result<ObjectDirectory> {
         let Some(place) = &self.place else {
             let reason =
                 "this TaskManager has no place for checkpoints: set high-availability.storageDir";
@@ -90,7 +100,8 @@ impl Storages {
         });
         let name = Name::new(job.to_string());
         let name = name.map_err(|error| Error::Misconfigured(error.to_string().into()))?;
-        Ok(opening.await?.of_cluster(cluster).checkpoints(&name))
+        let blobs = opening.await?.of_cluster(cluster).expecting(storage);
+        Ok(blobs.checkpoints(&name))
     }
 }
 
@@ -382,7 +393,7 @@ fn no_answer() -> Error {
 async fn write_object(
     storages: &Storages,
     unwritten: Vec<Unwritten>,
-) -> Result<Vec<pb::SubtaskSnapshot>> {
+) -> Result<Vec<WrittenSnapshot>> {
     let Some(first) = unwritten.first() else {
         return Ok(Vec::new());
     };
@@ -412,7 +423,12 @@ async fn write_object(
     };
     put.map_err(|error| in_directory(&storage, error))?;
     failpoint("checkpoint.object-written").await;
-    Ok(written)
+    let name = storage.storage().unwrap_or_default();
+    let written = written.into_iter().map(|snapshot| WrittenSnapshot {
+        snapshot,
+        storage: name.clone(),
+    });
+    Ok(written.collect())
 }
 
 /// Adds the directory to an error that does not name it.
@@ -472,6 +488,7 @@ async fn read(storages: &Storages, delays: &Delays, mut start: TaskStart) -> Res
             cluster: &start.cluster_incarnation,
             job: delays.task.job,
             directory: &restore.directory,
+            storage: &restore.storage,
         };
         let what = match restore.directory.as_str() {
             "" => format!("checkpoint {}", restore.number),
@@ -525,12 +542,15 @@ struct Objects<'a> {
     job: JobId,
     /// The directory of a savepoint; empty: they are those of the job.
     directory: &'a str,
+    /// The name of the storage with those of the job; empty: not known.
+    storage: &'a str,
 }
 
 impl Objects<'_> {
     async fn open(self, storages: &Storages) -> Result<ObjectDirectory> {
         if self.directory.is_empty() {
-            return storages.of(self.cluster, self.job).await;
+            let opening = storages.of_storage(self.storage, self.cluster, self.job);
+            return opening.await;
         }
         match SavepointStorage::open(self.directory).await {
             Ok(savepoint) => Ok(savepoint.objects().clone()),
@@ -602,6 +622,7 @@ mod tests {
                         ..pb::SubtaskSnapshot::default()
                     }),
                     directory: savepoint.to_string_lossy().into_owned(),
+                    ..pb::TaskRestore::default()
                 }),
                 ..pb::TaskDeployment::default()
             },

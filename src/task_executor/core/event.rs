@@ -14,6 +14,15 @@ use super::effect::TaskKey;
 use super::graphs::GraphKey;
 use crate::launcher::TaskStatus;
 
+/// What a task has saved, with its large pieces in objects.
+#[derive(Debug, Clone)]
+pub(crate) struct WrittenSnapshot {
+    /// It names the objects.
+    pub snapshot: pb::SubtaskSnapshot,
+    /// The name of the storage that has them; empty: it has no marker.
+    pub storage: String,
+}
+
 /// An input of the core.
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -95,8 +104,7 @@ pub(crate) enum Event {
     SnapshotWritten {
         task: TaskKey,
         number: u64,
-        /// It names the object.
-        written: Result<pb::SubtaskSnapshot, String>,
+        written: Result<WrittenSnapshot, String>,
         /// Time that it took.
         took: Duration,
     },

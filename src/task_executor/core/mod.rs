@@ -64,7 +64,7 @@ use tanist_proto::v1 as pb;
 pub(crate) use self::checkpoints::Pieces;
 use self::connection::Connection;
 pub(crate) use self::effect::{Effect, JobMasterAddress, Target, TaskKey, TriggeredSource};
-pub(crate) use self::event::Event;
+pub(crate) use self::event::{Event, WrittenSnapshot};
 use self::executions::CancellationTimeouts;
 pub(crate) use self::executions::ExecutionKey;
 pub(crate) use self::generation_check::PAUSE;

@@ -170,7 +170,7 @@ async fn large_state_is_in_an_object_when_it_is_acknowledged_and_a_restored_task
     request.tasks[0].restore = Some(pb::TaskRestore {
         number: 7,
         snapshot: Some(written.clone()),
-        directory: String::new(),
+        ..pb::TaskRestore::default()
     });
     let answer = leader.task_executor().submit_tasks(request).await;
     assert_eq!(answer.expect("is registered").refused, []);
@@ -272,7 +272,7 @@ async fn small_snapshots_of_many_tasks_are_written_and_each_task_is_restored_fro
         request.tasks[0].restore = Some(pb::TaskRestore {
             number: 7,
             snapshot: Some(snapshot),
-            directory: String::new(),
+            ..pb::TaskRestore::default()
         });
         let answer = leader.task_executor().submit_tasks(request).await;
         assert_eq!(answer.expect("is registered").refused, []);
@@ -293,7 +293,7 @@ async fn deploy_restored(leader: &Leader, written: &pb::SubtaskSnapshot) {
     request.tasks[0].restore = Some(pb::TaskRestore {
         number: 7,
         snapshot: Some(written.clone()),
-        directory: String::new(),
+        ..pb::TaskRestore::default()
     });
     let answer = leader.task_executor().submit_tasks(request).await;
     assert_eq!(answer.expect("is registered").refused, []);
@@ -405,7 +405,7 @@ async fn state_that_a_storage_does_not_take_is_reported_as_being_written_until_i
     blobs.put_marker(&storage).await.expect("it is put");
     task.checkpoints.send_replace(saved(8));
     let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
-    assert_eq!(report.highest, 8);
+    assert_eq!((report.highest, report.storage.as_str()), (8, "s"));
     // A thread that is blocked ends, and the test with it.
     let both = std::fs::OpenOptions::new()
         .read(true)

@@ -98,7 +98,7 @@ impl Region {
             Some(TaskRestore {
                 number: *number,
                 snapshot: Some(snapshots[index].clone()),
-                directory: String::new(),
+                ..TaskRestore::default()
             })
         };
         let spec = region_graph();

@@ -95,7 +95,9 @@ impl Savepoints {
         let stop = stop.or_else(|| asked.find(|it| it.stop).map(|it| &it.trigger_id));
         let open = durable.iter().filter(|it| is_open(it)).count() + self.asked.len();
         let reason = match stop {
-            Some(stop) => Some(format!("the job stops with a savepoint, that of trigger id {stop}")),
+            Some(stop) => Some(format!(
+                "the job stops with a savepoint, that of trigger id {stop}"
+            )),
             None if open >= KEPT => Some(format!("{open} savepoints of the job are being taken")),
             None => obstacle,
         };

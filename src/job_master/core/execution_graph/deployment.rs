@@ -60,8 +60,7 @@ pub(crate) fn task_deployment(
         region: u32::try_from(this.region).unwrap_or(u32::MAX),
         restore: (restored_from > 0).then_some(pb::TaskRestore {
             number: restored_from,
-            snapshot: None,
-            directory: String::new(),
+            ..pb::TaskRestore::default()
         }),
         takes_checkpoints,
     }

@@ -117,6 +117,8 @@ struct Known {
     cluster: ClusterIncarnation,
     highest: u64,
     progress: Progress,
+    /// The name of the storage in which it wrote objects last.
+    storage: String,
     input_ended: bool,
     /// Whether its source is paused. It stays so without a JobMaster: the next one decides.
     paused: bool,
@@ -138,6 +140,7 @@ impl Known {
         };
         let brief = Known {
             cluster: self.cluster.clone(),
+            storage: self.storage.clone(),
             progress,
             ..*self
         };
@@ -147,6 +150,7 @@ impl Known {
     fn report(&self, execution: &ExecutionKey) -> pb::CheckpointReport {
         use pb::CheckpointProgress as Pb;
         let (mut snapshot, mut reason) = (None, String::new());
+        let is_acknowledged = matches!(self.progress, Progress::Acknowledged(_));
         let progress = match &self.progress {
             Progress::Unheard => Pb::Unheard,
             Progress::Blocked { .. } => Pb::Blocked,
@@ -169,7 +173,11 @@ impl Known {
             reason,
             paused: self.paused,
             input_ended: self.input_ended,
-            times: matches!(self.progress, Progress::Acknowledged(_)).then_some(self.times),
+            times: is_acknowledged.then_some(self.times),
+            storage: match is_acknowledged {
+                true => self.storage.clone(),
+                false => String::new(),
+            },
         }
     }
 }
@@ -204,6 +212,7 @@ impl Checkpoints {
             cluster: begins.cluster,
             highest: begins.restored_from,
             progress: Progress::Unheard,
+            storage: String::new(),
             input_ended: false,
             paused: false,
             times: pb::CheckpointTimes::default(),
@@ -311,7 +320,7 @@ impl Checkpoints {
         &mut self,
         key: &ExecutionKey,
         number: u64,
-        written: Result<Arc<pb::SubtaskSnapshot>, String>,
+        written: Result<(Arc<pb::SubtaskSnapshot>, String), String>,
     ) {
         let known = self.known.get_mut(key);
         let is_awaited =
@@ -320,7 +329,10 @@ impl Checkpoints {
             return;
         };
         known.progress = match written {
-            Ok(snapshot) => Progress::acknowledged(snapshot),
+            Ok((snapshot, storage)) => {
+                known.storage = storage;
+                Progress::acknowledged(snapshot)
+            }
             Err(reason) => Progress::declined(reason),
         };
         self.reports.add(*key);

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tanist_dataflow::CheckpointStatus;
 use tanist_ha::clock::Uptime;
-use tanist_proto::v1 as pb;
 
 use super::Job;
 #[cfg(test)]
 use crate::core::checkpoints::Checkpoints;
 use crate::core::checkpoints::Step;
 use crate::core::effect::Effect;
+use crate::core::event::WrittenSnapshot;
 use crate::core::executions::ExecutionKey;
 use crate::core::output::Output;
 
@@ -48,11 +48,11 @@ impl Job {
         &mut self,
         execution: ExecutionKey,
         number: u64,
-        written: Result<pb::SubtaskSnapshot, String>,
+        written: Result<WrittenSnapshot, String>,
         output: &mut Output,
     ) {
-        let written = written.map(Arc::new);
-        let objects = written.as_ref().ok().map(Arc::clone);
+        let written = written.map(|it| (Arc::new(it.snapshot), it.storage));
+        let objects = written.as_ref().ok().map(|(objects, _)| objects.clone());
         self.checkpoints.written(&execution, number, written);
         let task = self.task(execution);
         output.effect(Effect::ReleaseSnapshot(task, number, objects));

@@ -19,7 +19,7 @@ use tanist_proto::v1 as pb;
 use super::calls::Outcome;
 use super::core_world::{World, scope};
 use crate::core::messages::execution_key;
-use crate::core::{Effect, Event, TaskKey};
+use crate::core::{Effect, Event, TaskKey, WrittenSnapshot};
 use crate::tests::testing::VERTEX;
 use crate::{CheckpointPlace, Options};
 
@@ -251,7 +251,10 @@ impl World {
             }
         }
         let written = match succeeds {
-            true => Ok(pb::SubtaskSnapshot::default()),
+            true => Ok(WrittenSnapshot {
+                snapshot: pb::SubtaskSnapshot::default(),
+                storage: String::new(),
+            }),
             false => Err("a test says so".to_owned()),
         };
         let written = Event::SnapshotWritten {

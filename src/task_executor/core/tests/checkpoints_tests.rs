@@ -89,9 +89,9 @@ fn small_state_is_acknowledged_at_once_and_large_state_once_it_is_written() {
     assert!(matches!(step, Step::Write { number: 5, .. }), "{step:?}");
     assert_eq!(states(&checkpoints), [(5, Pb::Writing)]);
     // The result of another number says nothing.
-    checkpoints.written(&key, 4, Ok(Arc::default()));
+    checkpoints.written(&key, 4, Ok((Arc::default(), String::new())));
     assert_eq!(states(&checkpoints), [(5, Pb::Writing)]);
-    checkpoints.written(&key, 5, Ok(Arc::default()));
+    checkpoints.written(&key, 5, Ok((Arc::default(), String::new())));
     assert_eq!(states(&checkpoints), [(5, Pb::Acknowledged)]);
     checkpoints.update(&key, saved(6, 4_097), true);
     checkpoints.written(&key, 6, Err("the disk is full".to_owned()));
@@ -143,7 +143,7 @@ fn an_older_number_never_replaces_a_newer_one_and_a_newer_one_drops_what_is_writ
     checkpoints.update(&key, saved(6, 5_000), true);
     let next = with(7, CheckpointProgress::Blocked);
     assert_eq!(checkpoints.update(&key, next, true), Step::Drop);
-    checkpoints.written(&key, 6, Ok(Arc::default()));
+    checkpoints.written(&key, 6, Ok((Arc::default(), String::new())));
     assert_eq!(states(&checkpoints), [(7, Pb::Blocked)]);
 }
 
@@ -153,7 +153,7 @@ fn an_abort_is_final_for_its_number() {
     checkpoints.update(&key, saved(4, 5_000), true);
     assert_eq!(checkpoints.abort(&key, 4), Step::Drop);
     assert_eq!(checkpoints.update(&key, saved(4, 10), true), Step::Nothing);
-    checkpoints.written(&key, 4, Ok(Arc::default()));
+    checkpoints.written(&key, 4, Ok((Arc::default(), String::new())));
     assert_eq!(states(&checkpoints), [(4, Pb::Aborted)]);
     // It has not heard of it before.
     checkpoints.abort(&key, 6);
@@ -217,7 +217,7 @@ fn what_ends_after_its_write_began_is_acknowledged_all_the_same() {
     let (mut checkpoints, key) = restored();
     checkpoints.update(&key, saved(4, 5_000), true);
     assert_eq!(checkpoints.end(&key, true), 4);
-    checkpoints.written(&key, 4, Ok(Arc::default()));
+    checkpoints.written(&key, 4, Ok((Arc::default(), String::new())));
     assert_eq!(states(&checkpoints), [(4, Pb::Acknowledged)]);
     assert!(checkpoints.is_due(&key));
 }
@@ -300,7 +300,7 @@ fn what_no_message_can_take_is_declined_and_a_reason_is_cut() {
     let CheckpointProgress::Saved(large) = with_output(6, 600_000).progress else {
         unreachable!("it is saved");
     };
-    checkpoints.written(&keys[0], 6, Ok(large));
+    checkpoints.written(&keys[0], 6, Ok((large, String::new())));
     assert_eq!(states(&checkpoints), [(6, Pb::Declined)]);
 }
 

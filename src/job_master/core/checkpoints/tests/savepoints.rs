@@ -235,7 +235,10 @@ fn a_request_is_refused_in_words() {
     let mut stopping = bench(1, record());
     hear(&mut stopping, asked("a", true));
     let reason = refused(&mut stopping, asked("b", false));
-    assert_eq!(reason, "the job stops with a savepoint, that of trigger id a");
+    assert_eq!(
+        reason,
+        "the job stops with a savepoint, that of trigger id a"
+    );
     assert_eq!(
         answers(&hear(&mut stopping, asked("a", true))),
         [("a", true)]
