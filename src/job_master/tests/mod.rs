@@ -3,6 +3,7 @@
 mod actor_tests;
 mod adoption_actor_tests;
 mod checkpoint_commits_tests;
+mod checkpoint_notices_tests;
 mod checkpoints_tests;
 mod lost_task_managers_tests;
 mod registering_tests;
