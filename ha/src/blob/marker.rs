@@ -84,14 +84,14 @@ impl BlobStore {
         })
     }
 
-    /// The same store, for a process that does not lead, which requires the marker of this storage from now on. Any
-    /// marker is enough while its leader has not named one.
+    /// The same store, for a process that does not lead, which requires the marker of this storage; any marker, if it
+    /// is empty. It has found none yet.
     #[must_use]
     pub fn expecting(&self, storage: &str) -> BlobStore {
         let guard = match &self.guard {
-            Some(Guard::Presence { found, .. }) if !storage.is_empty() => Some(Guard::Presence {
-                expected: Some(storage.into()),
-                found: found.clone(),
+            Some(Guard::Presence { .. }) => Some(Guard::Presence {
+                expected: (!storage.is_empty()).then(|| storage.into()),
+                found: Arc::default(),
             }),
             guard => guard.clone(),
         };
