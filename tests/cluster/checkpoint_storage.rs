@@ -399,7 +399,7 @@ async fn taskmanagers_with_another_storage_than_the_jobmanager_are_told_so(
     }
     let mut cluster = builder.start().await?;
     let job = Verified::submit(&mut cluster, JOB).await?;
-    let words = ["declined it", "another storage", &text(&checkpoints), DIR];
+    let words = ["declined it", "another storage", DIR];
     until_info_says(&mut cluster, &job, &words).await?;
     point(&own, &checkpoints)?;
     let number = job.until_completed_above(&mut cluster, 12).await?;

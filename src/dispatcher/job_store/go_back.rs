@@ -12,7 +12,6 @@ use tanist_gateway::persistence::PersistError;
 use tanist_gateway::{manifests, savepoints};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::stored_manifest::Place;
 use tracing::warn;
 
 use super::JobStore;
@@ -45,6 +44,12 @@ impl JobStore {
         let manifest = manifest.map_err(refused)?;
         if let Some(reason) = unfit(&record, state, &manifest) {
             return Err(refused(reason));
+        }
+        if let Some(steps) = self.begun_since(job, &record, &manifest).await {
+            return Err(refused(format!(
+                "the region of {steps} had not begun then: it would begin from the start, and its sinks do not write \
+                 again what they have made visible since"
+            )));
         }
         self.check_objects(job, &manifest).await.map_err(refused)?;
         check_files(&manifest).await.map_err(refused)?;
@@ -86,17 +91,53 @@ impl JobStore {
                 numbers => format!("the retained older ones are {}", numbers.join(", ")),
             });
         };
-        let place = wanted.manifest.as_ref().and_then(|it| it.place.as_ref());
-        let bytes = match place {
-            Some(Place::Inline(bytes)) => bytes.clone(),
-            Some(Place::Object(object)) => {
-                let storage = self.objects_of(job);
-                let storage = storage.ok_or("there is no place for checkpoints")?;
-                let read = storage.get(&object.name).await;
-                read.map_err(|error| error.to_string())?.to_vec()
-            }
-            None => return Err("its record names no manifest".to_owned()),
+        self.decoded(job, wanted).await
+    }
+
+    /// The steps of a region of which nothing was saved then, and something later. What can't be read says nothing.
+    async fn begun_since(
+        &self,
+        job: JobId,
+        record: &pb::JobCheckpoints,
+        manifest: &pb::CheckpointManifest,
+    ) -> Option<String> {
+        use pb::RegionSnapshotKind::{FromStart, Taken};
+        let of_kind = |(region, it): (usize, &pb::RegionSnapshot), kind| {
+            (it.kind() == kind).then_some(region)
         };
+        let regions = manifest.regions.iter().enumerate();
+        let from_start: BTreeSet<usize> = regions.filter_map(|it| of_kind(it, FromStart)).collect();
+        if from_start.is_empty() {
+            return None;
+        }
+        for later in record
+            .retained
+            .iter()
+            .filter(|it| it.number > manifest.number)
+        {
+            let Ok(later) = self.decoded(job, later).await else {
+                continue;
+            };
+            let regions = later.regions.iter().enumerate();
+            let mut taken = regions.filter_map(|it| of_kind(it, Taken));
+            if let Some(region) = taken.find(|region| from_start.contains(region)) {
+                let subtasks = later.regions[region].subtasks.iter();
+                let vertices: BTreeSet<&str> = subtasks.map(|it| &*it.vertex_id).collect();
+                let steps = later.steps.iter();
+                let steps = steps.filter(|it| vertices.contains(&*it.vertex_id));
+                return Some(steps.map(|it| &*it.name).collect::<Vec<_>>().join(", "));
+            }
+        }
+        None
+    }
+
+    async fn decoded(
+        &self,
+        job: JobId,
+        completed: &pb::CompletedCheckpoint,
+    ) -> Result<pb::CheckpointManifest, String> {
+        let bytes = self.manifest_of(job, completed.manifest.as_ref()).await;
+        let bytes = bytes.map_err(|error| error.to_string())?;
         let manifest = tanist_proto::manifest::decode(&bytes);
         manifest.map_err(|error| format!("its manifest can't be read: {error}"))
     }

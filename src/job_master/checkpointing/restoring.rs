@@ -27,8 +27,6 @@ impl Checkpoints {
         graph: &KeptGraph,
         now_ms: u64,
     ) -> Result<(), Unrestored> {
-        let storage = self.storage.as_ref().and_then(CheckpointStorage::storage);
-        let storage = storage.unwrap_or_default();
         for task in tasks {
             let Some(restore) = &mut task.restore else {
                 continue;
@@ -49,7 +47,6 @@ impl Checkpoints {
                 }
             };
             restore.snapshot = Some(of_task.ok_or_else(|| missing(region))?);
-            restore.storage.clone_from(&storage);
             self.history.restored(restore, now_ms);
         }
         Ok(())
@@ -84,8 +81,15 @@ fn missing(region: usize) -> Unrestored {
 }
 
 impl JobMasterActor {
-    /// Fills in what the tasks of a deployment are restored from. Returns whether they may be deployed.
+    /// Fills in where the tasks of a deployment keep their objects, and what they are restored from. Returns whether
+    /// they may be deployed.
     pub(crate) fn restore_tasks(&mut self, tasks: &mut [pb::TaskDeployment]) -> bool {
+        let storage = self.checkpoints.as_ref().and_then(|it| it.storage.as_ref());
+        if let Some(storage) = storage.and_then(CheckpointStorage::storage) {
+            tasks
+                .iter_mut()
+                .for_each(|task| task.storage.clone_from(&storage));
+        }
         if tasks.iter().all(|task| task.restore.is_none()) {
             return true;
         }

@@ -304,9 +304,7 @@ pub(super) fn spec(
             generation,
             allocation_id: String::new(),
             inputs: inputs.collect(),
-            region: 0,
-            restore: None,
-            takes_checkpoints: false,
+            ..TaskDeployment::default()
         },
         cluster_incarnation: cluster(),
         epoch: EPOCH,

@@ -17,7 +17,6 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
 use tanist_gateway::savepoints::{SavepointError, SavepointStorage};
 use tanist_ha::blob::{BlobStore, ObjectDirectory, ObjectRange, object_name};
-use tanist_ha::election::ClusterIncarnation;
 use tanist_ha::error::{Error, Result};
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::Name;
@@ -32,7 +31,7 @@ use tokio::time::Instant;
 use super::faults::{Fault, is_planted};
 use super::{Actor, Called, Message};
 use crate::CheckpointPlace;
-use crate::core::{Event, Pieces, TaskKey, WrittenSnapshot};
+use crate::core::{Event, Pieces, SnapshotPlace, TaskKey, WrittenSnapshot};
 use crate::launcher::{TaskStart, TaskStatus};
 
 /// Most bytes of a snapshot that is written together with others. Larger ones go on from each other for long, and would
@@ -75,17 +74,7 @@ impl Storages {
     }
 
     /// The objects of a job.
-    async fn of(&self, cluster: &ClusterIncarnation, job: JobId) -> Result<ObjectDirectory> {
-        self.of_storage("", cluster, job).await
-    }
-
-    /// The objects of a job that are in the storage of this name, if it is not empty.
-    async fn of_storage(
-        &self,
-        storage: &str,
-        cluster: &ClusterIncarnation,
-        job: JobId,
-    ) -> Result<ObjectDirectory> {
+    async fn of(&self, of: &SnapshotPlace, job: JobId) -> Result<ObjectDirectory> {
         let Some(place) = &self.place else {
             let reason =
                 "this TaskManager has no place for checkpoints: set high-availability.storageDir";
@@ -100,7 +89,10 @@ impl Storages {
         });
         let name = Name::new(job.to_string());
         let name = name.map_err(|error| Error::Misconfigured(error.to_string().into()))?;
-        let blobs = opening.await?.of_cluster(cluster).expecting(storage);
+        let blobs = opening
+            .await?
+            .of_cluster(&of.cluster)
+            .expecting(&of.storage);
         Ok(blobs.checkpoints(&name))
     }
 }
@@ -118,7 +110,7 @@ pub(super) struct Restoring {
 pub(super) struct Unwritten {
     task: TaskKey,
     number: u64,
-    cluster: ClusterIncarnation,
+    place: SnapshotPlace,
     snapshot: Arc<pb::SubtaskSnapshot>,
     began: Instant,
 }
@@ -141,7 +133,7 @@ impl SmallOnes {
                 let generation = |it: &Unwritten| it.task.execution.generation;
                 first.number == next.number
                     && generation(first) == generation(next)
-                    && first.cluster == next.cluster
+                    && first.place == next.place
             });
             bytes += Pieces::of(&next.snapshot).total();
             if !is_alike || (bytes > MOST_TOGETHER && !taken.is_empty()) {
@@ -171,7 +163,7 @@ impl Actor {
         &mut self,
         task: TaskKey,
         number: u64,
-        cluster: ClusterIncarnation,
+        place: SnapshotPlace,
         snapshot: Arc<pb::SubtaskSnapshot>,
     ) {
         self.drop_snapshot(&task);
@@ -179,7 +171,7 @@ impl Actor {
         let unwritten = Unwritten {
             task,
             number,
-            cluster,
+            place,
             snapshot,
             began: Instant::now(),
         };
@@ -398,7 +390,7 @@ async fn write_object(
         return Ok(Vec::new());
     };
     let task = first.task;
-    let storage = storages.of(&first.cluster, task.job).await?;
+    let storage = storages.of(&first.place, task.job).await?;
     let object = object_name(first.number, task.execution.generation.get());
     let name = object.clone();
     let cutting = tokio::task::spawn_blocking(move || {
@@ -483,12 +475,15 @@ impl Delays {
 async fn read(storages: &Storages, delays: &Delays, mut start: TaskStart) -> Restored {
     let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
     let began = Instant::now();
+    let place = SnapshotPlace {
+        cluster: start.cluster_incarnation.clone(),
+        storage: start.deployment.storage.clone(),
+    };
     while let Some(restore) = &mut start.deployment.restore {
         let of = Objects {
-            cluster: &start.cluster_incarnation,
+            place: &place,
             job: delays.task.job,
             directory: &restore.directory,
-            storage: &restore.storage,
         };
         let what = match restore.directory.as_str() {
             "" => format!("checkpoint {}", restore.number),
@@ -538,19 +533,16 @@ async fn read(storages: &Storages, delays: &Delays, mut start: TaskStart) -> Res
 /// Where the objects of a snapshot are.
 #[derive(Debug, Clone, Copy)]
 struct Objects<'a> {
-    cluster: &'a ClusterIncarnation,
+    place: &'a SnapshotPlace,
     job: JobId,
     /// The directory of a savepoint; empty: they are those of the job.
     directory: &'a str,
-    /// The name of the storage with those of the job; empty: not known.
-    storage: &'a str,
 }
 
 impl Objects<'_> {
     async fn open(self, storages: &Storages) -> Result<ObjectDirectory> {
         if self.directory.is_empty() {
-            let opening = storages.of_storage(self.storage, self.cluster, self.job);
-            return opening.await;
+            return storages.of(self.place, self.job).await;
         }
         match SavepointStorage::open(self.directory).await {
             Ok(savepoint) => Ok(savepoint.objects().clone()),
@@ -595,7 +587,7 @@ async fn read_range(storage: &ObjectDirectory, range: ObjectRange) -> (String, R
 mod tests {
     use std::path::Path;
 
-    use tanist_ha::election::Epoch;
+    use tanist_ha::election::{ClusterIncarnation, Epoch};
     use tanist_proto::id::{Generation, JobVertexId};
 
     use super::*;
@@ -622,7 +614,6 @@ mod tests {
                         ..pb::SubtaskSnapshot::default()
                     }),
                     directory: savepoint.to_string_lossy().into_owned(),
-                    ..pb::TaskRestore::default()
                 }),
                 ..pb::TaskDeployment::default()
             },
@@ -647,7 +638,10 @@ mod tests {
                 },
             },
             number,
-            cluster: ClusterIncarnation::new("c1"),
+            place: SnapshotPlace {
+                cluster: ClusterIncarnation::new("c1"),
+                storage: String::new(),
+            },
             snapshot: Arc::new(pb::SubtaskSnapshot {
                 operators: vec![state],
                 ..pb::SubtaskSnapshot::default()

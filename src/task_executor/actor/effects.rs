@@ -104,9 +104,9 @@ impl Actor {
             Effect::WriteSnapshot {
                 task,
                 number,
-                cluster,
+                place,
                 snapshot,
-            } => self.write_snapshot(task, number, cluster, snapshot),
+            } => self.write_snapshot(task, number, place, snapshot),
             Effect::DropSnapshot(task) => self.drop_snapshot(&task),
             Effect::ReleaseSnapshot(task, number, written) => {
                 if let Some(running) = self.running.get(&task) {

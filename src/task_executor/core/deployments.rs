@@ -16,6 +16,7 @@ use tanist_proto::id::{AllocationId, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 
 use super::TaskExecutorCore;
+use super::checkpoints::SnapshotPlace;
 use super::effect::{Effect, TaskKey};
 use super::executions::{CancellationTimeouts, ExecutionKey};
 use super::isolation::{Confirmation, IsolatedJobs};
@@ -137,7 +138,10 @@ impl Deployments<'_> {
         let sender = &deployment.sender;
         let cluster = ClusterIncarnation::new(sender.cluster_incarnation.as_str());
         let begins = Beginning {
-            cluster: cluster.clone(),
+            place: SnapshotPlace {
+                cluster: cluster.clone(),
+                storage: task.storage.clone(),
+            },
             restored_from: task.restore.as_ref().map_or(0, |it| it.number),
             takes_checkpoints: task.takes_checkpoints,
         };

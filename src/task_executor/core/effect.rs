@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tanist_ha::clock::Moment;
-use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer as CoordinatorAnswer;
 use tanist_proto::v1::trigger_answer::Answer;
 
+use super::checkpoints::SnapshotPlace;
 use super::executions::ExecutionKey;
 use crate::Fatal;
 use crate::launcher::TaskStart;
@@ -105,8 +105,7 @@ pub(crate) enum Effect {
         task: TaskKey,
         /// The checkpoint, to be named with the result.
         number: u64,
-        /// The cluster whose object it is.
-        cluster: ClusterIncarnation,
+        place: SnapshotPlace,
         snapshot: Arc<pb::SubtaskSnapshot>,
     },
     /// End what is being written for a task.

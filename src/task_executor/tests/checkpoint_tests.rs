@@ -76,16 +76,54 @@ async fn running_in(directory: PathBuf) -> (World, Leader, Started) {
 }
 
 async fn running_as(options: Options) -> (World, Leader, Started) {
+    running_with(options, "").await
+}
+
+/// The same for a deployment that names a storage.
+async fn running_with(options: Options, storage: &str) -> (World, Leader, Started) {
     let mut world = World::start_as(false, None, options);
     let (_, leader) = world.with_leader("jm1:1", 1).await;
     leader.request_slot(0, A1).await;
     leader.registered_job().await;
     leader.offered().await;
-    leader.submit(1, A1).await.expect("is registered");
+    let mut request = leader.deployment(0, 1, A1);
+    storage.clone_into(&mut request.tasks[0].storage);
+    let answer = leader.task_executor().submit_tasks(request).await;
+    assert!(answer.expect("is registered").refused.is_empty());
     let task = world.next_started().await;
     task.status.send_replace(TaskStatus::Running);
     leader.updated(pb::ExecutionState::Running).await;
     (world, leader, task)
+}
+
+/// The options of a TaskExecutor whose directory for objects is the storage `s` of cluster `c1`.
+async fn options_of_storage_s(directory: &Path) -> Options {
+    let (url, shared) = (directory.to_string_lossy().into_owned(), true);
+    let blobs = BlobStore::open(&BlobOptions { url, shared }).await;
+    let blobs = blobs
+        .expect("a directory")
+        .of_cluster(&ClusterIncarnation::new("c1"));
+    let storage = Marker {
+        storage: "s".to_owned(),
+        cluster: "c".to_owned(),
+        incarnation: "c1".to_owned(),
+        epoch: 1,
+        process: "p".to_owned(),
+        confirmation: "1".to_owned(),
+    };
+    blobs.put_marker(&storage).await.expect("it is put");
+    marked(options(directory.to_owned()))
+}
+
+fn marked(options: Options) -> Options {
+    let checkpoints = options.checkpoints.map(|place| CheckpointPlace {
+        is_marked: true,
+        ..place
+    });
+    Options {
+        checkpoints,
+        ..options
+    }
 }
 
 async fn reported(leader: &Leader, progress: pb::CheckpointProgress) -> pb::CheckpointReport {
@@ -368,6 +406,27 @@ async fn state_that_can_not_be_written_is_declined_with_host_and_directory() {
 }
 
 #[tokio::test]
+async fn state_is_written_to_the_storage_of_the_deployment_or_not_at_all() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = options_of_storage_s(directory.path()).await;
+    for named in ["", "s"] {
+        let (_world, leader, task) = running_with(options.clone(), named).await;
+        task.checkpoints.send_replace(saved(7));
+        let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
+        assert_eq!(report.storage, "s");
+    }
+    let checkpoints = directory.path().join("checkpoints");
+    std::fs::remove_dir_all(&checkpoints).expect("objects were there");
+
+    let (_world, leader, task) = running_with(options, "t").await;
+    task.checkpoints.send_replace(saved(7));
+    let report = reported(&leader, pb::CheckpointProgress::Declined).await;
+    assert!(report.reason.contains("another storage"), "{report:?}");
+    assert_eq!(report.storage, "");
+    assert!(!checkpoints.exists(), "it was written");
+}
+
+#[tokio::test]
 async fn state_that_a_storage_does_not_take_is_reported_as_being_written_until_it_is_aborted() {
     let directory = tempfile::tempdir().expect("a directory");
     let (url, shared) = (directory.path().to_string_lossy().into_owned(), true);
@@ -380,11 +439,7 @@ async fn state_that_a_storage_does_not_take_is_reported_as_being_written_until_i
     // Who reads it is blocked, as by a server that does not answer.
     let made = std::process::Command::new("mkfifo").arg(&marker).status();
     assert!(made.expect("mkfifo").success());
-    let mut options = options(directory.path().to_owned());
-    options.checkpoints = options.checkpoints.map(|place| CheckpointPlace {
-        is_marked: true,
-        ..place
-    });
+    let options = marked(options(directory.path().to_owned()));
     let (_world, leader, task) = running_as(options).await;
     task.checkpoints.send_replace(saved(7));
     let report = reported(&leader, pb::CheckpointProgress::Writing).await;
@@ -394,18 +449,10 @@ async fn state_that_a_storage_does_not_take_is_reported_as_being_written_until_i
     // It answers again.
     let blocked = directory.path().join("blocked");
     std::fs::rename(&marker, &blocked).expect("it is there");
-    let storage = Marker {
-        storage: "s".to_owned(),
-        cluster: "c".to_owned(),
-        incarnation: "c1".to_owned(),
-        epoch: 1,
-        process: "p".to_owned(),
-        confirmation: "1".to_owned(),
-    };
-    blobs.put_marker(&storage).await.expect("it is put");
+    options_of_storage_s(directory.path()).await;
     task.checkpoints.send_replace(saved(8));
     let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
-    assert_eq!((report.highest, report.storage.as_str()), (8, "s"));
+    assert_eq!(report.highest, 8);
     // A thread that is blocked ends, and the test with it.
     let both = std::fs::OpenOptions::new()
         .read(true)

@@ -243,10 +243,8 @@ impl Leader {
             subtask,
             generation,
             allocation_id: allocation.to_owned(),
-            inputs: Vec::new(),
-            region: 0,
-            restore: None,
             takes_checkpoints: true,
+            ..pb::TaskDeployment::default()
         };
         pb::SubmitTasksRequest {
             sender: self.job_master_sender(),

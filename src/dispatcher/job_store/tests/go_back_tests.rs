@@ -136,6 +136,49 @@ async fn a_job_goes_back_with_all_regions_and_no_number_is_given_out_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_does_not_go_back_to_before_one_of_its_regions_began() {
+    let place = World::new().await;
+    let leader = quarantined(&place).await;
+    std::fs::write(place.directory.path().join(FILE), "part").expect("written");
+    let mut record = record(&leader, JOB).await.expect("it has one");
+    let mut before = taken(5, Vec::new());
+    before.regions = vec![pb::RegionSnapshot {
+        kind: pb::RegionSnapshotKind::FromStart.into(),
+        ..pb::RegionSnapshot::default()
+    }];
+    let mut since = taken(7, Vec::new());
+    since.steps = vec![pb::ManifestStep {
+        name: "lines".to_owned(),
+        vertex_id: since.regions[0].subtasks[0].vertex_id.clone(),
+        ..pb::ManifestStep::default()
+    }];
+    let kept = |manifest: &pb::CheckpointManifest| pb::StoredManifest {
+        place: Some(Stored::Inline(manifest::encode(manifest))),
+    };
+    record.retained[0].manifest = Some(kept(&before));
+    record.retained[1].manifest = Some(kept(&since));
+    leader
+        .store
+        .put_checkpoints(&record)
+        .await
+        .expect("written");
+    let text = refusal(&leader, 5, true).await;
+    assert!(text.contains("lines had not begun then"), "{text}");
+
+    // Nothing was ever saved of it: it always begins from the start.
+    record.retained[1].manifest = Some(kept(&pb::CheckpointManifest {
+        number: 7,
+        ..before.clone()
+    }));
+    leader
+        .store
+        .put_checkpoints(&record)
+        .await
+        .expect("written");
+    go_back(&leader, 5, true).await.expect("led again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_job_stays_as_it_is_that_can_not_go_back_or_whose_user_accepts_no_duplicates() {
     let place = World::new().await;
     let leader = quarantined(&place).await;

@@ -54,6 +54,27 @@ pub struct TaskReport {
     pub has_input_ended: bool,
 }
 
+impl TaskReport {
+    /// Whether another report of the same task was made later: an execution never goes back.
+    pub(super) fn is_before(&self, other: &TaskReport) -> bool {
+        let order = |it: &TaskReport| (it.generation, it.highest, it.progress.rank());
+        order(self) < order(other)
+    }
+}
+
+impl TaskProgress {
+    /// What an execution does for a number, in its order.
+    fn rank(&self) -> u8 {
+        match self {
+            TaskProgress::Unheard => 0,
+            TaskProgress::Blocked => 1,
+            TaskProgress::Writing => 2,
+            TaskProgress::Acknowledged(_) | TaskProgress::Declined => 3,
+            TaskProgress::Aborted => 4,
+        }
+    }
+}
+
 /// A task's answer to a trigger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TriggerAnswer {

@@ -503,9 +503,13 @@ impl Regions {
         known.highest = known.highest.max(highest);
     }
 
-    /// Keeps a report of an awaited region.
+    /// Keeps a report of an awaited region, unless a later one is kept: messages overtake each other.
     pub(super) fn keep_report(&mut self, region: usize, report: TaskReport) {
-        self.regions[region].reports.insert(report.task, report);
+        let reports = &mut self.regions[region].reports;
+        let kept = reports.get(&report.task);
+        if !kept.is_some_and(|kept| report.is_before(kept)) {
+            reports.insert(report.task, report);
+        }
     }
 
     /// A checkpoint of a region failed. Returns the number of failures in a row.

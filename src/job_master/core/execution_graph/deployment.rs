@@ -58,11 +58,12 @@ pub(crate) fn task_deployment(
         allocation_id: allocation.unwrap_or_default(),
         inputs: inputs.collect(),
         region: u32::try_from(this.region).unwrap_or(u32::MAX),
-        restore: (restored_from > 0).then_some(pb::TaskRestore {
+        restore: (restored_from > 0).then(|| pb::TaskRestore {
             number: restored_from,
             ..pb::TaskRestore::default()
         }),
         takes_checkpoints,
+        storage: String::new(),
     }
 }
 

@@ -113,12 +113,12 @@ enum Life {
 
 #[derive(Debug)]
 struct Known {
-    /// The cluster of its deployment: whose objects it writes.
-    cluster: ClusterIncarnation,
+    /// Where it writes objects.
+    place: SnapshotPlace,
     highest: u64,
     progress: Progress,
-    /// The name of the storage in which it wrote objects last.
-    storage: String,
+    /// The name of the storage in which it has written objects.
+    written_to: String,
     input_ended: bool,
     /// Whether its source is paused. It stays so without a JobMaster: the next one decides.
     paused: bool,
@@ -139,8 +139,8 @@ impl Known {
             other => other.clone(),
         };
         let brief = Known {
-            cluster: self.cluster.clone(),
-            storage: self.storage.clone(),
+            place: self.place.clone(),
+            written_to: self.written_to.clone(),
             progress,
             ..*self
         };
@@ -175,7 +175,7 @@ impl Known {
             input_ended: self.input_ended,
             times: is_acknowledged.then_some(self.times),
             storage: match is_acknowledged {
-                true => self.storage.clone(),
+                true => self.written_to.clone(),
                 false => String::new(),
             },
         }
@@ -192,9 +192,18 @@ pub(super) enum Step {
     /// These pieces are to be written as an object, in place of what is being written for a lower number.
     Write {
         number: u64,
-        cluster: ClusterIncarnation,
+        place: SnapshotPlace,
         snapshot: Arc<pb::SubtaskSnapshot>,
     },
+}
+
+/// Where a task writes the objects of what it saves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SnapshotPlace {
+    /// The cluster of its deployment: whose objects they are.
+    pub cluster: ClusterIncarnation,
+    /// The name of the storage; empty: the JobMaster knew none.
+    pub storage: String,
 }
 
 /// See the module.
@@ -209,10 +218,10 @@ impl Checkpoints {
     pub(super) fn admit(&mut self, key: ExecutionKey, begins: Beginning) {
         self.forget_up_to(key.previous());
         let known = Known {
-            cluster: begins.cluster,
+            place: begins.place,
             highest: begins.restored_from,
             progress: Progress::Unheard,
-            storage: String::new(),
+            written_to: String::new(),
             input_ended: false,
             paused: false,
             times: pb::CheckpointTimes::default(),
@@ -283,7 +292,7 @@ impl Checkpoints {
                 if has_storage && pieces.need_object() {
                     step = Step::Write {
                         number,
-                        cluster: known.cluster.clone(),
+                        place: known.place.clone(),
                         snapshot,
                     };
                     Progress::Writing
@@ -330,7 +339,7 @@ impl Checkpoints {
         };
         known.progress = match written {
             Ok((snapshot, storage)) => {
-                known.storage = storage;
+                known.written_to = storage;
                 Progress::acknowledged(snapshot)
             }
             Err(reason) => Progress::declined(reason),

@@ -80,12 +80,12 @@ impl Job {
             Step::Drop => output.effect(Effect::DropSnapshot(task)),
             Step::Write {
                 number,
-                cluster,
+                place,
                 snapshot,
             } => output.effect(Effect::WriteSnapshot {
                 task,
                 number,
-                cluster,
+                place,
                 snapshot,
             }),
         }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tanist_ha::clock::{Uptime, millis};
-use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::{AllocationId, Generation, JobVertexId};
 use tanist_proto::v1 as pb;
 
 use super::Job;
 use crate::Fatal;
+use crate::core::checkpoints::SnapshotPlace;
 use crate::core::effect::Effect;
 use crate::core::executions::{CancellationTimeouts, ExecutionKey};
 use crate::core::log_line::LogLine;
@@ -19,8 +19,8 @@ use crate::launcher::TaskStatus;
 /// What an execution begins with.
 #[derive(Debug)]
 pub(crate) struct Beginning {
-    /// The cluster of its deployment.
-    pub cluster: ClusterIncarnation,
+    /// Where it writes objects.
+    pub place: SnapshotPlace,
     /// The checkpoint that it is restored from; 0: it begins from the start.
     pub restored_from: u64,
     /// Whether its region takes part in checkpoints. Under a later leader it may though it does not: then it is

@@ -14,7 +14,7 @@ use tanist_proto::v1::trigger_answer::Answer;
 
 use super::core_tests::Step as WorldStep;
 use super::core_world::{World, scope};
-use crate::core::checkpoints::{Checkpoints, Step};
+use crate::core::checkpoints::{Checkpoints, SnapshotPlace, Step};
 use crate::core::executions::{ExecutionKey, Executions};
 use crate::core::job::Beginning;
 use crate::core::messages::execution_key;
@@ -50,7 +50,10 @@ fn with(number: u64, progress: CheckpointProgress) -> CheckpointStatus {
 
 fn from_checkpoint(number: u64) -> Beginning {
     Beginning {
-        cluster: ClusterIncarnation::new("c1"),
+        place: SnapshotPlace {
+            cluster: ClusterIncarnation::new("c1"),
+            storage: String::new(),
+        },
         restored_from: number,
         takes_checkpoints: true,
     }

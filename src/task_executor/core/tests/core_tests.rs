@@ -261,10 +261,8 @@ fn submission(
             subtask,
             generation,
             allocation_id: id(allocation),
-            inputs: Vec::new(),
-            region: 0,
-            restore: None,
             takes_checkpoints: true,
+            ..pb::TaskDeployment::default()
         }],
         graph_reference: None,
         stopping: false,

@@ -75,6 +75,27 @@ fn a_number_that_a_durable_end_owes_is_not_adopted() {
 }
 
 #[test]
+fn a_report_that_an_acknowledgement_has_overtaken_does_not_replace_it() {
+    let mut bench = Bench::new(record(), vec![placed(0, vec![])]);
+    bench.register(SOURCE, vec![report(SOURCE, 5, TaskProgress::Writing)]);
+    bench.acknowledge(SOURCE, 5, 1);
+    for earlier in [
+        report(SOURCE, 5, TaskProgress::Writing),
+        report(SOURCE, 4, TaskProgress::Aborted),
+    ] {
+        bench.hear(Event::Reported {
+            connection: connection(SOURCE),
+            reports: vec![earlier],
+        });
+    }
+    let acknowledged = TaskProgress::Acknowledged(saved(SINK, 1));
+    bench.register(SINK, vec![report(SINK, 5, acknowledged)]);
+    let effects = bench.hear(Event::RegionAdopted { region: 0 });
+    let (_, manifest) = written(&effects).expect("all have acknowledged it");
+    assert_eq!(manifest.map(|it| it.number), Some(5));
+}
+
+#[test]
 fn a_number_below_the_end_of_a_task_is_not_adopted() {
     let starts = vec![placed(0, vec![(SINK, end(6, "a", 1))])];
     let mut bench = Bench::new(record(), starts);
