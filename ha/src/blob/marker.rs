@@ -198,26 +198,27 @@ impl BlobStore {
 
     /// Returns an error that says what is wrong, unless the storage is the one that was begun.
     pub async fn check_marker(&self) -> Result<()> {
+        self.marked_storage().await.map(drop)
+    }
+
+    /// The same check. Returns the name of the storage; `None` without a guard.
+    pub(super) async fn marked_storage(&self) -> Result<Option<String>> {
         let Some(guard) = &self.guard else {
-            return Ok(());
+            return Ok(None);
         };
-        match guard {
-            Guard::Presence { expected, found } => {
-                let marker = self.marker().await?.ok_or_else(|| self.lost())?;
-                *found.lock() = Some(marker.storage.clone());
-                match expected {
-                    Some(expected) if **expected != *marker.storage => Err(self.elsewhere()),
-                    Some(_) | None => Ok(()),
-                }
-            }
-            Guard::Content(content) => {
-                let expected = self.expected(content).await?;
-                let marker = self.marker().await?.ok_or_else(|| self.lost())?;
-                match expected.storage == marker.storage {
-                    true => Ok(()),
-                    false => Err(self.taken(&marker)),
-                }
-            }
+        let expected = match guard {
+            Guard::Presence { expected, .. } => expected.clone(),
+            Guard::Content(content) => Some(self.expected(content).await?.storage.into()),
+        };
+        let marker = self.marker().await?.ok_or_else(|| self.lost())?;
+        let is_expected = expected.is_none_or(|expected| *expected == *marker.storage);
+        if let Guard::Presence { found, .. } = guard {
+            *found.lock() = Some(marker.storage.clone());
+        }
+        match (is_expected, guard) {
+            (true, _) => Ok(Some(marker.storage)),
+            (false, Guard::Presence { .. }) => Err(self.elsewhere()),
+            (false, Guard::Content(_)) => Err(self.taken(&marker)),
         }
     }
 
@@ -234,6 +235,14 @@ impl BlobStore {
             return Err(self.taken(&marker));
         }
         Ok(())
+    }
+
+    /// Waits until the term knows the storage, for a second at most; not at all in a process that does not lead.
+    pub(super) async fn wait_until_known(&self) {
+        if let Some(Guard::Content(content)) = &self.guard {
+            // Who needs the name is told that there is none.
+            let _not_in_time = self.expected(content).await;
+        }
     }
 
     async fn expected(&self, content: &Content) -> Result<Expected> {
@@ -255,7 +264,7 @@ impl BlobStore {
     }
 
     /// The error for a marker of another storage than that of the leader.
-    fn elsewhere(&self) -> Error {
+    pub(super) fn elsewhere(&self) -> Error {
         self.refusal(format!(
             "{} is another storage than that of the leader: configure the same directory on all hosts",
             self.place()

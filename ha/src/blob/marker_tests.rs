@@ -155,3 +155,19 @@ async fn a_process_that_does_not_lead_uses_the_storage_of_its_leader() {
     let unread = own.get(&pointer).await.expect_err("missing");
     assert!(!unread.may_pass(), "{unread}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_needs_the_storage_waits_until_the_term_knows_it_for_a_second_at_most() {
+    let root = tempfile::tempdir().expect("a directory");
+    let store = open(&root).await.guarded();
+    let began = tokio::time::Instant::now();
+    store.wait_until_known().await;
+    assert_eq!((store.storage(), began.elapsed()), (None, TIMEOUT));
+    let begins = async {
+        tokio::time::sleep(TIMEOUT / 2).await;
+        store.rely_on("s", &[]);
+    };
+    tokio::join!(store.wait_until_known(), begins);
+    assert_eq!(store.storage().as_deref(), Some("s"));
+    assert_eq!(began.elapsed(), TIMEOUT * 3 / 2);
+}

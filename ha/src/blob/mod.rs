@@ -269,14 +269,16 @@ impl BlobStore {
     /// Writes an object if the marker allows it. Checks the marker again afterwards: if the storage was
     /// unmounted meanwhile, the object went into the mount point and would be lost.
     async fn put_at(&self, path: &Path, content: impl Into<PutPayload>) -> Result<()> {
-        self.check_marker().await?;
+        let before = self.marked_storage().await?;
         let put = self.objects.put(path, content.into()).await;
         put.map_err(|error| self.failure(error))?;
-        if let Err(error) = self.check_marker().await {
-            let _it_may_be_gone = self.objects.delete(path).await;
-            return Err(error);
-        }
-        Ok(())
+        let refusal = match self.marked_storage().await {
+            Ok(after) if after == before => return Ok(()),
+            Ok(_) => self.elsewhere(),
+            Err(error) => error,
+        };
+        let _it_may_be_gone = self.objects.delete(path).await;
+        Err(refusal)
     }
 
     /// Reads an object; `Corrupt` if it is missing or differs from the pointer.

@@ -105,6 +105,11 @@ impl ObjectDirectory {
         self.blobs.is_guarded()
     }
 
+    /// Waits until the term knows its storage, for a second at most.
+    pub async fn wait_until_known(&self) {
+        self.blobs.wait_until_known().await;
+    }
+
     /// The name of its storage; see [`BlobStore::storage`].
     pub fn storage(&self) -> Option<String> {
         self.blobs.storage()

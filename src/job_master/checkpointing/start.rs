@@ -78,6 +78,10 @@ pub(crate) async fn find(
         ..pb::JobCheckpoints::default()
     });
     let storage = storage(job_id, context);
+    if let Some(storage) = &storage {
+        // A leader may still be finding out; until then snapshots would be refused that are in the right place.
+        storage.wait_until_known().await;
+    }
     Ok(Some(Found {
         objects: read_objects(&record, storage.as_ref()).await?,
         record: Arc::new(record),

@@ -217,6 +217,9 @@ impl Actor {
     /// A write for tasks of a job has ended.
     pub(super) fn write_ended(&mut self, job: JobId, write: Option<u64>) {
         let Some(write) = write else {
+            self.work
+                .writing
+                .retain(|_, writing| !writing.is_finished());
             return;
         };
         if let Some(small) = self.work.small.get_mut(&job) {
