@@ -230,7 +230,20 @@ impl Channel {
 
     /// Takes the next element.
     pub(super) fn pop(&self) -> Popped {
+        self.take(&mut self.state.lock())
+    }
+
+    /// Takes the next element; a batch uses one credit. `None`: a batch is queued and there is no credit.
+    pub(super) fn pop_with(&self, credit: &Semaphore) -> Option<Popped> {
+        // Under one lock: a batch may come at any time.
         let mut state = self.state.lock();
+        if let Some(Queued::Batch(_)) = state.queue.front() {
+            credit.try_acquire().ok()?.forget();
+        }
+        Some(self.take(&mut state))
+    }
+
+    fn take(&self, state: &mut ChannelState) -> Popped {
         let batch = match state.queue.pop_front() {
             Some(Queued::Batch(batch)) => batch,
             Some(Queued::Time(signal)) => return Popped::Time(signal),
@@ -249,19 +262,6 @@ impl Channel {
         state.budget.release(size);
         self.places.notify_one();
         Popped::Batch(batch)
-    }
-}
-
-impl Channel {
-    /// Takes the next element; a batch uses one credit. `None`: a batch is queued and there is no credit.
-    pub(super) fn pop_with(&self, credit: &Semaphore) -> Option<Popped> {
-        let wants_credit = matches!(self.state.lock().queue.front(), Some(Queued::Batch(_)));
-        if !wants_credit {
-            return Some(self.pop());
-        }
-        let permit = credit.try_acquire().ok()?;
-        permit.forget();
-        Some(self.pop())
     }
 }
 
@@ -314,6 +314,28 @@ mod tests {
         assert_eq!(fill(&channel, &texts("w", &["a"])), PLACES);
         assert!(matches!(channel.pop(), Popped::Batch(_)));
         assert_eq!(fill(&channel, &texts("w", &["a"])), 1);
+    }
+
+    #[test]
+    fn a_batch_that_comes_while_the_queue_is_looked_at_needs_credit_too() {
+        let (credit, batch) = (Semaphore::new(0), texts("w", &["a"]));
+        for _ in 0..5_000 {
+            let channel = Arc::new(Channel::default());
+            let (pushing, batch) = (channel.clone(), batch.clone());
+            let pushes = std::thread::spawn(move || pushing.push(batch).now_or_never());
+            loop {
+                match channel.pop_with(&credit) {
+                    Some(Popped::Empty) => {}
+                    None => break,
+                    Some(popped) => panic!("{popped:?} went out without credit"),
+                }
+            }
+            pushes
+                .join()
+                .expect("it pushes")
+                .expect("there is room")
+                .expect("open");
+        }
     }
 
     #[test]
