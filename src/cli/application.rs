@@ -16,7 +16,7 @@ use tanist_telemetry::{self as telemetry, ExitCode};
 
 use super::args::{
     GlobalArgs, HaCommand, JobCommand, ListArgs, SavepointArgs, StopArgs, TaskManagerCommand,
-    parameter,
+    overrides_first, parameter,
 };
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
@@ -111,7 +111,7 @@ pub fn run(setup: ApplicationSetup, arguments: impl IntoIterator<Item = OsString
     let parsed = ApplicationCli::command()
         .bin_name(name.clone())
         .display_name(name)
-        .try_get_matches_from(arguments)
+        .try_get_matches_from(overrides_first(arguments))
         .and_then(|matches| ApplicationCli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,

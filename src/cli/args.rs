@@ -8,6 +8,7 @@ mod savepoints;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -50,6 +51,33 @@ pub(super) struct GlobalArgs {
     /// Format of answers
     #[arg(short, long, global = true, value_enum, default_value_t = OutputFormat::Table)]
     pub(super) output: OutputFormat,
+}
+
+/// The arguments with each `-D` before the command, where all of them count: clap drops those before a command if one
+/// follows it. What follows `--` belongs to another program.
+pub(super) fn overrides_first(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments = arguments.into_iter();
+    let mut first: Vec<OsString> = arguments.next().into_iter().collect();
+    let mut others = Vec::new();
+    while let Some(argument) = arguments.next() {
+        let bytes = argument.as_encoded_bytes();
+        if bytes == b"--" {
+            others.push(argument);
+            others.extend(arguments.by_ref());
+        } else if bytes == b"-D" {
+            match arguments.next() {
+                Some(value) => first.extend([argument, value]),
+                // It is told that there is no value.
+                None => others.push(argument),
+            }
+        } else if bytes.starts_with(b"-D") {
+            first.push(argument);
+        } else {
+            others.push(argument);
+        }
+    }
+    first.extend(others);
+    first
 }
 
 /// The format of answers.

@@ -52,7 +52,7 @@ pub use processes::run_jobmanager;
 /// have been started to supervise the program of a task.
 pub fn main() -> std::process::ExitCode {
     become_child_if_asked();
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(args::overrides_first(std::env::args_os())) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are errors to clap, too. A failure to print them can't be reported.

@@ -40,7 +40,7 @@ pub(super) async fn jobmanager_for(
 
 /// Runs a bound JobManager with its REST server until `stop`.
 #[cfg_attr(
-    not(feature = "testing"),
+    not(any(test, feature = "testing")),
     expect(unreachable_pub, reason = "tests of another crate use it")
 )]
 pub async fn run_jobmanager(

@@ -11,6 +11,26 @@ fn parse(arguments: &[&str]) -> Result<Cli, clap::Error> {
 }
 
 #[test]
+fn settings_count_before_and_after_a_command() {
+    let overrides = |line: &str| {
+        let arguments = line.split(' ').map(OsString::from);
+        let cli = Cli::try_parse_from(overrides_first(arguments));
+        cli.map(|cli| cli.global.overrides)
+    };
+    let all = ["a=1", "b=2", "c=3"];
+    assert_eq!(
+        overrides("tanist -D a=1 config -Db=2 -D c=3").ok(),
+        Some(all.map(str::to_owned).to_vec())
+    );
+    assert_eq!(overrides("tanist config").ok(), Some(Vec::new()));
+    let error = overrides("tanist config -D").expect_err("it has no value");
+    assert!(error.to_string().contains("KEY=VALUE"), "{error}");
+    let of_another = ["program", "-D", "a=1", "--", "-D", "b=2"].map(OsString::from);
+    let sorted = overrides_first(of_another.clone());
+    assert_eq!(sorted, of_another);
+}
+
+#[test]
 fn the_definition_of_the_arguments_is_sound() {
     Cli::command().debug_assert();
 }
