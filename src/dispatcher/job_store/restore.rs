@@ -29,7 +29,7 @@ use tanist_proto::v1::stored_manifest::Place;
 use super::JobStore;
 use super::error::JobStoreError;
 use super::hidden_output::Heir;
-use super::records::{ResultRecord, job_id, name_of};
+use super::records::{ResultRecord, StateRecord, job_id, name_of};
 use crate::cleanup::SinkCleaner;
 
 /// Time to read and check a savepoint, or to copy one object. Its place may be on a file system that hangs.
@@ -158,6 +158,9 @@ impl JobStore {
                 if let Some(hidden) = restore::hidden_output(&manifest) {
                     return Err(refused(hidden));
                 }
+                if let Some(shared) = self.shared_output(&manifest.job_id, state).await? {
+                    return Err(refused(shared));
+                }
                 Source::Savepoint {
                     manifest,
                     directory,
@@ -217,6 +220,45 @@ impl JobStore {
         };
         self.put_with_checkpoints(graph, state, Some(&record), claimed)
             .await
+    }
+
+    /// Why a job can't begin from a savepoint of `origin`: that job goes on writing to a directory of its sinks, so what
+    /// both read would be there twice.
+    async fn shared_output(
+        &self,
+        origin: &str,
+        state: &pb::JobState,
+    ) -> Result<Option<String>, JobStoreError> {
+        let Ok(origin) = origin.parse::<JobId>() else {
+            return Ok(None);
+        };
+        let found = self.records.get::<StateRecord>(origin).await;
+        // It has ended, or is of another cluster.
+        let Some(found) = found.map_err(JobStoreError::Refused)? else {
+            return Ok(None);
+        };
+        let other = found.record.0;
+        let ends = other.wanted() != pb::WantedStatus::Running
+            || !other.fatal_cause.is_empty()
+            || !other.stopped_with.is_empty();
+        if ends {
+            return Ok(None);
+        }
+        let paths = |state: &pb::JobState| -> BTreeSet<String> {
+            let sinks = state.sinks.iter();
+            sinks
+                .flat_map(|it| &it.paths)
+                .map(|it| normal(it))
+                .collect()
+        };
+        let (own, others) = (paths(state), paths(&other));
+        let shared = own.intersection(&others).next();
+        Ok(shared.map(|path| {
+            format!(
+                "job {origin}, of which the savepoint is, still runs and writes to {path}: what both read would be there \
+                 twice; stop that job with a savepoint first, or choose another directory"
+            )
+        }))
     }
 
     /// The newest checkpoint that an ended job left.

@@ -23,6 +23,8 @@ use crate::tests::scripted::{End, JOB, Leader, blobs, result_of, submission};
 mod go_back;
 #[path = "hidden_output_tests.rs"]
 mod hidden_output;
+#[path = "shared_output_tests.rs"]
+mod shared_output;
 
 const OTHER: JobId = JobId::from_bits(8);
 
