@@ -337,8 +337,15 @@ fn parts_of_another_job_are_in_the_way_unless_the_job_descends_from_it() {
     sink::commit_checkpoint_while(1, &committed, &|| true).expect("committed");
     let error = opened(&spec, &of(8, 0), None).err().expect("refused");
     assert!(error.is_unrecoverable(), "{error}");
+    // A descendant would wait for the cleanup after its ancestor.
+    let ends = |job: u128| {
+        let cleaned = sink::cleanup(directory.path(), JobId::from_bits(job), "");
+        cleaned.expect("cleaned up");
+    };
+    ends(7);
     let mut second = opened(&spec, &of(8, 1), Some(&snapshot)).expect("its savepoint");
     let descended = saved(&mut second, barrier(2, 1));
+    ends(8);
     opened(&spec, &of(9, 2), Some(&descended)).expect("and that of the second");
     let nothing = SubtaskSnapshot::default();
     let mut added = opened(&spec, &of(9, 2), Some(&nothing)).expect("it did not exist");
@@ -351,6 +358,7 @@ fn parts_of_another_job_are_in_the_way_unless_the_job_descends_from_it() {
     );
     let mut merged = own.clone();
     merged.operators.extend(of_added.operators);
+    ends(9);
     opened(&spec, &of(10, 3), Some(&merged)).expect("one of both knows");
     let error = opened(&spec, &of(11, 0), None).err().expect("another job");
     assert!(error.is_unrecoverable(), "{error}");

@@ -63,6 +63,17 @@ pub enum SinkError {
         /// The existing file.
         path: PathBuf,
     },
+    /// It was written after the checkpoint from which this job begins, by a job that this one descends from.
+    #[error(
+        "{path:?} was written after checkpoint {number}, from which this job begins, so it would be there twice: remove \
+         it and all later parts of that job, or name another directory"
+    )]
+    Later {
+        /// The existing file.
+        path: PathBuf,
+        /// The checkpoint.
+        number: u64,
+    },
     /// The directory belongs to another job.
     #[error(
         "the job {owner} writes into this directory: name another one, or begin when that job has ended \
@@ -139,6 +150,7 @@ impl SinkError {
     fn is_unrecoverable(&self) -> bool {
         match self {
             SinkError::Occupied { .. }
+            | SinkError::Later { .. }
             | SinkError::Owned { .. }
             | SinkError::NoDirectory { .. }
             | SinkError::Elsewhere { .. } => true,

@@ -31,6 +31,8 @@ pub(crate) struct PartNames {
     /// Vertex, subtask and generation, as they begin the names of pending files.
     attempt: String,
     generation: u64,
+    /// The checkpoint that the task is restored from; 0: none.
+    restored_from: u64,
     job: JobId,
     /// Its subtask; with its vertex if another sink of the job writes into the directory.
     subtask: String,
@@ -55,6 +57,7 @@ impl PartNames {
             vertex,
             subtask,
             generation,
+            restored_from,
             end_guard,
             ..
         } = context;
@@ -72,6 +75,7 @@ impl PartNames {
             pending,
             attempt,
             generation: generation.get(),
+            restored_from: *restored_from,
             job: *job,
             subtask,
             owner,
@@ -129,10 +133,10 @@ impl PartNames {
     /// job has made them visible with a checkpoint: none of its own is visible while one of its tasks may still start.
     pub(crate) fn begin_until_end(&self, descent: Descent<'_>) -> Result<(), SinkError> {
         let job = job_prefix(&self.job.to_string());
-        let is_expected = |part: &str| part.starts_with(&job);
-        self.check_parts(is_expected)?;
+        let check = || self.check_parts(|part| part.starts_with(&job));
+        check()?;
         match descent {
-            Descent::Jobs(jobs) => self.take(is_expected, jobs),
+            Descent::Jobs(jobs) => self.take(check, jobs),
             Descent::Unknown => Ok(()),
         }
     }
@@ -142,44 +146,74 @@ impl PartNames {
     pub(crate) fn begin(&self) -> Result<(), SinkError> {
         let (job, own) = (job_prefix(&self.job.to_string()), self.own_prefix());
         self.check_parts(|part| !part.starts_with(&own))?;
-        self.take(|part| part.starts_with(&job), &BTreeSet::new())
+        let check = || self.check_parts(|part| part.starts_with(&job));
+        self.take(check, &BTreeSet::new())
     }
 
-    /// Takes the directory for a subtask that is restored. Refuses one with parts of jobs that it does not descend from
-    /// and that were there first.
+    /// Takes the directory for a subtask that is restored. Refuses one with parts that were there first, of jobs that it
+    /// does not descend from, or of one that it does after the checkpoint from which it begins.
     pub(crate) fn resume(&self, descent: Descent<'_>) -> Result<(), SinkError> {
         let Descent::Jobs(jobs) = descent else {
             return Ok(());
         };
         let prefixes: Vec<String> = jobs.iter().map(|job| job_prefix(job)).collect();
-        let is_expected = |part: &str| prefixes.iter().any(|job| part.starts_with(job));
-        self.take(is_expected, jobs)
+        let own = job_prefix(&self.job.to_string());
+        let is_earlier = |part: &str| {
+            let others = prefixes.iter().filter(|job| **job != own);
+            let mut of_others = others.filter_map(|job| part.strip_prefix(&**job));
+            !of_others.any(|part| is_later(part, self.restored_from))
+        };
+        let check = || {
+            self.check_parts(|part| prefixes.iter().any(|job| part.starts_with(job)))?;
+            match find_part(&self.directory, is_earlier)? {
+                Some(path) => Err(SinkError::Later {
+                    path,
+                    number: self.restored_from,
+                }),
+                None => Ok(()),
+            }
+        };
+        self.take(check, jobs)
     }
 
     /// Takes the directory if the job has not got it yet. A former owner gives it back once its parts are visible, so
     /// they are looked for again after that.
     fn take(
         &self,
-        is_expected: impl Fn(&str) -> bool,
+        check: impl Fn() -> Result<(), SinkError>,
         ancestors: &BTreeSet<String>,
     ) -> Result<(), SinkError> {
         if self.owner.is_owner()? {
             return Ok(());
         }
-        self.check_parts(&is_expected)?;
+        check()?;
         self.owner.take(ancestors, &self.ending)?;
-        self.check_parts(is_expected)
+        check()
     }
 
     /// Refuses a directory that has parts which are not expected.
     fn check_parts(&self, is_expected: impl Fn(&str) -> bool) -> Result<(), SinkError> {
-        check_parts(&self.directory, is_expected)
+        match find_part(&self.directory, is_expected)? {
+            Some(path) => Err(SinkError::Occupied { path }),
+            None => Ok(()),
+        }
     }
 }
 
 /// How the parts of a job begin that become visible with checkpoints.
 fn job_prefix(job: &str) -> String {
     format!("{PART_PREFIX}{job}-")
+}
+
+/// Whether a part was written after a checkpoint of its job. `part`: its name without that of the job.
+fn is_later(part: &str, number: u64) -> bool {
+    // What ends behind a checkpoint is not in it.
+    if let Some((_, behind)) = part.rsplit_once("-end-") {
+        let behind = behind.split('-').next().and_then(|it| it.parse().ok());
+        return behind.is_some_and(|behind: u64| behind >= number);
+    }
+    let with = part.rsplit('-').next().and_then(|it| it.parse().ok());
+    with.is_some_and(|with: u64| with > number)
 }
 
 /// The attempt of a pending file, by its name: vertex, subtask and generation.
@@ -226,11 +260,14 @@ fn sinks_into(graph: &JobGraph, directory: &Path) -> usize {
     specs.filter(is_into).count()
 }
 
-/// Refuses a directory that has parts which are not expected.
-fn check_parts(directory: &Path, is_expected: impl Fn(&str) -> bool) -> Result<(), SinkError> {
+/// A part in a directory that is not expected.
+fn find_part(
+    directory: &Path,
+    is_expected: impl Fn(&str) -> bool,
+) -> Result<Option<PathBuf>, SinkError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             return Err(SinkError::NoDirectory {
                 path: directory.to_owned(),
@@ -243,10 +280,10 @@ fn check_parts(directory: &Path, is_expected: impl Fn(&str) -> bool) -> Result<(
         let name = entry.file_name();
         let name = name.to_string_lossy();
         if name.starts_with(PART_PREFIX) && !is_expected(&name) {
-            return Err(SinkError::Occupied { path: entry.path() });
+            return Ok(Some(entry.path()));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -340,7 +377,10 @@ mod tests {
     #[test]
     fn a_job_that_is_restored_takes_the_directory_of_the_jobs_that_it_descends_from() {
         let directory = tempfile::tempdir().expect("directory");
-        let [former, own] = [1, 2].map(|job| names(directory.path(), job, 1));
+        let [former, own] = [1, 2].map(|job| PartNames {
+            restored_from: 7,
+            ..names(directory.path(), job, 1)
+        });
         former.begin().expect("unused");
         fs::write(former.visible_with(7), "").expect("written");
         own.resume(Descent::Unknown).expect("it knows nothing");
@@ -356,6 +396,39 @@ mod tests {
             .expect("unused");
         last.begin_until_end(Descent::Jobs(&descent))
             .expect("it descends from it");
+    }
+
+    #[test]
+    fn a_job_does_not_begin_where_its_ancestor_has_written_after_the_checkpoint() {
+        let directory = tempfile::tempdir().expect("directory");
+        let former = names(directory.path(), 1, 1);
+        let own = PartNames {
+            restored_from: 7,
+            ..names(directory.path(), 2, 3)
+        };
+        let descent = jobs(&[1, 2]);
+        let resumed = || own.resume(Descent::Jobs(&descent));
+        for before in [former.visible_with(7), former.visible_last(6)] {
+            fs::write(&before, "").expect("written");
+        }
+        for later in [
+            former.visible_with(8),
+            former.visible_last(7),
+            former.visible_with(10),
+        ] {
+            fs::write(&later, "").expect("written");
+            let refused = resumed().expect_err("it would be there twice");
+            let is_told =
+                matches!(&refused, SinkError::Later { path, number: 7 } if *path == later);
+            assert!(is_told, "{refused}");
+            fs::remove_file(later).expect("removed");
+        }
+        assert!(!own.owner.is_owner().expect("readable"));
+        resumed().expect("nothing is later");
+        // Its own, in the order of its own numbers.
+        fs::write(own.visible_with(9), "").expect("written");
+        fs::remove_dir_all(directory.path().join(PENDING_DIRECTORY)).expect("removed");
+        resumed().expect("it goes on");
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! A job takes the directory when the first of its tasks opens, before any of its output is visible. So of two jobs
 //! that begin at the same time one is refused, and the other one is never disturbed by files that come later. The
 //! cleanup after the job's end gives the directory back, once all of its output is visible. A job that begins from a
-//! checkpoint or savepoint takes it from the jobs that it descends from, also if their cluster is gone and never gave
-//! it back. If such a job is still there, it goes on.
+//! checkpoint or savepoint takes it from the jobs that it descends from, if they have not given it back after a while:
+//! their cluster is gone, or can't clean up. If such a job is still there, it goes on.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,8 +62,8 @@ impl Owner {
         Ok(present.run == self.run)
     }
 
-    /// Takes the directory for a job that descends from `ancestors`, unless it belongs to a job that is not related. If
-    /// so, waits a while for it.
+    /// Takes the directory for a job that descends from `ancestors`, unless it belongs to a job that is not related.
+    /// Waits a while for one that it belongs to: its last output may still become visible.
     pub(super) fn take(
         &self,
         ancestors: &BTreeSet<String>,
@@ -74,10 +74,11 @@ impl Owner {
             if ending.has_begun() {
                 return Err(SinkError::NotAwaited);
             }
-            let taking = self.try_to_take(ancestors);
+            let is_over = since.elapsed() >= self.cleanup_timeout;
+            let taking = self.try_to_take(ancestors, is_over);
             match taking.map_err(|error| SinkError::io("create", &self.file, error))? {
                 Taking::Taken => return Ok(()),
-                Taking::Other(other) if since.elapsed() >= self.cleanup_timeout => {
+                Taking::Other(other) if is_over => {
                     return Err(SinkError::Owned {
                         owner: other,
                         file: self.file.clone(),
@@ -88,7 +89,7 @@ impl Owner {
         }
     }
 
-    fn try_to_take(&self, ancestors: &BTreeSet<String>) -> io::Result<Taking> {
+    fn try_to_take(&self, ancestors: &BTreeSet<String>, from_ancestor: bool) -> io::Result<Taking> {
         // Where the cleanup of this job removes it, wherever this stops.
         let directory = self.file.with_file_name(&self.run);
         let unfinished = directory.join(format!("{OWNER}.{:016x}", rand::random::<u64>()));
@@ -102,7 +103,7 @@ impl Owner {
         });
         let taken = written.and_then(|()| match move_to_unused(&unfinished, &self.file) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                self.try_to_take_over(&unfinished, ancestors)
+                self.try_to_take_over(&unfinished, ancestors, from_ancestor)
             }
             renamed => renamed.map(|()| Taking::Taken),
         });
@@ -116,10 +117,11 @@ impl Owner {
         &self,
         unfinished: &Path,
         ancestors: &BTreeSet<String>,
+        from_ancestor: bool,
     ) -> io::Result<Taking> {
         let present = Present::read(&self.file)?;
         let is_own = present.run == self.run;
-        if !is_own && ancestors.contains(present.job()) {
+        if !is_own && from_ancestor && ancestors.contains(present.job()) {
             fs::rename(unfinished, &self.file)?;
             return Ok(Taking::Taken);
         }
@@ -289,6 +291,29 @@ mod tests {
         assert!(matches!(ended, Err(SinkError::NotAwaited)), "{ended:?}");
         thread::scope(|scope| {
             let waiting = scope.spawn(|| take(&theirs, &[]));
+            cleanup(directory.path(), first, "").expect("cleaned up");
+            waiting.join().expect("no panic").expect("given back");
+        });
+        assert!(theirs.is_owner().expect("readable"));
+    }
+
+    #[test]
+    fn a_descendant_waits_until_its_ancestor_has_given_the_directory_back() {
+        let directory = tempfile::tempdir().expect("directory");
+        let [first, second] = [1, 2].map(JobId::from_bits);
+        let ours = owner(directory.path(), &first.to_string());
+        let theirs = Owner {
+            cleanup_timeout: Duration::from_secs(3600),
+            ..Owner::new(directory.path(), &second.to_string())
+        };
+        take(&ours, &[]).expect("unused");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| take(&theirs, &[&first.to_string()]));
+            pause();
+            assert!(
+                ours.is_owner().expect("readable"),
+                "its output may not be visible yet"
+            );
             cleanup(directory.path(), first, "").expect("cleaned up");
             waiting.join().expect("no panic").expect("given back");
         });
