@@ -139,6 +139,7 @@ fn commit_error(error: SinkError) -> CommitError {
     match error {
         // The files in the way are another run's; only their owner may remove them. What can't be read stays so.
         SinkError::Occupied { .. }
+        | SinkError::Later { .. }
         | SinkError::Owned { .. }
         | SinkError::NoDirectory { .. }
         | SinkError::Unreadable { .. }
