@@ -44,6 +44,7 @@ use self::effects::FirstTrigger;
 use self::history::History;
 use self::restoring::Redistributed;
 use self::savepoints::Savepoints;
+use self::start::NO_INTERVAL;
 use self::storage_problem::StorageProblem;
 use super::actor::JobMasterActor;
 use super::core::checkpoints::{CheckpointCore, Effect, Event, take_batch};
@@ -127,6 +128,11 @@ impl Checkpoints {
             };
             pb::SkippedRegion { vertices, reason }
         });
+        let without_interval = (self.settings.interval_ms() == 0).then(|| pb::SkippedRegion {
+            vertices: core.vertex_names(),
+            reason: format!("none is taken at intervals: {NO_INTERVAL}"),
+        });
+        let skipped = skipped.chain(without_interval);
         let savepoints = match detail {
             Detail::Full => {
                 savepoints::summaries(self.core.durable(), |it| self.core.waits_for(it))

@@ -155,11 +155,15 @@ impl JobMasterActor {
                 snapshot,
             },
             TaskProgress::Declined => Event::Declined {
+                reason: format!(
+                    "{} at {} declined it: {reason}",
+                    self.core.task_name(task),
+                    connection.task_manager
+                ),
                 connection,
                 task,
                 generation,
                 number: highest,
-                reason: format!("{} declined it: {reason}", self.core.task_name(task)),
             },
             TaskProgress::Unheard
             | TaskProgress::Blocked

@@ -30,6 +30,10 @@ use crate::options::{CheckpointDefaults, JobMasterContext};
 /// The interval of a job that has checkpoints and takes none: longer than it lives.
 const NEVER_MS: u64 = 100 * 365 * 24 * 3_600_000;
 
+/// What to do about a job that takes none, for people.
+pub(super) const NO_INTERVAL: &str =
+    "set `interval` in its `checkpoints`, or `execution.checkpointing.interval` of all JobManagers";
+
 /// The record and the manifests of a job that takes checkpoints or has some.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -235,9 +239,7 @@ pub(crate) fn warning_of_no_interval(
         }
         (None, _) => return None,
     };
-    Some(format!(
-        "warning: {has_none}: set `interval` in its `checkpoints`, or `execution.checkpointing.interval` of the cluster"
-    ))
+    Some(format!("warning: {has_none}: {NO_INTERVAL}"))
 }
 
 /// Builds the core of the checkpoints beside that of the JobMaster. `is_first`: the job has had no JobMaster.
@@ -270,6 +272,11 @@ pub(crate) fn begin(
         warning_of_names(graph)
             .into_iter()
             .for_each(|it| history.announce(it));
+    }
+    if !is_first && found.settings.interval_ms() == 0 && !record.retained.is_empty() {
+        history.announce(format!(
+            "warning: an earlier JobManager took checkpoints of the job, and this one takes none: {NO_INTERVAL}"
+        ));
     }
     let checkpoints = CheckpointCore::new(options, record, &found.objects, start, epoch, now_ms)?;
     Ok(Some(Box::new(Checkpoints {

@@ -368,6 +368,12 @@ impl JobMasterCore {
         vertices.map(|vertex| vertex.name.clone()).collect()
     }
 
+    /// The names of all vertices.
+    pub fn vertex_names(&self) -> Vec<String> {
+        let vertices = self.graph.vertices().iter();
+        vertices.map(|vertex| vertex.name.clone()).collect()
+    }
+
     /// The first task of a region that can't read at present what it is restored from, and why.
     pub fn unread_state_of(&self, region: usize) -> Option<String> {
         self.graph.region(region).tasks.iter().find_map(|task| {

@@ -8,12 +8,12 @@ use tanist_ha::blob::{BlobOptions, BlobStore, Marker};
 use tanist_proto::v1 as pb;
 
 use super::checkpoints_tests::{
-    all_saved, checkpoint_events, execution, report, retained, running_with, tell, triggered,
-    with_checkpoints,
+    all_saved, checkpoint_events, checkpointed, execution, report, retained, running_with, tell,
+    triggered, with_checkpoints,
 };
 use super::scripted::{Fixture, wait_until};
 use crate::core::tests::testing::{graph_of, submitted};
-use crate::{JobMasterOptions, StartLimiter};
+use crate::{CheckpointDefaults, JobMasterOptions, StartLimiter};
 
 /// The events of a job that warn.
 async fn warnings(fixture: &Fixture) -> Vec<String> {
@@ -61,11 +61,33 @@ async fn steps_with_state_and_without_names_are_one_event_of_the_job() {
     assert_eq!(warnings(&named).await, [""; 0]);
 }
 
+/// The configuration of the next JobManager has no interval.
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_next_leader_takes_no_checkpoints_says_so() {
+    let (former, _, number) = checkpointed().await;
+    former.job_master.stop().await;
+    let options = JobMasterOptions {
+        checkpoints: CheckpointDefaults::default(),
+        ..with_checkpoints()
+    };
+    let (state, store) = (former.stored(), former.store.clone());
+    let next = Fixture::start_with(options, former.graph.clone(), state, store);
+    let told = "an earlier JobManager took checkpoints of the job, and this one takes none: set `interval` in its \
+                `checkpoints`, or `execution.checkpointing.interval` of all JobManagers";
+    wait_until("it is led", || retained(&next.store) == [number]).await;
+    let warned = warnings(&next).await;
+    assert!(warned.iter().any(|it| it.contains(told)), "{warned:?}");
+    let shown = next.details().await.checkpoints.expect("it has some");
+    let shown = shown.skipped.last().expect("none is taken");
+    assert_eq!(shown.vertices, ["a", "b"]);
+    assert!(shown.reason.contains("at intervals"), "{shown:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_that_asks_for_checkpoints_without_an_interval_has_an_event_that_says_that_none_is_taken()
  {
     let text = "warning: the job asks for checkpoints, and none is taken: set `interval` in its `checkpoints`, or \
-                `execution.checkpointing.interval` of the cluster";
+                `execution.checkpointing.interval` of all JobManagers";
     for (own, expected) in [
         (None, vec![]),
         (Some(None), vec![text]),
@@ -85,8 +107,8 @@ async fn a_job_that_asks_for_checkpoints_without_an_interval_has_an_event_that_s
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_commits_with_checkpoints_in_a_job_without_any_is_an_event() {
     let text = "warning: step `out` has `commit: checkpoint`, and without checkpoints its output is lost unless the \
-                job finishes: set `interval` in its `checkpoints`, or `execution.checkpointing.interval` of the \
-                cluster";
+                job finishes: set `interval` in its `checkpoints`, or `execution.checkpointing.interval` of all \
+                JobManagers";
     for (commit, interval_ms, expected) in [
         (r#","commit":"checkpoint""#, None, vec![text]),
         (r#","commit":"checkpoint""#, Some(0), vec![text]),
@@ -239,7 +261,7 @@ async fn a_region_whose_checkpoints_fail_is_shown_while_those_of_others_complete
         vertices: vec!["b".to_owned()],
         regions: 1,
         number: second,
-        reason: "b (2/2) declined it: still full".to_owned(),
+        reason: "b (2/2) at tm1 declined it: still full".to_owned(),
         in_a_row: 2,
         since_ms,
     };
@@ -255,7 +277,7 @@ async fn a_region_whose_checkpoints_fail_is_shown_while_those_of_others_complete
     let details = fixture.details().await;
     let texts = checkpoint_events(&details);
     let expected = [
-        format!("checkpoint {first} of b failed: b (2/2) declined it: full"),
+        format!("checkpoint {first} of b failed: b (2/2) at tm1 declined it: full"),
         format!("checkpoint {number} of b is complete, after 2 that failed"),
     ];
     assert_eq!(texts, expected);

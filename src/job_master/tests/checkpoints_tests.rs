@@ -126,7 +126,7 @@ pub(super) fn retained(store: &MemoryJobStateStore) -> Vec<u64> {
 }
 
 /// A job of which a checkpoint is complete, and its number.
-async fn checkpointed() -> (Fixture, Arc<TaskExecutor>, u64) {
+pub(super) async fn checkpointed() -> (Fixture, Arc<TaskExecutor>, u64) {
     let (fixture, task_executor) = running().await;
     wait_until("a trigger", || triggered(&task_executor) > 0).await;
     let number = triggered(&task_executor);
@@ -333,7 +333,10 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     let checkpoints = details.checkpoints.expect("taken");
     assert_eq!((checkpoints.completed, checkpoints.failed), (0, 1));
     let failed = checkpoints.history.last().expect("failed");
-    assert_eq!(failed.reason, "b (1/2) declined it: its disk is full");
+    assert_eq!(
+        failed.reason,
+        "b (1/2) at tm1 declined it: its disk is full"
+    );
     assert_eq!((failed.acknowledged_subtasks, failed.subtasks), (1, 3));
     wait_until("the next one", || triggered(&task_executor) > number).await;
     // The first failure in a row is an event, and so is the first completion after it.
@@ -350,7 +353,7 @@ async fn a_number_that_a_task_declines_is_aborted_at_all_tasks() {
     let details = fixture.details().await;
     let texts = checkpoint_events(&details);
     let expected = [
-        format!("checkpoint {failed} failed: b (1/2) declined it: its disk is full"),
+        format!("checkpoint {failed} failed: b (1/2) at tm1 declined it: its disk is full"),
         format!("checkpoint {number} is complete, after 2 that failed"),
     ];
     assert_eq!(texts, expected);

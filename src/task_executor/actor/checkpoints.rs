@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use super::faults::{Fault, is_planted};
 use super::{Actor, Called, Message};
 use crate::CheckpointPlace;
-use crate::core::{Event, Pieces, SnapshotPlace, TaskKey, WrittenSnapshot};
+use crate::core::{Event, NO_PLACE, Pieces, SnapshotPlace, TaskKey, WrittenSnapshot};
 use crate::launcher::{TaskStart, TaskStatus};
 
 /// Most bytes of a snapshot that is written together with others. Larger ones go on from each other for long, and would
@@ -76,8 +76,7 @@ impl Storages {
     /// The objects of a job.
     async fn of(&self, of: &SnapshotPlace, job: JobId) -> Result<ObjectDirectory> {
         let Some(place) = &self.place else {
-            let reason =
-                "this TaskManager has no place for checkpoints: set high-availability.storageDir";
+            let reason = format!("this TaskManager has no place for checkpoints: {NO_PLACE}");
             return Err(Error::Misconfigured(reason.into()));
         };
         let opening = self.opened.get_or_try_init(async || {
@@ -511,7 +510,7 @@ async fn read(storages: &Storages, delays: &Delays, mut start: TaskStart) -> Res
                     "{what} is damaged{help}: {error}"
                 )));
             }
-            error @ Error::Misconfigured(_) => {
+            error @ Error::Misconfigured(_) if is_of_savepoint => {
                 let cause = format!("{what} can't be read here: {error}");
                 return Err(TaskStatus::failed(cause));
             }

@@ -61,7 +61,7 @@ use tanist_ha::clock::{Moment, Uptime};
 use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 
-pub(crate) use self::checkpoints::{Pieces, SnapshotPlace};
+pub(crate) use self::checkpoints::{NO_PLACE, Pieces, SnapshotPlace};
 use self::connection::Connection;
 pub(crate) use self::effect::{Effect, JobMasterAddress, Target, TaskKey, TriggeredSource};
 pub(crate) use self::event::{Event, WrittenSnapshot};

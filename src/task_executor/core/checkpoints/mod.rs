@@ -38,6 +38,9 @@ use super::output::Output;
 
 /// Most bytes of state that a subtask saves where there is no place for objects.
 const MOST_WITHOUT_STORAGE: u64 = 64 * 1024;
+/// What to do on a host without a place for objects, for people.
+pub(crate) const NO_PLACE: &str = "set `execution.checkpointing.dir` or `high-availability.storageDir`, and for a directory that all hosts share \
+     `high-availability.storage-shared: true`";
 /// Most bytes of an acknowledgement: half of the smallest `rpc.max-message-size`. What may be large is in objects, but
 /// not the output that waits for a checkpoint.
 const MOST_IN_REPORT: usize = 512 * 1024;
@@ -299,7 +302,7 @@ impl Checkpoints {
                 } else if !has_storage && pieces.total() > MOST_WITHOUT_STORAGE {
                     Progress::declined(format!(
                         "its state has {} bytes, and without a place for checkpoints it can have \
-                         {MOST_WITHOUT_STORAGE}: set high-availability.storageDir",
+                         {MOST_WITHOUT_STORAGE}: {NO_PLACE}",
                         pieces.total()
                     ))
                 } else {
