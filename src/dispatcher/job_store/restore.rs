@@ -274,10 +274,13 @@ impl JobStore {
         let result = self.records.get::<ResultRecord>(job).await;
         let result = result.map_err(JobStoreError::Refused)?;
         let Some(result) = result else {
-            let reason = format!(
-                "there is no ended job {job} here, whose checkpoint could have been kept: stop a job that runs with a savepoint first"
-            );
-            return Err(refused(reason));
+            let running = self.records.get::<StateRecord>(job).await;
+            return Err(refused(match running.map_err(JobStoreError::Refused)? {
+                Some(_) => format!("job {job} has not ended: stop it with a savepoint first"),
+                None => format!(
+                    "there is no ended job {job} here, whose checkpoint could have been kept"
+                ),
+            }));
         };
         if is_claim && result.record.0.dirty {
             return Err(refused(format!(
@@ -291,8 +294,9 @@ impl JobStore {
         let mut record = record.unwrap_or_default();
         let Some(newest) = record.retained.pop() else {
             return Err(refused(format!(
-                "no checkpoint of job {job} was retained: if it was stopped with a savepoint, start from the path that \
-                 `tanist info {job}` shows; whether a cancelled job keeps a checkpoint is said by \
+                "no checkpoint of job {job} is retained: if it was stopped with a savepoint, start from the path that \
+                 `tanist info {job}` shows; it may have ended before its first checkpoint, or another job has claimed \
+                 it; whether a cancelled job keeps one is said by \
                  `execution.checkpointing.externalized-checkpoint-retention`"
             )));
         };

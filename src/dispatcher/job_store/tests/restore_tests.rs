@@ -513,12 +513,12 @@ async fn a_running_job_is_no_place_to_begin_from() {
     leader.submit(JOB).await.expect("acknowledged");
     let refused = put(&leader, OTHER, &from_job(JOB), fitting).await;
     let text = refused.expect_err("it runs").to_string();
-    assert!(text.contains("there is no ended job"), "{text}");
+    assert!(text.contains("has not ended"), "{text}");
     leader.end_last(End::Result(Box::new(result_of(JOB))));
     leader.wait_for(JOB, pb::JobStatus::Finished).await;
     let refused = put(&leader, OTHER, &from_job(JOB), fitting).await;
     let text = refused.expect_err("nothing is left").to_string();
-    assert!(text.contains("was retained"), "{text}");
+    assert!(text.contains("is retained"), "{text}");
 }
 
 #[tokio::test]
@@ -623,7 +623,7 @@ async fn a_claimed_checkpoint_is_moved_to_the_job_that_begins_from_it() {
     );
     of_first.expect("claimed");
     let refusal = of_second.expect_err("once").to_string();
-    assert!(refusal.contains("was retained"), "{refusal}");
+    assert!(refusal.contains("is retained"), "{refusal}");
     assert_eq!(record(&a, second).await, None);
     assert_eq!(record(&a, JOB).await, None, "it has left the ended job");
 

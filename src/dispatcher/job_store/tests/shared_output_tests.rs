@@ -43,6 +43,10 @@ async fn two_jobs_of_one_history_do_not_write_to_one_directory_at_a_time() {
     let refused = refused.expect_err("the other job still writes there");
     let is_told = refused.contains(&ORIGIN.to_string()) && refused.contains("/out");
     assert!(is_told, "{refused}");
+    let kept = from_job(ORIGIN);
+    let runs = put(&leader, OTHER, &kept, fitting).await;
+    let runs = runs.expect_err("it is not there").to_string();
+    assert!(runs.contains("has not ended"), "{runs}");
     begin(&leader, &path, &["/other"])
         .await
         .expect("its own directory");
