@@ -222,8 +222,8 @@ impl JobStore {
             .await
     }
 
-    /// Why a job can't begin from a savepoint of `origin`: that job goes on writing to a directory of its sinks, so what
-    /// both read would be there twice.
+    /// Why a job can't begin from a savepoint of `origin`: that job goes on writing to a directory of its sinks, so
+    /// what both read would be there twice.
     async fn shared_output(
         &self,
         origin: &str,

@@ -150,8 +150,8 @@ impl PartNames {
         self.take(check, &BTreeSet::new())
     }
 
-    /// Takes the directory for a subtask that is restored. Refuses one with parts that were there first, of jobs that it
-    /// does not descend from, or of one that it does after the checkpoint from which it begins.
+    /// Takes the directory for a subtask that is restored. Refuses one with parts that were there first: of jobs that
+    /// it does not descend from, and of those that it does, if they are later than the checkpoint from which it begins.
     pub(crate) fn resume(&self, descent: Descent<'_>) -> Result<(), SinkError> {
         let Descent::Jobs(jobs) = descent else {
             return Ok(());
