@@ -401,12 +401,16 @@ async fn taskmanagers_with_another_storage_than_the_jobmanager_are_told_so(
     let job = Verified::submit(&mut cluster, JOB).await?;
     let words = ["declined it", "another storage", DIR];
     until_info_says(&mut cluster, &job, &words).await?;
+    // It looks like a place with checkpoints, as it was one before they had a directory of their own.
+    std::fs::create_dir_all(objects.join("checkpoints"))?;
     point(&own, &checkpoints)?;
     let number = job.until_completed_above(&mut cluster, 12).await?;
     let number = job.until_completed_above(&mut cluster, number + 2).await?;
-    point(&own, &objects)?;
     for taskmanager in 0..2 {
         cluster.taskmanager(taskmanager).kill();
+    }
+    point(&own, &objects)?;
+    for taskmanager in 0..2 {
         cluster.taskmanager(taskmanager).start()?;
     }
     // Its objects are missing there, which is no reason to give the job up.
@@ -444,13 +448,12 @@ async fn a_job_runs_on_whose_savepoint_has_no_place(kind: StoreKind) -> anyhow::
     job.finish(&mut cluster, JOB).await
 }
 
-/// Lets each of these paths lead to a directory.
+/// Lets each of these paths lead to a directory, in one step: a process that writes would make what is not there.
 fn point(links: &[PathBuf], target: &Path) -> anyhow::Result<()> {
     for link in links {
-        if link.is_symlink() {
-            std::fs::remove_file(link)?;
-        }
-        symlink(target, link)?;
+        let next = link.with_extension("next");
+        symlink(target, &next)?;
+        std::fs::rename(&next, link)?;
     }
     Ok(())
 }
