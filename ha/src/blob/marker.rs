@@ -196,12 +196,8 @@ impl BlobStore {
             .map_err(|error| self.unusable(&error))
     }
 
-    /// Returns an error that says what is wrong, unless the storage is the one that was begun.
-    pub async fn check_marker(&self) -> Result<()> {
-        self.marked_storage().await.map(drop)
-    }
-
-    /// The same check. Returns the name of the storage; `None` without a guard.
+    /// Returns the name of the storage, `None` without a guard; an error that says what is wrong, unless the storage is
+    /// the one that was begun.
     pub(super) async fn marked_storage(&self) -> Result<Option<String>> {
         let Some(guard) = &self.guard else {
             return Ok(None);
@@ -222,10 +218,18 @@ impl BlobStore {
         }
     }
 
+    /// The same check after a write, before which this storage was found.
+    pub(super) async fn check_marker_after(&self, before: Option<String>) -> Result<()> {
+        match self.marked_storage().await? == before {
+            true => Ok(()),
+            false => Err(self.elsewhere()),
+        }
+    }
+
     /// The same check before a deletion: also requires that no other cluster writes the marker.
     pub(super) async fn check_before_deletion(&self) -> Result<()> {
         let Some(Guard::Content(content)) = &self.guard else {
-            return self.check_marker().await;
+            return self.marked_storage().await.map(drop);
         };
         let expected = self.expected(content).await?;
         let marker = self.marker().await?.ok_or_else(|| self.lost())?;
@@ -264,7 +268,7 @@ impl BlobStore {
     }
 
     /// The error for a marker of another storage than that of the leader.
-    pub(super) fn elsewhere(&self) -> Error {
+    fn elsewhere(&self) -> Error {
         self.refusal(format!(
             "{} is another storage than that of the leader: configure the same directory on all hosts",
             self.place()

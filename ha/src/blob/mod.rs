@@ -272,13 +272,11 @@ impl BlobStore {
         let before = self.marked_storage().await?;
         let put = self.objects.put(path, content.into()).await;
         put.map_err(|error| self.failure(error))?;
-        let refusal = match self.marked_storage().await {
-            Ok(after) if after == before => return Ok(()),
-            Ok(_) => self.elsewhere(),
-            Err(error) => error,
-        };
-        let _it_may_be_gone = self.objects.delete(path).await;
-        Err(refusal)
+        let checked = self.check_marker_after(before).await;
+        if checked.is_err() {
+            let _it_may_be_gone = self.objects.delete(path).await;
+        }
+        checked
     }
 
     /// Reads an object; `Corrupt` if it is missing or differs from the pointer.
@@ -327,7 +325,7 @@ impl BlobStore {
         }
         // A directory existed when it was opened, and the first listed file could be any file.
         if self.guard.is_some()
-            && let Err(error) = self.check_marker().await
+            && let Err(error) = self.marked_storage().await
         {
             return error;
         }

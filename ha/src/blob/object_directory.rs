@@ -228,10 +228,10 @@ impl ObjectDirectory {
     /// Copies an object of another directory of the same store, under a name that was never used; `Corrupt` if it is
     /// missing. The storage copies it: no bytes are read, so none are checked. After an error the copy may exist.
     pub async fn copy(&self, from: &ObjectDirectory, object: &str, name: &str) -> Result<()> {
-        self.blobs.check_marker().await?;
+        let before = self.blobs.marked_storage().await?;
         let (source, target) = (from.path(object)?, self.path(name)?);
         match self.blobs.objects.copy(&source, &target).await {
-            Ok(()) => self.blobs.check_marker().await,
+            Ok(()) => self.blobs.check_marker_after(before).await,
             Err(error) => Err(from.unread(object, error).await),
         }
     }
