@@ -15,7 +15,7 @@ use tanist_proto::v1 as pb;
 use tokio::task::{JoinError, JoinSet};
 
 use super::actor::DispatcherContext;
-use super::handle::{Channels, Command, Reply};
+use super::handle::{Channels, Reply};
 use super::{core, read_barrier};
 
 pub(super) use self::job_masters::started;
@@ -74,7 +74,7 @@ impl Calls {
             Effect::AnswerSubmission { reply, answer } => drop(reply.send(answer)),
             Effect::Acknowledge { reply, answer } => drop(reply.send(answer.map(|()| pb::Ack {}))),
             Effect::AnswerDone { reply } => drop(reply.send(Ok(()))),
-            Effect::Refuse { command, error } => Command::refuse(command, error),
+            Effect::Refuse { command, error } => command.refuse(error, &mut Channels),
             Effect::AnswerJobMaster { reply, answer } => self.answer_job_master(reply, answer),
             Effect::AnswerJobMasters { reply, jobs } => self.answer_job_masters(reply, jobs),
             Effect::Describe { reply, described } => self.describe(reply, described),

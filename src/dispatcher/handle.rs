@@ -15,7 +15,9 @@ use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::core::{self, Deadline, Replies, Resolution, Submission, SubmissionKey};
+use super::core::{
+    self, Deadline, GatewayRequest, Refuse, Replies, Submission, SubmissionKey, job_of,
+};
 use super::graph_checks::GraphChecks;
 use super::term_clock::TermClock;
 
@@ -58,29 +60,10 @@ pub struct DispatcherHandle {
     pub(super) clock: TermClock,
 }
 
-impl Command {
-    /// Answers the command with an error.
-    pub(super) fn refuse(self, error: GatewayError) {
+impl Refuse<Channels> for Channels {
+    fn refuse<T: fmt::Debug>(&mut self, reply: Reply<T>, error: GatewayError) {
         // The send fails only if the caller is gone; then no answer is needed.
-        match self {
-            Command::Submit { reply, .. } => drop(reply.send(Err(error))),
-            Command::Cancel { reply, .. } => drop(reply.send(Err(error))),
-            Command::StopJob { reply, .. } => drop(reply.send(Err(error))),
-            Command::TriggerSavepoint { reply, .. } => drop(reply.send(Err(error))),
-            Command::DisposeSavepoint { reply, .. } => drop(reply.send(Err(error))),
-            Command::List { reply } => drop(reply.send(Err(error))),
-            Command::Describe { reply, .. } => drop(reply.send(Err(error))),
-            Command::JobMaster { reply, .. } => drop(reply.send(Err(error))),
-            Command::JobMasters { reply, .. } => drop(reply.send(Err(error))),
-            Command::Overview { reply } => drop(reply.send(Err(error))),
-            Command::TaskManagers { reply } => drop(reply.send(Err(error))),
-            Command::Consistent(command) => command.refuse(error),
-            Command::DrainTaskManager { reply, .. } => drop(reply.send(Err(error))),
-            Command::ResolveQuarantine { reply, .. } => drop(reply.send(Err(error))),
-            Command::StartCrashSuspects { reply, .. } => drop(reply.send(Err(error))),
-            Command::ReadResults { reply } => drop(reply.send(Err(error))),
-            Command::Turn { reply } => drop(reply.send(Err(error))),
-        }
+        let _ = reply.send(Err(error));
     }
 }
 
@@ -120,17 +103,13 @@ impl DispatcherHandle {
         })
     }
 
-    /// Sends a read, optionally with a confirmation of the term by the store.
-    async fn read<T: fmt::Debug>(
-        &self,
-        consistent: bool,
-        command: impl FnOnce(Reply<T>) -> Command,
-    ) -> GatewayResult<T> {
-        self.ask(|reply| match command(reply) {
-            command if consistent => Command::Consistent(Box::new(command)),
-            command => command,
-        })
-        .await
+    /// Sends a message of the gateway.
+    async fn request<M: GatewayRequest<Channels>>(&self, message: M) -> GatewayResult<M::Answer> {
+        let command = message.command()?;
+        match M::IS_WRITTEN {
+            true => self.write(command).await,
+            false => self.ask(command).await,
+        }
     }
 
     /// Returns the gateway of the job's JobMaster, for its TaskExecutors. `NotFound` if the job has ended or
@@ -172,6 +151,25 @@ impl DispatcherHandle {
 }
 
 impl DispatcherHandle {
+    /// Checks a submission, then sends it to the core.
+    async fn submit(&self, request: pb::SubmitJobRequest) -> GatewayResult<pb::SubmitJobResponse> {
+        let request = self.with_graph(request).await?;
+        let graph = request.graph.as_ref();
+        let (checks, max_uploaded) = (self.checks, self.max_uploaded);
+        let submission = if graph.is_some_and(takes_time) {
+            let checking =
+                tokio::task::spawn_blocking(move || check(request, checks, max_uploaded));
+            let failed =
+                |error| GatewayError::Internal(format!("checking the graph failed: {error}"));
+            checking.await.map_err(failed)??
+        } else {
+            check(request, checks, max_uploaded)?
+        };
+        let submission = Box::new(submission);
+        self.write(|reply| Command::Submit { submission, reply })
+            .await
+    }
+
     /// Returns the submission with its graph. A graph that is only referred to is fetched from the JobManager
     /// that the client asked.
     async fn with_graph(
@@ -193,11 +191,6 @@ impl DispatcherHandle {
         request.graph = Some(graph.map_err(|error| invalid(error.to_string()))?);
         Ok(request)
     }
-}
-
-fn job_of(text: &str) -> GatewayResult<JobId> {
-    text.parse()
-        .map_err(|error| GatewayError::Invalid(format!("{error}")))
 }
 
 /// Whether checking and hashing a graph would block a runtime thread for too long.
@@ -259,118 +252,32 @@ fn check(
     })
 }
 
-#[async_trait]
-impl DispatcherGateway for DispatcherHandle {
-    async fn submit_job(
-        &self,
-        request: pb::SubmitJobRequest,
-    ) -> GatewayResult<pb::SubmitJobResponse> {
-        let request = self.with_graph(request).await?;
-        let graph = request.graph.as_ref();
-        let (checks, max_uploaded) = (self.checks, self.max_uploaded);
-        let submission = if graph.is_some_and(takes_time) {
-            let checking =
-                tokio::task::spawn_blocking(move || check(request, checks, max_uploaded));
-            let failed =
-                |error| GatewayError::Internal(format!("checking the graph failed: {error}"));
-            checking.await.map_err(failed)??
-        } else {
-            check(request, checks, max_uploaded)?
-        };
-        let submission = Box::new(submission);
-        self.write(|reply| Command::Submit { submission, reply })
-            .await
-    }
+/// Implements the gateway: each method is a request to the core, but a submission, whose graph is checked before, and
+/// the clock, which needs no decision.
+macro_rules! requests {
+    (
+        $(#[$submit_doc:meta])* SubmitJob submit_job(SubmitJobRequest) -> SubmitJobResponse;
+        $(#[$time_doc:meta])* TellTermTime tell_term_time(TermTimeRequest) -> TermTime;
+        $($(#[$method_doc:meta])* $variant:ident $method:ident($request:ident) -> $answer:ident;)*
+    ) => {
+        #[async_trait]
+        impl DispatcherGateway for DispatcherHandle {
+            async fn submit_job(
+                &self,
+                request: pb::SubmitJobRequest,
+            ) -> GatewayResult<pb::SubmitJobResponse> {
+                self.submit(request).await
+            }
 
-    async fn tell_term_time(&self, _: pb::TermTimeRequest) -> GatewayResult<pb::TermTime> {
-        Ok(self.clock.tell())
-    }
+            async fn tell_term_time(&self, _: pb::TermTimeRequest) -> GatewayResult<pb::TermTime> {
+                Ok(self.clock.tell())
+            }
 
-    async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {
-        let job = job_of(&request.job_id)?;
-        self.write(|reply| Command::Cancel { job, reply }).await
-    }
-
-    async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack> {
-        let job = job_of(&request.job_id)?;
-        self.write(|reply| Command::StopJob { job, reply }).await
-    }
-
-    async fn trigger_savepoint(
-        &self,
-        request: pb::TriggerSavepointRequest,
-    ) -> GatewayResult<pb::Ack> {
-        let job = job_of(&request.job_id)?;
-        let request = Box::new(request);
-        self.write(|reply| Command::TriggerSavepoint {
-            job,
-            request,
-            reply,
-        })
-        .await
-    }
-
-    async fn dispose_savepoint(
-        &self,
-        request: pb::DisposeSavepointRequest,
-    ) -> GatewayResult<pb::Ack> {
-        let path = request.path;
-        self.write(|reply| Command::DisposeSavepoint { path, reply })
-            .await
-    }
-
-    async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {
-        self.read(request.consistent, |reply| Command::List { reply })
-            .await
-    }
-
-    async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails> {
-        let job = job_of(&request.job_id)?;
-        let brief = request.brief;
-        self.read(request.consistent, |reply| Command::Describe {
-            job,
-            brief,
-            reply,
-        })
-        .await
-    }
-
-    async fn describe_cluster(
-        &self,
-        request: pb::DescribeClusterRequest,
-    ) -> GatewayResult<pb::ClusterOverview> {
-        self.read(request.consistent, |reply| Command::Overview { reply })
-            .await
-    }
-
-    async fn list_task_managers(
-        &self,
-        request: pb::ListTaskManagersRequest,
-    ) -> GatewayResult<pb::ListTaskManagersResponse> {
-        self.read(request.consistent, |reply| Command::TaskManagers { reply })
-            .await
-    }
-
-    async fn drain_task_manager(
-        &self,
-        request: pb::DrainTaskManagerRequest,
-    ) -> GatewayResult<pb::Ack> {
-        let request = Box::new(request);
-        self.ask(|reply| Command::DrainTaskManager { request, reply })
-            .await
-    }
-
-    async fn resolve_quarantine(
-        &self,
-        request: pb::ResolveQuarantineRequest,
-    ) -> GatewayResult<pb::Ack> {
-        let job = job_of(&request.job_id)?;
-        let resolution = Resolution::of(&request)?;
-        let command = |reply| Command::ResolveQuarantine {
-            job,
-            resolution,
-            reply,
-        };
-        self.write(command).await
-    }
+            $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
+                self.request(request).await
+            })*
+        }
+    };
 }
+
+tanist_proto::dispatcher_methods! { requests! {} }

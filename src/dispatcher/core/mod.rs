@@ -15,7 +15,6 @@ mod admission;
 mod broken_job_masters;
 mod cancellation;
 mod cleanup;
-mod command;
 mod crash_suspects;
 mod deletion;
 mod effect;
@@ -55,7 +54,6 @@ pub(crate) use self::admission::{
     Admission, Deadline, Known, Submission, SubmissionKey, Times, admit, first_state, is_expired,
     sink_directories,
 };
-pub(crate) use self::command::{Command, Replies, Resolution, Subject};
 pub(crate) use self::effect::Effect;
 pub(crate) use self::ended::Ended;
 pub(crate) use self::entry::{
@@ -70,9 +68,11 @@ pub(crate) use self::log_line::LogLine;
 use self::outputs::Outputs;
 pub(crate) use self::persisting::Persisting;
 pub(crate) use self::quarantine::JobToRetry;
+pub(crate) use self::quarantine_requests::Resolution;
 pub(crate) use self::quarantined::Quarantined;
 pub(crate) use self::read_barrier::ReadBarrier;
 pub(crate) use self::rebuilding::{ReadNumber, Rebuilding};
+pub(crate) use self::requests::{Command, GatewayRequest, Refuse, Replies, Subject, job_of};
 pub(crate) use self::retention::Retention;
 use self::unread_results::UnreadResults;
 use crate::{DispatcherOptions, GraphChecks, RecoveredJobs};

@@ -16,10 +16,45 @@ use tanist_proto::v1 as pb;
 use super::faults::{Fault, is_planted};
 use super::quarantined::event;
 use super::{
-    DispatcherCore, Effect, Entry, JobToRetry, LogLine, Replies, Reread, Resolution,
-    is_written_about, no_such_job, suspended,
+    DispatcherCore, Effect, Entry, JobToRetry, LogLine, Replies, Reread, is_written_about,
+    no_such_job, suspended,
 };
 use crate::{JobStoreError, RecoveredJob};
+
+/// How a job leaves quarantine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    /// It is led again. `from_checkpoint`: from this retained checkpoint, which is not the newest.
+    Retry { from_checkpoint: Option<u64> },
+    /// It is cancelled.
+    Delete,
+}
+
+impl Resolution {
+    /// What a request asks for. The error says why it is refused.
+    pub(crate) fn of(request: &pb::ResolveQuarantineRequest) -> Result<Resolution, GatewayError> {
+        let number = Some(request.from_checkpoint).filter(|number| *number > 0);
+        match (request.action(), number) {
+            (pb::QuarantineAction::Unspecified, _) => Err(GatewayError::Invalid(
+                "the request names no action for the quarantined job".to_owned(),
+            )),
+            (pb::QuarantineAction::Delete, None) => Ok(Resolution::Delete),
+            (pb::QuarantineAction::Delete, Some(_)) => Err(GatewayError::Invalid(
+                "a job that is deleted goes back to no checkpoint".to_owned(),
+            )),
+            (pb::QuarantineAction::Retry, Some(number)) if !request.accept_duplicates => {
+                let job = &request.job_id;
+                Err(GatewayError::Conflict(format!(
+                    "job {job} was not led again from checkpoint {number}: what it has made visible since then would \
+                     appear twice; to accept that, say so (--accept-duplicates)"
+                )))
+            }
+            (pb::QuarantineAction::Retry, from_checkpoint) => {
+                Ok(Resolution::Retry { from_checkpoint })
+            }
+        }
+    }
+}
 
 impl<R: Replies> DispatcherCore<R> {
     /// Retries a quarantined job, or deletes it.

@@ -15,8 +15,8 @@ use super::invariants::check_suspended;
 use super::reads::Read;
 use super::store::Store;
 use crate::core::{
-    Command, Deadline, DispatcherCore, Effect, Event, Now, Replies, Submission, SubmissionKey,
-    Term, Times,
+    Command, Deadline, DispatcherCore, Effect, Event, Now, Refuse, Replies, Submission,
+    SubmissionKey, Term, Times,
 };
 use crate::{DispatcherOptions, GraphChecks};
 
@@ -189,6 +189,13 @@ pub(in crate::core::tests) fn job_of(number: usize) -> JobId {
     JobId::from_bits(u128::try_from(number % 3 + 1).expect("small"))
 }
 
+impl Refuse<Tickets> for World {
+    fn refuse<T: Debug>(&mut self, ticket: Ticket, error: GatewayError) {
+        assert!(matches!(error, GatewayError::NotYet(_)), "{error:?}");
+        self.answered(ticket);
+    }
+}
+
 impl World {
     pub(in crate::core::tests) fn new() -> World {
         let now = Now {
@@ -343,7 +350,7 @@ impl World {
             }
             Effect::Acknowledge { reply, answer } => self.acknowledge(reply, answer),
             Effect::AnswerDone { reply } => drop(self.answered(reply)),
-            Effect::Refuse { command, error } => self.refuse(command, &error),
+            Effect::Refuse { command, error } => command.refuse(error, self),
             Effect::Describe { reply, described } => self.described(reply, &described),
             Effect::AnswerList { reply, .. }
             | Effect::AnswerOverview { reply, .. }
@@ -397,29 +404,6 @@ impl World {
             is_applied,
             read: None,
         });
-    }
-
-    fn refuse(&mut self, command: Command<Tickets>, error: &GatewayError) {
-        assert!(matches!(error, GatewayError::NotYet(_)), "{error:?}");
-        match command {
-            Command::Consistent(command) => self.refuse(*command, error),
-            Command::Submit { reply, .. }
-            | Command::Cancel { reply, .. }
-            | Command::StopJob { reply, .. }
-            | Command::TriggerSavepoint { reply, .. }
-            | Command::DisposeSavepoint { reply, .. }
-            | Command::List { reply }
-            | Command::Describe { reply, .. }
-            | Command::JobMaster { reply, .. }
-            | Command::JobMasters { reply, .. }
-            | Command::Overview { reply }
-            | Command::TaskManagers { reply }
-            | Command::DrainTaskManager { reply, .. }
-            | Command::ResolveQuarantine { reply, .. }
-            | Command::StartCrashSuspects { reply, .. }
-            | Command::ReadResults { reply }
-            | Command::Turn { reply } => drop(self.answered(reply)),
-        }
     }
 
     /// Ends the term, and recovers the next one from the store. Writes that are under way are applied or not, as the
