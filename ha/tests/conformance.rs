@@ -3,7 +3,7 @@
 //! Servers are started when the first test needs them, and shared by all cases that don't disturb them.
 //! Leases are as short as each store grants; `TANIST_TEST_ALL=1` tests with the defaults.
 
-use tanist_ha::testing::conformance::{Backend, Place, run};
+use tanist_ha::testing::conformance::{Place, run};
 
 /// Logs according to `RUST_LOG`.
 fn init_log() {
@@ -24,7 +24,8 @@ macro_rules! tests {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
                     init_log();
-                    run(Backend::$backend, Place::$place, stringify!($case), cases::$case).await;
+                    let open = tanist_ha::$backend::conformance::open;
+                    run(stringify!($backend), open, Place::$place, stringify!($case), cases::$case).await;
                 }
             )*)*
         }
@@ -33,8 +34,8 @@ macro_rules! tests {
 
 /// The list of all cases.
 macro_rules! suite {
-    ($($module:ident = $backend:ident)*) => {$(
-        mod $module {
+    ($($backend:ident)*) => {$(
+        mod $backend {
             tests! { $backend:
                 mutual_exclusion {
                     Shared:
@@ -139,8 +140,8 @@ macro_rules! suite {
 }
 
 suite! {
-    memory = Memory
-    embedded = Embedded
-    etcd = Etcd
-    zookeeper = ZooKeeper
+    memory
+    embedded
+    etcd
+    zookeeper
 }

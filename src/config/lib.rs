@@ -30,6 +30,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 pub use address::{AllowedHosts, Host, HostPort, PortRange, StorageLocation};
+pub use build::stores::HighAvailabilityType;
 pub use checkpointing::{CheckpointRetention, ClaimMode, RestoreFrom};
 pub use control_groups::ControlGroupsOption;
 pub use error::{ConfigError, Problem, Source};
@@ -42,12 +43,11 @@ pub use options::{
     StateRecoveryOptions, StorageOptions, StorePlace, TaskManagerOptions, WorkerOptions,
 };
 pub use reference::reference;
-pub use table::{DefaultValue, OPTIONS, OptionSpec, find};
+pub use table::{DefaultValue, OptionSpec, find, options};
 pub use umask::Umask;
 pub use value::{
-    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
-    LoadBalanceMode, LocalUsers, LogFormat, LogLevel, MemorySize, RestartStrategyType, Secret,
-    WorkerDriver, parse_duration,
+    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, LoadBalanceMode, LocalUsers,
+    LogFormat, LogLevel, MemorySize, RestartStrategyType, Secret, WorkerDriver, parse_duration,
 };
 
 use value::nearest;
@@ -254,10 +254,7 @@ impl Configuration {
 
     /// All options in the order of the table, secrets masked.
     pub fn settings(&self) -> Vec<Setting> {
-        OPTIONS
-            .iter()
-            .map(|spec| self.values.setting(spec))
-            .collect()
+        options().map(|spec| self.values.setting(spec)).collect()
     }
 
     /// The explicitly set options as environment variables that give another process the same configuration.
@@ -269,7 +266,7 @@ impl Configuration {
             let text = self.values.text(spec.key).filter(|_| !is_read)?;
             Some((spec.environment_variable(), text.to_owned()))
         };
-        OPTIONS.iter().filter_map(variable).collect()
+        options().filter_map(variable).collect()
     }
 
     /// The explicitly set options, secrets masked.
@@ -307,7 +304,7 @@ fn is_secret(key: &str) -> bool {
             .any(|word| lower.contains(word))
     };
     let misspelled = || {
-        nearest(key, OPTIONS.iter().map(|spec| spec.key))
+        nearest(key, options().map(|spec| spec.key))
             .and_then(find)
             .is_some_and(|s| s.secret)
     };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::error::{Problem, Source};
 use super::file;
 use super::secrets;
-use super::table::{ELSEWHERE, ELSEWHERE_BELOW, ENVIRONMENT_PREFIX, OPTIONS, OptionSpec, find};
+use super::table::{ELSEWHERE, ELSEWHERE_BELOW, ENVIRONMENT_PREFIX, OptionSpec, find, options};
 use super::value::nearest;
 use super::values::Values;
 use super::{LoadOptions, MASK, is_secret};
@@ -157,8 +157,7 @@ impl Gathered {
     }
 
     fn environment(&mut self, environment: Vec<(String, String)>) {
-        let known: BTreeMap<String, &'static OptionSpec> = OPTIONS
-            .iter()
+        let known: BTreeMap<String, &'static OptionSpec> = options()
             .map(|spec| (spec.environment_variable(), spec))
             .collect();
         for (variable, value) in environment {
@@ -270,7 +269,7 @@ fn advice(key: &str) -> String {
     {
         return (*advice).to_owned();
     }
-    match nearest(key, OPTIONS.iter().map(|spec| spec.key)) {
+    match nearest(key, options().map(|spec| spec.key)) {
         Some(known) => format!("did you mean `{known}`?"),
         None => "docs/reference/configuration.md lists all keys".to_owned(),
     }

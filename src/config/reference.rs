@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::table::{DefaultValue, OPTIONS, OptionSpec};
+use super::table::{DefaultValue, OptionSpec, options};
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -38,7 +38,7 @@ one complete configuration for each store.
 pub fn reference() -> String {
     let mut text = INTRODUCTION.to_owned();
     let mut section = "";
-    for spec in OPTIONS {
+    for spec in options() {
         if spec.section != section {
             section = spec.section;
             let header = "| Key | Type | Default | |\n|---|---|---|---|";

@@ -7,8 +7,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::build::stores::PASSWORDS;
 use super::error::{Problem, Source};
-use super::table::{ETCD_PASSWORD, ETCD_PASSWORD_FILE, Key, ZK_PASSWORD, ZK_PASSWORD_FILE, find};
+use super::table::{Key, find};
 use super::value::{OptionValue as _, Secret};
 use super::values::Values;
 
@@ -16,25 +17,12 @@ use super::values::Values;
 const DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 
 /// A secret option and its alternatives.
-struct Form {
-    secret: &'static Key<Secret>,
-    file: &'static Key<PathBuf>,
+pub(super) struct Form {
+    pub(super) secret: &'static Key<Secret>,
+    pub(super) file: &'static Key<PathBuf>,
     /// The name of its systemd credential.
-    credential: &'static str,
+    pub(super) credential: &'static str,
 }
-
-const FORMS: [Form; 2] = [
-    Form {
-        secret: &ETCD_PASSWORD,
-        file: &ETCD_PASSWORD_FILE,
-        credential: "tanist.etcd-password",
-    },
-    Form {
-        secret: &ZK_PASSWORD,
-        file: &ZK_PASSWORD_FILE,
-        credential: "tanist.zookeeper-password",
-    },
-];
 
 /// The directory of this process's credentials, if it has any.
 pub(super) fn credentials_directory(environment: &[(String, String)]) -> Option<PathBuf> {
@@ -46,7 +34,7 @@ pub(super) fn credentials_directory(environment: &[(String, String)]) -> Option<
 
 /// Advice on what to write instead of a secret after `-D`.
 pub(super) fn advice(secret: &str) -> String {
-    match FORMS.iter().find(|form| form.secret.name == secret) {
+    match PASSWORDS.iter().find(|form| form.secret.name == secret) {
         Some(form) => format!(
             "Write it into a file that only this user can read, and `-D {}=FILE`",
             form.file.name
@@ -58,7 +46,7 @@ pub(super) fn advice(secret: &str) -> String {
 /// Sets the secrets that are in files, and returns the problems.
 pub(super) fn read(values: &mut Values, credentials: Option<&Path>) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for form in &FORMS {
+    for form in &PASSWORDS {
         if let Err(message) = form.read(values, credentials) {
             let keys = [form.secret.name, form.file.name].map(str::to_owned);
             problems.push(Problem {

@@ -1,4 +1,5 @@
-//! The table of all options: the one place that defines a key, its type, its default and its meaning.
+//! The table of options: the one place that defines a key, its type, its default and its meaning. The options of each
+//! store of leadership are in its file in [`super::build::stores`].
 //!
 //! Loading, the reference in `docs/reference/configuration.md` and the start log of a process all read this table.
 //! Relations between options are in [`super::build`].
@@ -11,9 +12,8 @@ use std::time::Duration;
 use tanist_ha::keys::Name;
 use tanist_proto::resources::CpuCores;
 
-use super::address::{
-    AllowedHosts, EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation,
-};
+use super::address::{AllowedHosts, Host, PortRange, StorageLocation};
+use super::build::stores::{self, HighAvailabilityType};
 use super::checkpointing::{
     CheckpointRetention, ClaimMode, ExactlyOnce, OneAtATime, RestoreFrom, TolerableFailures,
 };
@@ -21,9 +21,8 @@ use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::umask::Umask;
 use super::value::{
-    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
-    LoadBalanceMode, LocalUsers, LogFormat, LogLevel, MemorySize, OptionValue, RestartStrategyType,
-    Secret, WorkerDriver,
+    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, LoadBalanceMode, LocalUsers,
+    LogFormat, LogLevel, MemorySize, OptionValue, RestartStrategyType, WorkerDriver,
 };
 
 /// One option with its documentation.
@@ -74,35 +73,50 @@ pub(super) struct Key<T> {
     value: PhantomData<fn() -> T>,
 }
 
-/// The option with that key.
-pub fn find(key: &str) -> Option<&'static OptionSpec> {
-    OPTIONS.iter().find(|spec| spec.key == key)
+impl<T> Key<T> {
+    pub(super) const fn new(name: &'static str) -> Key<T> {
+        let value = PhantomData;
+        Key { name, value }
+    }
 }
 
-fn check<T: OptionValue>(text: &str) -> Result<(), String> {
+/// Every option, by section.
+pub fn options() -> impl Iterator<Item = &'static OptionSpec> {
+    let stores = stores::OPTIONS.into_iter().flatten();
+    HIGH_AVAILABILITY.iter().chain(stores).chain(ALL_OTHERS)
+}
+
+/// The option with that key.
+pub fn find(key: &str) -> Option<&'static OptionSpec> {
+    options().find(|spec| spec.key == key)
+}
+
+pub(super) fn check<T: OptionValue>(text: &str) -> Result<(), String> {
     T::parse(text).map(|_| ())
 }
 
-macro_rules! options {
-    ($($section:literal { $(
+/// Defines a constant for each key, and a table of their options.
+macro_rules! option_table {
+    ($table:ident: $($section:literal { $(
         $name:ident: $type:ty = $key:literal, $default:ident $(($text:literal))?, $description:literal;
     )+ })+) => {
-        $($(pub(super) const $name: Key<$type> = Key { name: $key, value: PhantomData };)+)+
+        $($(pub(super) const $name: $crate::table::Key<$type> = $crate::table::Key::new($key);)+)+
 
-        /// Every option, by section.
-        pub static OPTIONS: &[OptionSpec] = &[$($(OptionSpec {
+        pub(super) static $table: &[$crate::table::OptionSpec] = &[$($($crate::table::OptionSpec {
             key: $key,
             section: $section,
-            kind: <$type as OptionValue>::KIND,
-            default: DefaultValue::$default $(($text))?,
+            kind: <$type as $crate::value::OptionValue>::KIND,
+            default: $crate::table::DefaultValue::$default $(($text))?,
             description: $description,
-            secret: <$type as OptionValue>::SECRET,
-            check: check::<$type>,
+            secret: <$type as $crate::value::OptionValue>::SECRET,
+            check: $crate::table::check::<$type>,
         },)+)+];
     };
 }
 
-options! {
+pub(super) use option_table;
+
+option_table! { HIGH_AVAILABILITY:
     "High availability" {
         HA_TYPE: HighAvailabilityType = "high-availability.type", Value("embedded"),
             "The store of leadership and job records. `embedded` serves the processes of one host.";
@@ -134,39 +148,10 @@ options! {
             "The largest compressed graph that is split over keys of the store where no blob store survives the loss of a host. Larger graphs are refused.";
         BLOB_ORPHAN_GRACE: Duration = "blob.orphan-grace", Value("24 h"),
             "Age at which a blob that no record refers to is deleted.";
-        ZK_QUORUM: Quorum = "high-availability.zookeeper.quorum", Unset,
-            "The ZooKeeper servers. Required with `zookeeper`; the default port is 2181.";
-        ZK_ROOT: RootPath = "high-availability.zookeeper.path.root", Value("/tanist"),
-            "The node below which each cluster has its own node.";
-        ZK_SESSION_TIMEOUT: Duration = "high-availability.zookeeper.client.session-timeout", Value("10 s"),
-            "ZooKeeper ends a session after this much silence. The servers limit it to 2 to 20 of their ticks.";
-        ZK_CONNECTION_TIMEOUT: Duration = "high-availability.zookeeper.client.connection-timeout", Derived("half of the session timeout"),
-            "How long one attempt to connect to one server may take.";
-        ZK_USER: String = "high-availability.zookeeper.auth.user", Unset,
-            "The user for digest authentication. No other user can then read or write the cluster's nodes.";
-        ZK_PASSWORD: Secret = "high-availability.zookeeper.auth.password", Unset,
-            "The password of that user. Refused after `-D`, which every user of the host can read.";
-        ZK_PASSWORD_FILE: PathBuf = "high-availability.zookeeper.auth.password-file", Derived("the systemd credential `tanist.zookeeper-password`, if the process has one"),
-            "A file that contains the password of that user and that other users can't read. A line break at its end is ignored.";
-        ETCD_ENDPOINTS: EtcdEndpoints = "high-availability.etcd.endpoints", Unset,
-            "The etcd servers. Required with `etcd`; the default port is 2379.";
-        ETCD_ROOT: RootPath = "high-availability.etcd.path.root", Value("/tanist"),
-            "The prefix below which each cluster has its keys.";
-        ETCD_USER: String = "high-availability.etcd.user", Unset,
-            "The etcd user, if authentication is on.";
-        ETCD_PASSWORD: Secret = "high-availability.etcd.password", Unset,
-            "The password of that user. Refused after `-D`, which every user of the host can read.";
-        ETCD_PASSWORD_FILE: PathBuf = "high-availability.etcd.password-file", Derived("the systemd credential `tanist.etcd-password`, if the process has one"),
-            "A file that contains the password of that user and that other users can't read. A line break at its end is ignored.";
-        ETCD_LEASE_TTL: Duration = "high-availability.etcd.lease-ttl", Value("5 s"),
-            "etcd drops the lease of a process after this much silence. Whole seconds; by default etcd grants at least 2 s.";
-        ETCD_REQUEST_TIMEOUT: Duration = "high-availability.etcd.request-timeout", Derived("half of the lease's time to live"),
-            "How long one request to etcd may take before it is sent again.";
-        ETCD_QUOTA: MemorySize = "high-availability.etcd.quota-backend-bytes", Derived("the quota that etcd reports, from 3.6 on; otherwise its default, `2 gb`"),
-            "The value of etcd's `--quota-backend-bytes`, so that Tanist warns before the store is full. Set it where etcd does not report its quota and does not use its default.";
-        EMBEDDED_DIR: PathBuf = "high-availability.embedded.dir", Derived("`$XDG_STATE_HOME/tanist` or `~/.local/state/tanist`; `/var/lib/tanist` without a home"),
-            "The directory of the embedded store, on a local file system. The same for all processes of the cluster.";
     }
+}
+
+option_table! { ALL_OTHERS:
     "JobManager" {
         JM_ID: Name = "jobmanager.id", Derived("host and RPC port"),
             "Identifies this JobManager across restarts, so that it can end its own earlier term at once.";
@@ -555,7 +540,7 @@ mod tests {
 
     #[test]
     fn every_default_is_a_value_of_its_option() {
-        for spec in OPTIONS {
+        for spec in options() {
             if let DefaultValue::Value(text) = spec.default {
                 assert_eq!((spec.check)(text), Ok(()), "{}", spec.key);
             }
@@ -565,7 +550,7 @@ mod tests {
     #[test]
     fn no_two_options_share_a_key_or_an_environment_variable() {
         let mut seen = BTreeMap::new();
-        for spec in OPTIONS {
+        for spec in options() {
             let earlier = seen.insert(spec.environment_variable(), spec.key);
             assert_eq!(earlier, None, "{}", spec.key);
         }
@@ -573,7 +558,7 @@ mod tests {
 
     #[test]
     fn secrets_are_exactly_the_passwords() {
-        for spec in OPTIONS {
+        for spec in options() {
             assert_eq!(spec.secret, spec.key.ends_with("password"), "{}", spec.key);
         }
     }

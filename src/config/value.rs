@@ -326,7 +326,7 @@ macro_rules! choice {
             }
         }
 
-        impl OptionValue for $name {
+        impl $crate::value::OptionValue for $name {
             const KIND: &'static str = $kind;
 
             fn parse(text: &str) -> Result<Self, String> {
@@ -337,7 +337,7 @@ macro_rules! choice {
                         $(if let Some(why) = $absent(other) {
                             return Err(why);
                         })?
-                        Err(not_one_of(other, &[$($word),+]))
+                        Err($crate::value::not_one_of(other, &[$($word),+]))
                     }
                 }
             }
@@ -345,17 +345,7 @@ macro_rules! choice {
     };
 }
 
-choice! {
-    /// The store of leadership and jobs.
-    HighAvailabilityType, "`etcd`, `zookeeper` or `embedded`" {
-        /// An etcd cluster.
-        Etcd = "etcd",
-        /// A ZooKeeper ensemble.
-        Zookeeper = "zookeeper",
-        /// A directory on this host, shared by its processes.
-        Embedded = "embedded",
-    }
-}
+pub(super) use choice;
 
 choice! {
     /// What starts TaskManagers.
@@ -479,7 +469,7 @@ choice! {
     }
 }
 
-fn not_one_of(text: &str, words: &[&str]) -> String {
+pub(super) fn not_one_of(text: &str, words: &[&str]) -> String {
     match nearest(text, words.iter().copied()) {
         Some(word) => format!("is none of {}: did you mean `{word}`?", words.join(", ")),
         None => format!("is none of {}", words.join(", ")),

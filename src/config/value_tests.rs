@@ -1,6 +1,7 @@
 //! Tests of [`super`]: each form of a value, and the error for each form that is refused.
 
 use super::*;
+use crate::HighAvailabilityType;
 
 #[test]
 fn durations_are_read_in_all_of_flinks_forms() {

@@ -7,8 +7,8 @@ use anyhow::ensure;
 use tanist_chaos::{ClusterBuilder, Store, StoreKind, Submission, dump};
 use tanist_gateway::kinds;
 use tanist_ha::clock::Clock;
+use tanist_ha::etcd::test_servers::EtcdServerOptions;
 use tanist_ha::keys::Key;
-use tanist_ha::testing::servers::EtcdServerOptions;
 use tanist_ha::zookeeper::{ZooKeeperOptions, open_election};
 
 use crate::support::{PROGRAM, WordsAndTicks, cluster_on, job_file};

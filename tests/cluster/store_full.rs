@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind, small_file_system, wait_for};
 use tanist_gateway::kinds;
-use tanist_ha::testing::servers::{EtcdServerOptions, ZooKeeperServerOptions};
+use tanist_ha::etcd::test_servers::EtcdServerOptions;
+use tanist_ha::zookeeper::test_servers::ZooKeeperServerOptions;
 
 use crate::large_graphs::make_large;
 use crate::support::{

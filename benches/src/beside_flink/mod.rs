@@ -14,7 +14,7 @@ use self::tanist_cluster::TanistCluster;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tanist_chaos::wait::wait_for_every;
-use tanist_ha::testing::servers::{ZooKeeperServer, ZooKeeperServerOptions};
+use tanist_ha::zookeeper::test_servers::{ZooKeeperServer, ZooKeeperServerOptions};
 use tokio::time::Instant;
 
 use self::flink_cluster::FlinkCluster;

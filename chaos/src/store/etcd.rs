@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tanist_ha::backend::Backend;
 use tanist_ha::etcd::EtcdOptions;
-use tanist_ha::testing::servers::{EtcdCluster, EtcdServer, EtcdServerOptions};
+use tanist_ha::etcd::test_servers::{EtcdCluster, EtcdServer, EtcdServerOptions};
 use tokio::sync::OnceCell;
 
 use super::servers::{Servers, SharedServers, Started};

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tanist_ha::backend::Backend;
-use tanist_ha::testing::servers::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
 use tanist_ha::zookeeper::ZooKeeperOptions;
+use tanist_ha::zookeeper::test_servers::{
+    ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions,
+};
 use tokio::sync::OnceCell;
 
 use super::servers::{Servers, SharedServers, Started};

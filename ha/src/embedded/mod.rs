@@ -12,6 +12,8 @@
 
 mod backend;
 mod change_signal;
+#[cfg(feature = "testing")]
+pub mod conformance;
 mod database;
 mod directory;
 mod election;

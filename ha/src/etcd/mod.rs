@@ -10,6 +10,8 @@
 
 mod backend;
 mod client;
+#[cfg(feature = "testing")]
+pub mod conformance;
 mod election;
 mod follow;
 mod health;
@@ -17,6 +19,8 @@ mod lease;
 mod permissions;
 mod status;
 mod store;
+#[cfg(feature = "testing")]
+pub mod test_servers;
 #[cfg(all(test, feature = "testing"))]
 mod tests;
 mod values;

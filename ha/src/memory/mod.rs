@@ -5,6 +5,8 @@
 //! [`MemoryElection`] simulates the death of its process: its lease expires.
 
 mod backend;
+#[cfg(feature = "testing")]
+pub mod conformance;
 mod election;
 mod link;
 mod state;

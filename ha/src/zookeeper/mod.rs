@@ -10,6 +10,8 @@
 
 mod backend;
 mod client;
+#[cfg(feature = "testing")]
+pub mod conformance;
 mod election;
 mod follow;
 mod health;
@@ -18,6 +20,8 @@ mod nodes;
 mod permissions;
 mod session;
 mod store;
+#[cfg(feature = "testing")]
+pub mod test_servers;
 #[cfg(all(test, feature = "testing"))]
 mod tests;
 

@@ -5,7 +5,7 @@
 
 mod checkpoints;
 mod ha;
-mod stores;
+pub(super) mod stores;
 mod task_manager;
 mod workers;
 
@@ -16,9 +16,7 @@ use super::address::{Host, HostPort, PortRange};
 use super::error::Problem;
 use super::options::*;
 use super::table::*;
-use super::value::{
-    HighAvailabilityType, MemorySize, OptionValue, RestartStrategyType, show_duration,
-};
+use super::value::{MemorySize, OptionValue, RestartStrategyType, show_duration};
 use super::values::Values;
 
 /// Results, and blobs that no record refers to, must be kept for at least this multiple of the client's timeout.
@@ -116,7 +114,7 @@ pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
     builder.unused(
         "high-availability",
         values.get(&HA_TYPE).as_str(),
-        HighAvailabilityType::WORDS,
+        stores::HighAvailabilityType::WORDS,
     );
     builder.unused(
         "restart-strategy",

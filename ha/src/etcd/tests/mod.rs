@@ -7,6 +7,7 @@ mod outages;
 mod permissions;
 mod records;
 mod space;
+mod test_servers;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,11 +21,12 @@ use crate::election::{
     Attempt, ClusterIncarnation, ElectionDriver, ElectionView, Epoch, EpochRecord,
     LeaderInformation, LeaderKey, Member, Nonce, ProcessId, SessionState,
 };
+use crate::etcd::test_servers::{EtcdCluster, EtcdServer, EtcdServerOptions};
 use crate::keys::{Key, Name};
 use crate::store::{Change, CommitReply, CommitRequest, CoordinationStore, Fence, Verdict, Write};
 use crate::testing::kinds::{DOCUMENTS, KINDS, REPORTS};
 use crate::testing::proxy::TcpProxy;
-use crate::testing::servers::{EtcdCluster, EtcdServer, EtcdServerOptions, ServerError};
+use crate::testing::servers::ServerError;
 use crate::testing::wait::wait_until;
 
 type TestResult<T = ()> = Result<T, Box<dyn std::error::Error>>;

@@ -10,26 +10,28 @@ pub mod caches;
 pub mod chunks;
 pub mod fencing;
 pub mod foreign_writes;
+pub(crate) mod gates;
 pub mod kinds;
 pub mod late_duplicates;
 pub mod mutual_exclusion;
+pub(crate) mod network;
 pub mod outages;
 mod process;
 pub mod resign;
 pub mod scale;
+pub(crate) mod served;
 pub mod sessions;
-pub mod subjects;
 pub mod watches;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::LocalBoxFuture;
 
 pub use self::process::{Process, key, names, put, put_bytes, raw, read_item, until_definite};
-pub use self::subjects::{Backend, Place};
 use crate::election::{ElectionDriver, ProcessId};
 use crate::error::Result;
 use crate::keys::Key;
@@ -40,6 +42,17 @@ pub type CaseResult<T = ()> = std::result::Result<T, Box<dyn std::error::Error +
 
 /// Longer than any lease, server start and backoff here.
 pub const BOUND: Duration = Duration::from_secs(60);
+
+/// The servers that a case needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The server that all cases share, in a separate namespace.
+    Shared,
+    /// A separate server, which may be restarted.
+    Own,
+    /// Three separate servers.
+    Ensemble,
+}
 
 /// Opens the election part of a process; called on the process's own thread.
 pub type OpenElection =
@@ -106,18 +119,28 @@ pub trait Subject: fmt::Debug + Send + Sync {
 
 /// Runs a case on a backend, within a timeout. Panics if it fails.
 pub async fn run(
-    backend: Backend,
+    backend: &str,
+    open: impl AsyncFnOnce(Place, String) -> CaseResult<Box<dyn Subject>>,
     place: Place,
     name: &str,
     case: impl AsyncFnOnce(&dyn Subject) -> CaseResult,
 ) {
-    let subject = match subjects::open(backend, place, name).await {
+    static NAMESPACES: AtomicU64 = AtomicU64::new(0);
+    let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
+    let subject = match open(place, format!("/tanist-test/{name}-{number}")).await {
         Ok(subject) => subject,
-        Err(error) => panic!("{backend:?} can't be tested: {error}"),
+        Err(error) => panic!("{backend} can't be tested: {error}"),
     };
     match tokio::time::timeout(BOUND * 4, case(&*subject)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => panic!("{name} on {backend:?}: {error}"),
-        Err(_) => panic!("{name} on {backend:?} does not end"),
+        Ok(Err(error)) => panic!("{name} on {backend}: {error}"),
+        Err(_) => panic!("{name} on {backend} does not end"),
     }
+}
+
+/// The lease for the test: the shortest that the store grants, or with `TANIST_TEST_ALL=1` the users'
+/// default.
+pub(crate) fn lease(shortest: Duration, default: Duration) -> Duration {
+    let all = std::env::var_os("TANIST_TEST_ALL").is_some_and(|value| value == "1");
+    if all { default } else { shortest }
 }

@@ -1,15 +1,12 @@
-//! Real etcd and ZooKeeper servers as child processes, on free ports of 127.0.0.1, each with its own
-//! directory.
+//! Servers of stores as child processes, on free ports of 127.0.0.1, each with its own directory. What starts a
+//! server of one kind is in the folder of its backend (`test_servers.rs`).
 //!
 //! A server ends with its value, and with the test process, however that ends: a small shell beside each
 //! server reads from a pipe that the test process holds, and kills the server and removes its directory when
 //! the pipe closes. So servers may be kept in statics. A server program that is not installed is an error,
 //! never a skipped test.
 
-#[cfg(feature = "etcd")]
-pub mod etcd;
 pub mod ports;
-pub mod zookeeper;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -20,10 +17,6 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::wait::try_until;
-
-#[cfg(feature = "etcd")]
-pub use etcd::{EtcdCluster, EtcdServer, EtcdServerOptions};
-pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
 
 /// Timeout for a server's first answer after its start. Generous, because test machines are busy.
 pub const READY_BOUND: Duration = Duration::from_secs(60);
@@ -69,7 +62,7 @@ pub enum ServerError {
     },
 }
 
-fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServerError {
+pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServerError {
     let what = what.into();
     move |source| ServerError::Io { what, source }
 }
@@ -83,7 +76,7 @@ rm -rf -- "$1""#;
 
 /// A server program, running or not, with its directory and log.
 #[derive(Debug)]
-struct ServerProcess {
+pub(crate) struct ServerProcess {
     name: String,
     directory: PathBuf,
     child: Option<Child>,
@@ -93,7 +86,7 @@ struct ServerProcess {
 
 impl ServerProcess {
     /// Creates the directory; starts nothing yet.
-    fn new(name: String) -> Result<ServerProcess, ServerError> {
+    pub(crate) fn new(name: String) -> Result<ServerProcess, ServerError> {
         let directory = tempfile::Builder::new()
             .prefix(&format!("tanist-{name}-"))
             .tempdir()
@@ -117,7 +110,7 @@ impl ServerProcess {
         })
     }
 
-    fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
@@ -126,7 +119,11 @@ impl ServerProcess {
     }
 
     /// Starts `command` with its output appended to the log; a running one is killed first.
-    fn start(&mut self, command: &mut Command, package: &'static str) -> Result<(), ServerError> {
+    pub(crate) fn start(
+        &mut self,
+        command: &mut Command,
+        package: &'static str,
+    ) -> Result<(), ServerError> {
         self.kill();
         let log = OpenOptions::new()
             .create(true)
@@ -165,7 +162,7 @@ impl ServerProcess {
     }
 
     /// Sends SIGKILL and waits for the end.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             // Before the process is reaped, so that the guard never holds the id of another process.
             self.tell_guard("");
@@ -174,7 +171,7 @@ impl ServerProcess {
         }
     }
 
-    fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_ended(&mut self) -> bool {
         let has_ended = match &mut self.child {
             Some(child) => !matches!(child.try_wait(), Ok(None)),
             None => true,
@@ -185,7 +182,7 @@ impl ServerProcess {
         has_ended
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let child = self
             .child
             .as_ref()
@@ -199,7 +196,7 @@ impl ServerProcess {
     }
 
     /// Polls until `poll` reports that the server is ready.
-    async fn wait_ready(
+    pub(crate) async fn wait_ready(
         &mut self,
         mut poll: impl AsyncFnMut() -> Result<(), String>,
     ) -> Result<(), ServerError> {
@@ -244,7 +241,7 @@ fn log_tail(path: &Path) -> String {
 }
 
 /// Sends `request` and reads the answer until the server closes; bounded in time.
-async fn ask(port: u16, request: &str) -> Result<String, String> {
+pub(crate) async fn ask(port: u16, request: &str) -> Result<String, String> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let exchange = async {
         let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
@@ -259,9 +256,6 @@ async fn ask(port: u16, request: &str) -> Result<String, String> {
         Err(_) => Err("no answer within 2 s".to_owned()),
     }
 }
-
-#[cfg(all(test, feature = "etcd"))]
-mod tests;
 
 #[cfg(test)]
 mod process_tests {

@@ -19,13 +19,14 @@ use crate::store::{
 };
 use crate::testing::kinds::{DOCUMENTS, KINDS, REPORTS};
 use crate::testing::proxy::TcpProxy;
-use crate::testing::servers::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
 use crate::testing::wait::wait_until;
+use crate::zookeeper::test_servers::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
 
 mod outages;
 mod permissions;
 mod records;
 mod terms;
+mod test_servers;
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 

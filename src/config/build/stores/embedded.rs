@@ -6,9 +6,16 @@ use std::sync::Arc;
 use tanist_ha::embedded::EmbeddedOptions;
 
 use super::super::super::options::StorePlace;
-use super::super::super::table::{EMBEDDED_DIR, HA_CLUSTER_ID};
+use super::super::super::table::{HA_CLUSTER_ID, option_table};
 use super::super::Builder;
 use super::Store;
+
+option_table! { OPTIONS:
+    "High availability" {
+        EMBEDDED_DIR: PathBuf = "high-availability.embedded.dir", Derived("`$XDG_STATE_HOME/tanist` or `~/.local/state/tanist`; `/var/lib/tanist` without a home"),
+            "The directory of the embedded store, on a local file system. The same for all processes of the cluster.";
+    }
+}
 
 pub(super) fn read(builder: &mut Builder<'_>) -> Store {
     let in_state_home = || match &builder.facts.state_home {

@@ -1,18 +1,46 @@
 //! The options of etcd.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::etcd::EtcdOptions;
 
+use super::super::super::address::{EtcdEndpoints, RootPath};
 use super::super::super::options::StorePlace;
-use super::super::super::table::{
-    ETCD_ENDPOINTS, ETCD_LEASE_TTL, ETCD_PASSWORD, ETCD_QUOTA, ETCD_REQUEST_TIMEOUT, ETCD_ROOT,
-    ETCD_USER, HA_TYPE,
-};
-use super::super::super::value::{MemorySize, show_duration};
+use super::super::super::secrets::Form;
+use super::super::super::table::{HA_TYPE, option_table};
+use super::super::super::value::{MemorySize, Secret, show_duration};
 use super::super::Builder;
 use super::Store;
+
+option_table! { OPTIONS:
+    "High availability" {
+        ETCD_ENDPOINTS: EtcdEndpoints = "high-availability.etcd.endpoints", Unset,
+            "The etcd servers. Required with `etcd`; the default port is 2379.";
+        ETCD_ROOT: RootPath = "high-availability.etcd.path.root", Value("/tanist"),
+            "The prefix below which each cluster has its keys.";
+        ETCD_USER: String = "high-availability.etcd.user", Unset,
+            "The etcd user, if authentication is on.";
+        ETCD_PASSWORD: Secret = "high-availability.etcd.password", Unset,
+            "The password of that user. Refused after `-D`, which every user of the host can read.";
+        ETCD_PASSWORD_FILE: PathBuf = "high-availability.etcd.password-file", Derived("the systemd credential `tanist.etcd-password`, if the process has one"),
+            "A file that contains the password of that user and that other users can't read. A line break at its end is ignored.";
+        ETCD_LEASE_TTL: Duration = "high-availability.etcd.lease-ttl", Value("5 s"),
+            "etcd drops the lease of a process after this much silence. Whole seconds; by default etcd grants at least 2 s.";
+        ETCD_REQUEST_TIMEOUT: Duration = "high-availability.etcd.request-timeout", Derived("half of the lease's time to live"),
+            "How long one request to etcd may take before it is sent again.";
+        ETCD_QUOTA: MemorySize = "high-availability.etcd.quota-backend-bytes", Derived("the quota that etcd reports, from 3.6 on; otherwise its default, `2 gb`"),
+            "The value of etcd's `--quota-backend-bytes`, so that Tanist warns before the store is full. Set it where etcd does not report its quota and does not use its default.";
+    }
+}
+
+/// The password, and what else may hold it.
+pub(super) const PASSWORD_FORM: Form = Form {
+    secret: &ETCD_PASSWORD,
+    file: &ETCD_PASSWORD_FILE,
+    credential: "tanist.etcd-password",
+};
 
 pub(super) fn read(builder: &mut Builder<'_>) -> Store {
     let endpoints = builder.values.find(&ETCD_ENDPOINTS);

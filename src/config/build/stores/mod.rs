@@ -1,5 +1,5 @@
-//! The stores of leadership and jobs, one file each: how the options of a store become a [`Backend`]. The match in
-//! [`Builder::store`] is the only place where the configured name selects one; all else is asked of the backend.
+//! The stores of leadership and jobs, one file each: its options, and how they become a [`Backend`]. No other file lists
+//! them; all else is asked of the backend.
 
 mod embedded;
 mod etcd;
@@ -12,9 +12,29 @@ use std::time::Duration;
 use tanist_ha::backend::Backend;
 
 use super::super::options::StorePlace;
-use super::super::table::{HA_CLUSTER_ID, HA_TYPE, Key};
-use super::super::value::{HighAvailabilityType, Secret};
+use super::super::secrets::Form;
+use super::super::table::{HA_CLUSTER_ID, HA_TYPE, Key, OptionSpec};
+use super::super::value::{Secret, choice};
 use super::Builder;
+
+choice! {
+    /// The store of leadership and jobs.
+    HighAvailabilityType, "`etcd`, `zookeeper` or `embedded`" {
+        /// An etcd cluster.
+        Etcd = "etcd",
+        /// A ZooKeeper ensemble.
+        Zookeeper = "zookeeper",
+        /// A directory on this host, shared by its processes.
+        Embedded = "embedded",
+    }
+}
+
+/// The options of each store.
+pub(crate) static OPTIONS: [&[OptionSpec]; 3] =
+    [zookeeper::OPTIONS, etcd::OPTIONS, embedded::OPTIONS];
+
+/// The passwords of stores.
+pub(crate) const PASSWORDS: [Form; 2] = [etcd::PASSWORD_FORM, zookeeper::PASSWORD_FORM];
 
 /// The configured store.
 pub(super) struct Store {

@@ -1,16 +1,45 @@
 //! The options of ZooKeeper.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tanist_ha::zookeeper::ZooKeeperOptions;
 
+use super::super::super::address::{Quorum, RootPath};
 use super::super::super::options::StorePlace;
-use super::super::super::table::{
-    HA_TYPE, ZK_CONNECTION_TIMEOUT, ZK_PASSWORD, ZK_QUORUM, ZK_ROOT, ZK_SESSION_TIMEOUT, ZK_USER,
-};
+use super::super::super::secrets::Form;
+use super::super::super::table::{HA_TYPE, option_table};
+use super::super::super::value::Secret;
 use super::super::super::value::show_duration;
 use super::super::Builder;
 use super::Store;
+
+option_table! { OPTIONS:
+    "High availability" {
+        ZK_QUORUM: Quorum = "high-availability.zookeeper.quorum", Unset,
+            "The ZooKeeper servers. Required with `zookeeper`; the default port is 2181.";
+        ZK_ROOT: RootPath = "high-availability.zookeeper.path.root", Value("/tanist"),
+            "The node below which each cluster has its own node.";
+        ZK_SESSION_TIMEOUT: Duration = "high-availability.zookeeper.client.session-timeout", Value("10 s"),
+            "ZooKeeper ends a session after this much silence. The servers limit it to 2 to 20 of their ticks.";
+        ZK_CONNECTION_TIMEOUT: Duration = "high-availability.zookeeper.client.connection-timeout", Derived("half of the session timeout"),
+            "How long one attempt to connect to one server may take.";
+        ZK_USER: String = "high-availability.zookeeper.auth.user", Unset,
+            "The user for digest authentication. No other user can then read or write the cluster's nodes.";
+        ZK_PASSWORD: Secret = "high-availability.zookeeper.auth.password", Unset,
+            "The password of that user. Refused after `-D`, which every user of the host can read.";
+        ZK_PASSWORD_FILE: PathBuf = "high-availability.zookeeper.auth.password-file", Derived("the systemd credential `tanist.zookeeper-password`, if the process has one"),
+            "A file that contains the password of that user and that other users can't read. A line break at its end is ignored.";
+    }
+}
+
+/// The password, and what else may hold it.
+pub(super) const PASSWORD_FORM: Form = Form {
+    secret: &ZK_PASSWORD,
+    file: &ZK_PASSWORD_FILE,
+    credential: "tanist.zookeeper-password",
+};
 
 pub(super) fn read(builder: &mut Builder<'_>) -> Store {
     let quorum = builder.values.find(&ZK_QUORUM);

@@ -8,16 +8,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::super::CaseResult;
+use super::CaseResult;
 use crate::election::ProcessId;
 use crate::testing::proxy::TcpProxy;
-use crate::testing::servers::{
-    EtcdCluster, EtcdServer, ServerError, ZooKeeperEnsemble, ZooKeeperServer,
-};
+use crate::testing::servers::ServerError;
 
 /// The servers of one case.
 #[async_trait(?Send)]
-pub(super) trait Breakable: std::fmt::Debug + Send {
+pub(crate) trait Breakable: std::fmt::Debug + Send {
     /// Kills enough of them that no quorum is left.
     fn kill_majority(&mut self);
 
@@ -29,65 +27,68 @@ pub(super) trait Breakable: std::fmt::Debug + Send {
     async fn restart_wiped(&mut self) -> Result<(), ServerError>;
 }
 
+/// A single server is its own majority.
 macro_rules! breakable_server {
     ($server:ty) => {
-        #[async_trait(?Send)]
-        impl Breakable for $server {
+        #[async_trait::async_trait(?Send)]
+        impl $crate::testing::conformance::network::Breakable for $server {
             fn kill_majority(&mut self) {
                 self.kill();
             }
 
-            async fn start_majority(&mut self) -> Result<(), ServerError> {
+            async fn start_majority(
+                &mut self,
+            ) -> Result<(), $crate::testing::servers::ServerError> {
                 <$server>::restart(self).await
             }
 
-            async fn restart(&mut self) -> Result<(), ServerError> {
+            async fn restart(&mut self) -> Result<(), $crate::testing::servers::ServerError> {
                 <$server>::restart(self).await
             }
 
-            async fn restart_wiped(&mut self) -> Result<(), ServerError> {
+            async fn restart_wiped(&mut self) -> Result<(), $crate::testing::servers::ServerError> {
                 <$server>::restart_wiped(self).await
             }
         }
     };
 }
 
+/// All servers of an ensemble but the first are its majority.
 macro_rules! breakable_ensemble {
     ($ensemble:ty) => {
-        #[async_trait(?Send)]
-        impl Breakable for $ensemble {
+        #[async_trait::async_trait(?Send)]
+        impl $crate::testing::conformance::network::Breakable for $ensemble {
             fn kill_majority(&mut self) {
                 for server in self.servers().iter_mut().skip(1) {
                     server.kill();
                 }
             }
 
-            async fn start_majority(&mut self) -> Result<(), ServerError> {
+            async fn start_majority(
+                &mut self,
+            ) -> Result<(), $crate::testing::servers::ServerError> {
                 for server in self.servers().iter_mut().skip(1) {
                     server.restart().await?;
                 }
                 Ok(())
             }
 
-            async fn restart(&mut self) -> Result<(), ServerError> {
+            async fn restart(&mut self) -> Result<(), $crate::testing::servers::ServerError> {
                 <$ensemble>::restart(self).await
             }
 
-            async fn restart_wiped(&mut self) -> Result<(), ServerError> {
+            async fn restart_wiped(&mut self) -> Result<(), $crate::testing::servers::ServerError> {
                 <$ensemble>::restart_wiped(self).await
             }
         }
     };
 }
 
-breakable_server!(EtcdServer);
-breakable_server!(ZooKeeperServer);
-breakable_ensemble!(EtcdCluster);
-breakable_ensemble!(ZooKeeperEnsemble);
+pub(crate) use {breakable_ensemble, breakable_server};
 
 /// The servers of a subject, and the wires of all processes to them.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(crate) struct Network {
     /// `None`: the server is shared and must not be broken.
     own: Option<Mutex<Box<dyn Breakable>>>,
     addresses: Vec<SocketAddr>,
@@ -95,7 +96,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn new(own: Option<Box<dyn Breakable>>, addresses: Vec<SocketAddr>) -> Network {
+    pub(crate) fn new(own: Option<Box<dyn Breakable>>, addresses: Vec<SocketAddr>) -> Network {
         Network {
             own: own.map(Mutex::new),
             addresses,
@@ -103,11 +104,11 @@ impl Network {
         }
     }
 
-    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.addresses.iter().copied()
     }
 
-    pub(super) async fn servers(&self) -> CaseResult<MutexGuard<'_, Box<dyn Breakable>>> {
+    pub(crate) async fn servers(&self) -> CaseResult<MutexGuard<'_, Box<dyn Breakable>>> {
         match &self.own {
             Some(servers) => Ok(servers.lock().await),
             None => Err("this case breaks a server, so it needs one of its own".into()),
@@ -115,7 +116,7 @@ impl Network {
     }
 
     /// The wire of a process: one proxy for each server.
-    pub(super) async fn wire(&self, process: &ProcessId) -> CaseResult<Arc<Vec<TcpProxy>>> {
+    pub(crate) async fn wire(&self, process: &ProcessId) -> CaseResult<Arc<Vec<TcpProxy>>> {
         let mut wires = self.wires.lock().await;
         if let Some(wire) = wires.get(process) {
             return Ok(wire.clone());
@@ -130,7 +131,7 @@ impl Network {
     }
 
     /// The addresses of a process's wire.
-    pub(super) async fn endpoints(&self, process: &ProcessId) -> CaseResult<Vec<String>> {
+    pub(crate) async fn endpoints(&self, process: &ProcessId) -> CaseResult<Vec<String>> {
         let wire = self.wire(process).await?;
         Ok(wire
             .iter()
@@ -138,14 +139,14 @@ impl Network {
             .collect())
     }
 
-    pub(super) async fn each_proxy(&self, process: &ProcessId, change: impl Fn(&TcpProxy)) {
+    pub(crate) async fn each_proxy(&self, process: &ProcessId, change: impl Fn(&TcpProxy)) {
         let wire = self.wires.lock().await.get(process).cloned();
         for proxy in wire.iter().flat_map(|wire| wire.iter()) {
             change(proxy);
         }
     }
 
-    pub(super) async fn interrupt(&self, process: &ProcessId) {
+    pub(crate) async fn interrupt(&self, process: &ProcessId) {
         self.each_proxy(process, TcpProxy::cut).await;
         self.each_proxy(process, TcpProxy::forward).await;
     }

@@ -1,8 +1,8 @@
 //! The servers start, stop, and come back with and without their data.
 
-use super::*;
-use crate::testing::wait::wait_until;
 use etcd_client::Client;
+
+use crate::etcd::test_servers::{EtcdCluster, EtcdServer, EtcdServerOptions};
 
 #[tokio::test]
 async fn an_etcd_server_comes_back_with_its_data_and_wiped_without()
@@ -37,28 +37,5 @@ async fn an_etcd_cluster_elects_another_leader() -> Result<(), Box<dyn std::erro
     cluster.servers()[leader].kill();
     cluster.servers()[(leader + 1) % 3].wait_ready().await?;
     cluster.servers()[leader].restart().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_zookeeper_server_restarts_with_and_without_data()
--> Result<(), Box<dyn std::error::Error>> {
-    let mut server = ZooKeeperServer::start(ZooKeeperServerOptions::default()).await?;
-    server.stop();
-    server.cont();
-    server.restart().await?;
-    server.restart_wiped().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_zookeeper_ensemble_elects_another_leader() -> Result<(), Box<dyn std::error::Error>> {
-    let mut ensemble = ZooKeeperEnsemble::start(3, ZooKeeperServerOptions::default()).await?;
-    let leader = ensemble.leader().await?;
-    ensemble.servers()[leader].kill();
-    let bound = READY_BOUND;
-    let other = wait_until("another leader", bound, async || ensemble.leader().await).await;
-    assert_ne!(leader, other);
-    ensemble.servers()[leader].restart().await?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::election::ProcessId;
 /// The election threads of processes, by the latest start of each. Stopped threads continue when this is
 /// dropped.
 #[derive(Default)]
-pub(super) struct Gates {
+pub(crate) struct Gates {
     runtimes: std::sync::Arc<Mutex<HashMap<ProcessId, Handle>>>,
     stopped: Mutex<Vec<(ProcessId, SyncSender<()>)>>,
 }
@@ -26,7 +26,7 @@ impl fmt::Debug for Gates {
 
 impl Gates {
     /// Returns a function that an election's thread calls to register itself.
-    pub(super) fn enter(&self, process: &ProcessId) -> impl FnOnce() + Send + 'static {
+    pub(crate) fn enter(&self, process: &ProcessId) -> impl FnOnce() + Send + 'static {
         let (runtimes, process) = (self.runtimes.clone(), process.clone());
         move || {
             runtimes.lock().insert(process, Handle::current());
@@ -34,7 +34,7 @@ impl Gates {
     }
 
     /// Stops the thread of a process; returns when it is stopped.
-    pub(super) async fn stop(&self, process: &ProcessId) {
+    pub(crate) async fn stop(&self, process: &ProcessId) {
         let Some(runtime) = self.runtimes.lock().get(process).cloned() else {
             return;
         };
@@ -50,7 +50,7 @@ impl Gates {
     }
 
     /// Lets the thread of a process continue.
-    pub(super) fn cont(&self, process: &ProcessId) {
+    pub(crate) fn cont(&self, process: &ProcessId) {
         self.stopped
             .lock()
             .retain(|(stopped, _)| stopped != process);

@@ -11,8 +11,8 @@ use etcd_client::{
 };
 use rustix::process::Signal;
 
-use super::ports::free_port;
-use super::{ServerError, ServerProcess, ask, io_error};
+use crate::testing::servers::ports::free_port;
+use crate::testing::servers::{ServerError, ServerProcess, ask, io_error};
 
 /// The Debian package that contains the server.
 const PACKAGE: &str = "etcd-server";

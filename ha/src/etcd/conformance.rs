@@ -5,15 +5,17 @@ use std::time::Duration;
 use etcd_client::Client;
 use tokio::sync::OnceCell;
 
-use super::super::CaseResult;
-use super::Place;
-use super::network::Network;
-use super::served::{REQUEST_TIMEOUT, ServedBackend, ServedSubject};
-use crate::etcd::EtcdOptions;
-use crate::testing::servers::{EtcdCluster, EtcdServer, EtcdServerOptions};
+use super::EtcdOptions;
+use super::test_servers::{EtcdCluster, EtcdServer, EtcdServerOptions};
+use crate::testing::conformance::network::{Network, breakable_ensemble, breakable_server};
+use crate::testing::conformance::served::{REQUEST_TIMEOUT, ServedBackend, ServedSubject};
+use crate::testing::conformance::{CaseResult, Place, Subject, lease};
+
+breakable_server!(EtcdServer);
+breakable_ensemble!(EtcdCluster);
 
 #[derive(Debug)]
-pub(super) struct Etcd;
+struct Etcd;
 
 async fn shared() -> CaseResult<&'static EtcdServer> {
     static SERVER: OnceCell<EtcdServer> = OnceCell::const_new();
@@ -21,7 +23,8 @@ async fn shared() -> CaseResult<&'static EtcdServer> {
     Ok(server.await?)
 }
 
-pub(super) async fn open(place: Place, namespace: String) -> CaseResult<ServedSubject<Etcd>> {
+/// Opens a namespace on the servers of `place`.
+pub async fn open(place: Place, namespace: String) -> CaseResult<Box<dyn Subject>> {
     let options = EtcdServerOptions::default();
     let network = match place {
         Place::Shared => Network::new(None, vec![shared().await?.address()]),
@@ -36,8 +39,10 @@ pub(super) async fn open(place: Place, namespace: String) -> CaseResult<ServedSu
             Network::new(Some(Box::new(cluster)), addresses)
         }
     };
-    let lease = super::lease(Duration::from_secs(2), EtcdOptions::default().lease_ttl);
-    Ok(ServedSubject::new(network, namespace, lease))
+    let lease = lease(Duration::from_secs(2), EtcdOptions::default().lease_ttl);
+    Ok(Box::new(ServedSubject::<Etcd>::new(
+        network, namespace, lease,
+    )))
 }
 
 impl ServedBackend for Etcd {

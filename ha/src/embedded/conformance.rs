@@ -8,19 +8,24 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use super::super::{CaseResult, OpenElection, Subject};
-use super::gates::Gates;
 use crate::clock::Clock;
 use crate::election::{ElectionDriver, EpochRecord, ProcessId};
 use crate::embedded::{EmbeddedOptions, open_election, open_store};
 use crate::keys::{Key, path};
 use crate::store::CoordinationStore;
+use crate::testing::conformance::gates::Gates;
+use crate::testing::conformance::{CaseResult, OpenElection, Place, Subject};
 use crate::testing::kinds::KINDS;
 
 const DATABASE: &str = "tanist.db";
 
+/// Opens a store in a directory of its own.
+pub async fn open(_place: Place, _namespace: String) -> CaseResult<Box<dyn Subject>> {
+    Ok(Box::new(EmbeddedSubject::new()?))
+}
+
 #[derive(Debug)]
-pub(super) struct EmbeddedSubject {
+struct EmbeddedSubject {
     gates: Gates,
     /// Holds the write lock while the "quorum" is lost.
     blocker: Mutex<Option<Connection>>,
@@ -28,7 +33,7 @@ pub(super) struct EmbeddedSubject {
 }
 
 impl EmbeddedSubject {
-    pub(super) fn new() -> CaseResult<EmbeddedSubject> {
+    fn new() -> CaseResult<EmbeddedSubject> {
         Ok(EmbeddedSubject {
             gates: Gates::default(),
             blocker: Mutex::default(),

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::super::{CaseResult, OpenElection, Subject};
 use super::gates::Gates;
 use super::network::Network;
+use super::{CaseResult, OpenElection, Subject};
 use crate::backend::{Access, Backend};
 use crate::election::{ElectionDriver, ProcessId};
 use crate::keys::Key;
@@ -19,10 +19,10 @@ use crate::testing::kinds::KINDS;
 use crate::testing::proxy::TcpProxy;
 
 /// The request timeout.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A kind of server, with its clients.
-pub(super) trait ServedBackend: fmt::Debug + Send + Sync + 'static {
+pub(crate) trait ServedBackend: fmt::Debug + Send + Sync + 'static {
     /// Endpoints, namespace and lease of a client.
     type Options: Backend;
 
@@ -48,7 +48,7 @@ pub(super) trait ServedBackend: fmt::Debug + Send + Sync + 'static {
 
 /// A namespace on such servers.
 #[derive(Debug)]
-pub(super) struct ServedSubject<B> {
+pub(crate) struct ServedSubject<B> {
     gates: Gates,
     network: Network,
     namespace: String,
@@ -57,7 +57,7 @@ pub(super) struct ServedSubject<B> {
 }
 
 impl<B: ServedBackend> ServedSubject<B> {
-    pub(super) fn new(network: Network, namespace: String, lease: Duration) -> ServedSubject<B> {
+    pub(crate) fn new(network: Network, namespace: String, lease: Duration) -> ServedSubject<B> {
         ServedSubject {
             gates: Gates::default(),
             network,

@@ -6,23 +6,28 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::runtime::Handle;
 
-use super::super::{CaseResult, OpenElection, Subject};
 use crate::clock::Clock;
 use crate::election::{ElectionDriver, EpochRecord, ProcessId};
 use crate::keys::{Key, path};
 use crate::memory::{MemoryCluster, MemoryOptions};
 use crate::store::CoordinationStore;
+use crate::testing::conformance::{CaseResult, OpenElection, Place, Subject, lease};
 use crate::testing::kinds::KINDS;
 
+/// Opens a cluster of its own.
+pub async fn open(_place: Place, _namespace: String) -> CaseResult<Box<dyn Subject>> {
+    Ok(Box::new(MemorySubject::new()))
+}
+
 #[derive(Debug)]
-pub(super) struct MemorySubject {
+struct MemorySubject {
     cluster: MemoryCluster,
     lease: Duration,
 }
 
 impl MemorySubject {
-    pub(super) fn new() -> MemorySubject {
-        let lease = super::lease(Duration::from_secs(1), MemoryOptions::default().ttl);
+    fn new() -> MemorySubject {
+        let lease = lease(Duration::from_secs(1), MemoryOptions::default().ttl);
         let options = MemoryOptions {
             ttl: lease,
             request_timeout: Duration::from_millis(500),

@@ -5,15 +5,17 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use super::super::CaseResult;
-use super::Place;
-use super::network::Network;
-use super::served::{REQUEST_TIMEOUT, ServedBackend, ServedSubject};
-use crate::testing::servers::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
-use crate::zookeeper::ZooKeeperOptions;
+use super::ZooKeeperOptions;
+use super::test_servers::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
+use crate::testing::conformance::network::{Network, breakable_ensemble, breakable_server};
+use crate::testing::conformance::served::{REQUEST_TIMEOUT, ServedBackend, ServedSubject};
+use crate::testing::conformance::{CaseResult, Place, Subject, lease};
+
+breakable_server!(ZooKeeperServer);
+breakable_ensemble!(ZooKeeperEnsemble);
 
 #[derive(Debug)]
-pub(super) struct ZooKeeper;
+struct ZooKeeper;
 
 async fn shared() -> CaseResult<&'static ZooKeeperServer> {
     static SERVER: OnceCell<ZooKeeperServer> = OnceCell::const_new();
@@ -22,7 +24,8 @@ async fn shared() -> CaseResult<&'static ZooKeeperServer> {
     Ok(server.await?)
 }
 
-pub(super) async fn open(place: Place, namespace: String) -> CaseResult<ServedSubject<ZooKeeper>> {
+/// Opens a namespace on the servers of `place`.
+pub async fn open(place: Place, namespace: String) -> CaseResult<Box<dyn Subject>> {
     let options = ZooKeeperServerOptions::default();
     let network = match place {
         Place::Shared => Network::new(None, vec![shared().await?.address()]),
@@ -39,8 +42,10 @@ pub(super) async fn open(place: Place, namespace: String) -> CaseResult<ServedSu
         }
     };
     let default = ZooKeeperOptions::new(Vec::new(), "").session_timeout;
-    let lease = super::lease(Duration::from_secs(1), default);
-    Ok(ServedSubject::new(network, namespace, lease))
+    let lease = lease(Duration::from_secs(1), default);
+    Ok(Box::new(ServedSubject::<ZooKeeper>::new(
+        network, namespace, lease,
+    )))
 }
 
 impl ServedBackend for ZooKeeper {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::ports::free_port;
-use super::{ServerError, ServerProcess, ask, io_error};
+use crate::testing::servers::ports::free_port;
+use crate::testing::servers::{ServerError, ServerProcess, ask, io_error};
 
 /// The directory of Debian's jars.
 const JARS: &str = "/usr/share/java";
