@@ -26,7 +26,10 @@ pub(super) fn kill_stopped_holder(database: &Path, members: &Members) -> bool {
             true
         }
         Ok(Err(reason)) => {
-            tracing::warn!(reason, "the store's write lock stays busy: its holder is not killed");
+            tracing::warn!(
+                reason,
+                "the store's write lock stays busy: its holder is not killed"
+            );
             false
         }
         Err(error) => {
