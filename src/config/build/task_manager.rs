@@ -48,7 +48,9 @@ impl Builder<'_> {
     pub(super) fn cpu(&mut self) -> Option<CpuCores> {
         let cores = self.values.find(&TM_CPU);
         let is_positive = cores.is_none_or(|cores| cores > CpuCores::ZERO);
-        self.require(is_positive, &[TM_CPU.name], || "write more than 0".to_owned());
+        self.require(is_positive, &[TM_CPU.name], || {
+            "write more than 0".to_owned()
+        });
         cores
     }
 
