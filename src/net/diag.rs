@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_its_process_has_closed_is_nobodys() {
+    fn a_socket_that_its_process_has_closed_has_no_owner() {
         let mut diag = Diag::open().expect("netlink is there");
         let (_listener, stream, ends) = {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

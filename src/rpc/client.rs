@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_addresses_that_come_and_go_those_are_known_that_somebody_holds() {
+    async fn of_addresses_that_come_and_go_those_in_use_stay_known() {
         let connector = TonicConnector::new(RpcOptions::default());
         let held = connector.channel("127.0.0.1:1").expect("an address");
         for port in 2..10_000 {

@@ -155,7 +155,7 @@ mod tests {
         let unread = blobs.stream(&pointer.name).await.err().expect("no bucket");
         assert_eq!(unread.outcome(), Outcome::Transient, "{unread}");
         bucket.appear();
-        // It is there again when the store looks whether it is.
+        // The object is missing, and there again when the store checks the bucket.
         bucket.vanish_for_a_moment();
         let unread = blobs.get(&pointer).await.expect_err("no bucket");
         assert_eq!(unread.outcome(), Outcome::Transient, "{unread}");

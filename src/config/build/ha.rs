@@ -1,4 +1,5 @@
-//! Builds the options of the store of leadership and jobs.
+//! Builds the options of the store of leadership and jobs, and checks the order of timeouts on which failure detection
+//! and handover rely.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Builds the options of TaskManagers that a driver starts.
+//! Builds the options of TaskManagers that a driver starts, and warns of fixed ports, which only one of them can have.
 
 use super::super::options::WorkerOptions;
 use super::super::table::*;

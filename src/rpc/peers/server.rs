@@ -1,5 +1,5 @@
 //! Offers a JobManager to its peers: forwards each message to the process's [`PeerGateway`]. Runs on the
-//! election's thread, on a port without any large transfers.
+//! election's thread, on a port without any large transfers. Keeps no state.
 
 use std::io;
 use std::pin::Pin;
@@ -36,7 +36,7 @@ pub struct TonicPeerServer {
 }
 
 impl TonicPeerServer {
-    /// Takes a bound listener. Messages of other clusters than `cluster_id` are refused.
+    /// Takes a bound listener. Requests that name another cluster than `cluster_id` are refused; heartbeats carry it.
     pub fn new(listener: DetachedListener, cluster_id: impl Into<String>) -> TonicPeerServer {
         TonicPeerServer {
             listener,

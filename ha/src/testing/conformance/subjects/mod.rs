@@ -1,4 +1,5 @@
-//! The backends under test: how each is opened, and its operations.
+//! The backends under test: how each is opened, and its operations. Each case owns its subject; cases with
+//! [`Place::Shared`] share a server, each in its own namespace.
 
 mod embedded;
 mod etcd;
