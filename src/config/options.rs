@@ -446,7 +446,7 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// The pause between retries; shorter than `timeout`.
     pub retry_period: Duration,
-    /// What jobs begin from that are compiled by this process and name nothing else.
+    /// The starting point of jobs that this process compiles and that name none.
     pub state_recovery: StateRecoveryOptions,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Worker {
     pub(super) queue: Arc<SyncSender<Message>>,
 }
 
-/// What a worker does besides the work that it is sent: at each interval, after each piece of work, and on request.
+/// The polling of a worker: runs at each interval, after each piece of work, and on request.
 pub(super) trait Poll: Send + 'static {
     /// `is_forced`: read again, even if the data is unchanged.
     fn poll(&mut self, database: &mut Database, is_forced: bool);

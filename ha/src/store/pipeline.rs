@@ -372,7 +372,7 @@ impl PipelineActor {
         }
     }
 
-    /// While suspended, no new transaction is sent.
+    /// Waits while the term is suspended: meanwhile no batch is begun.
     async fn wait_until_leading(&self) -> Result<(), NotLeading> {
         let mut backoff = Backoff::new(FIRST_RETRY, FIRST_RETRY * 10);
         loop {

@@ -1,5 +1,5 @@
-//! A warm cache of records on a standby, and its proof at a takeover. The standby's leadership loop owns it; all
-//! its reads go to the coordination store.
+//! A warm cache of records on a standby, and its proof at a takeover. The standby's contender owns it; all its
+//! reads go to the coordination store.
 //!
 //! The cache is at a change number: every value that it holds is the one of that number, or a later one. It
 //! gets there by a listing that began after the number was read, and advances by reading the keys that the
