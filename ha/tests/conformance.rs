@@ -121,7 +121,7 @@ macro_rules! suite {
                 caches {
                     Shared:
                         a_cache_that_followed_is_proven_from_memory,
-                        a_cache_notices_what_somebody_changed_by_hand,
+                        a_cache_notices_what_was_changed_by_hand,
                         a_cache_that_the_ring_has_left_behind_reads_everything,
                         a_store_says_how_it_is;
                     Ensemble:

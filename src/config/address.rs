@@ -84,6 +84,7 @@ pub struct HostPort {
 impl HostPort {
     /// Reads `host:port`, or `host` alone, which gets `default_port`.
     fn parse(text: &str, default_port: u16) -> Result<HostPort, String> {
+        // The colons of an IPv6 address do not separate a port, bare or in brackets.
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) if text.parse::<IpAddr>().is_err() && !port.ends_with(']') => {
                 let port: u16 = port
@@ -310,7 +311,7 @@ impl OptionValue for StorageLocation {
     const KIND: &'static str = "absolute path, or s3:// URL";
 
     fn parse(text: &str) -> Result<StorageLocation, String> {
-        // Where it leads depends on links, which hosts may see differently; in a bucket it leads nowhere.
+        // The meaning of `..` depends on symbolic links, which hosts may see differently; a bucket has no parents.
         if text.split('/').any(|part| part == "..") {
             return Err("has `..` in it: write the path that it leads to".to_owned());
         }

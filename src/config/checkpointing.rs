@@ -103,7 +103,7 @@ impl OptionValue for CheckpointRetention {
     }
 }
 
-/// To which job the checkpoint belongs that a job begins from.
+/// Which job owns a retained checkpoint after another job began from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClaimMode {
     /// It stays as it is, and can be used again.

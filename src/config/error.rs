@@ -1,4 +1,5 @@
-//! The errors of a configuration: all at once, each with the place where the value was written.
+//! The errors of a configuration: all at once, each with the place where the value was written. Plain values; no error
+//! contains the value of a secret.
 
 use std::fmt;
 use std::path::PathBuf;

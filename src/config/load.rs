@@ -47,6 +47,7 @@ pub(super) fn load(load: LoadOptions) -> Loaded {
         gathered.file(path);
     }
     let credentials = secrets::credentials_directory(&load.environment);
+    // From the weakest source to the strongest: a later one overrides.
     gathered.environment(load.environment);
     gathered.flags(load.overrides);
     let passed_over = std::mem::take(&mut gathered.passed_over);
@@ -161,8 +162,7 @@ impl Gathered {
             .map(|spec| (spec.environment_variable(), spec))
             .collect();
         for (variable, value) in environment {
-            let ours = variable.starts_with(ENVIRONMENT_PREFIX);
-            if !ours
+            if !variable.starts_with(ENVIRONMENT_PREFIX)
                 || RESERVED.contains(&variable.as_str())
                 || variable.starts_with(RESERVED_PREFIX)
             {
@@ -262,11 +262,8 @@ fn advice(key: &str) -> String {
     if let Some((_, advice)) = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == key) {
         return (*advice).to_owned();
     }
-    let below = ELSEWHERE_BELOW.iter();
-    if let Some((_, advice)) = below
-        .into_iter()
-        .find(|(prefix, _)| key.starts_with(prefix))
-    {
+    let mut below = ELSEWHERE_BELOW.iter();
+    if let Some((_, advice)) = below.find(|(prefix, _)| key.starts_with(prefix)) {
         return (*advice).to_owned();
     }
     match nearest(key, options().map(|spec| spec.key)) {

@@ -107,6 +107,7 @@ impl MemoryOptions {
         if !self.is_configured {
             return Ok(self.of_system(system_bytes));
         }
+        // A total decides before the parts: they must then fit into it.
         match (self.process, self.flink, self.task) {
             (Some(process), Some(flink), _) => {
                 let overhead = process.checked_sub(flink);

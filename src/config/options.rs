@@ -127,7 +127,7 @@ pub struct DetectorOptions {
 pub struct StorePlace {
     /// The name of the option with its servers or directory.
     pub option: &'static str,
-    /// The name of another option that takes part in that.
+    /// The name of another option that is part of the place.
     pub also: Option<&'static str>,
 }
 
@@ -150,7 +150,7 @@ pub struct StorageOptions {
 }
 
 impl StorageOptions {
-    /// The same for the blob store itself.
+    /// The same in the form that opens the blob store.
     fn blob_options(&self) -> BlobOptions {
         BlobOptions {
             url: match &self.location {
@@ -420,7 +420,7 @@ pub struct StateRecoveryOptions {
     pub path: Option<RestoreFrom>,
     /// Whether a job may drop saved state that belongs to none of its steps.
     pub ignore_unclaimed_state: bool,
-    /// To which job the retained checkpoint belongs then.
+    /// Which job owns the retained checkpoint after that.
     pub claim_mode: ClaimMode,
 }
 
@@ -446,7 +446,7 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// The pause between retries; shorter than `timeout`.
     pub retry_period: Duration,
-    /// What jobs begin from that are compiled by this process and name nothing else.
+    /// The starting point of jobs that this process compiles and that name none.
     pub state_recovery: StateRecoveryOptions,
 }
 

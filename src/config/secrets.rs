@@ -80,10 +80,10 @@ impl Form {
         let (path, text) = match (named, credential) {
             (Some(path), _) => {
                 let named = values.describe(self.file.name);
-                let closed = check_closed(&path).and_then(|()| content(&path));
-                (path, closed.map_err(|wrong| format!("{named}, {wrong}"))?)
+                let text = check_closed(&path).and_then(|()| content(&path));
+                (path, text.map_err(|wrong| format!("{named}, {wrong}"))?)
             }
-            // systemd lets only the unit's user read it and enter its directory.
+            // Not checked: systemd lets only the unit's user read it and enter its directory.
             (None, Some(path)) => {
                 let text = content(&path);
                 let text = text.map_err(|wrong| format!("{}, {wrong}", path.display()))?;

@@ -1,6 +1,8 @@
-//! The values that were set, as text, each with its origin; filled by loading and read by building.
+//! The values that were set, as text, each with its origin; filled by loading and read by building. The loaded
+//! [`Configuration`](super::Configuration) keeps them for display.
 //!
-//! A value in here has passed its option's check, so that reading it as its type can't fail.
+//! Invariants: a value in here has passed its option's check, so that reading it as its type can't fail. A value that
+//! has not passed it is *broken*: reading gives the default, and relations with it are not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

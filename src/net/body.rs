@@ -22,12 +22,15 @@ use super::limits::Port;
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum size of a small body, in bytes.
 const SMALL: usize = 64 << 10;
+/// The error of a request whose body does not fit into memory.
+pub(super) const FULL: &str =
+    "the bodies of other requests use all the memory for bodies: try again";
 
 /// Why a body is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// All bodies together have reached the limit.
-    #[error("the bodies of other requests use all the memory for bodies: try again")]
+    #[error("{FULL}")]
     Full(#[source] Status),
     /// No data arrived within the silence timeout (60 s).
     #[error("no part of the body arrived for {SILENCE_TIMEOUT:?}")]
@@ -40,9 +43,7 @@ pub enum BodyError {
 impl BodyError {
     /// The status is for gRPC callers: tonic looks for it among the sources.
     fn full() -> BodyError {
-        BodyError::Full(Status::unavailable(
-            "the bodies of other requests use all the memory for bodies: try again",
-        ))
+        BodyError::Full(Status::unavailable(FULL))
     }
 }
 
@@ -130,6 +131,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
+    /// Adds before it checks: of two bodies that grow at the same time, both may be refused, but the limit holds.
     fn grow(&self, bytes: usize) -> Result<(), BodyError> {
         let own = self.used.load(Ordering::Relaxed).saturating_add(bytes);
         let before = self.share.used.fetch_add(bytes, Ordering::Relaxed);

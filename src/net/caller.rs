@@ -80,7 +80,7 @@ impl Callers {
             Some(Ok(user)) => user,
             Some(Err(error)) => {
                 tracing::debug!(%error, "netlink can't determine the owner of a socket");
-                // Unread data of it would be taken for the next answer.
+                // Closed, because its unread data would be taken for the next answer.
                 *diag = None;
                 listed_user(ends).ok().flatten()
             }
@@ -95,6 +95,7 @@ fn is_of_this_host(ends: Ends) -> bool {
     caller == ends.ours.ip() || caller.is_loopback() || route::is_local(caller).unwrap_or(true)
 }
 
+/// The order matters: an ambiguous number proves nothing, even if it is the process's own.
 fn refusal_for(user: Option<Uid>, own: Uid, is_ambiguous: impl Fn(Uid) -> bool) -> Option<Refusal> {
     match user {
         None => Some(Refusal::Unknown),

@@ -1,4 +1,5 @@
-//! Asks the kernel for the owner of the socket at the other end of a connection within this network namespace.
+//! Asks the kernel for the owner of the socket at the other end of a connection within this network namespace, for
+//! the check of callers.
 //!
 //! Uses a netlink socket of `SOCK_DIAG` (sock_diag(7)): one message each way, no privilege needed, some
 //! microseconds. If that is not available, reads the lists in `/proc/net`.
@@ -114,7 +115,7 @@ impl Diag {
 
 #[derive(Debug, PartialEq, Eq)]
 enum DiagAnswer {
-    /// Answer to another question.
+    /// Answer to an earlier request.
     Stale,
     /// There is no such socket.
     None,
@@ -200,9 +201,9 @@ fn read_answer(message: &[u8], ends: Ends, sequence: u32) -> io::Result<DiagAnsw
         AF_INET6 => mapped(ends),
         _ => ends,
     };
-    let is_it = message[HEADER + 4..].starts_with(&socket_id(shown)) && state != LISTEN;
+    let is_callers = message[HEADER + 4..].starts_with(&socket_id(shown)) && state != LISTEN;
     let (uid, inode) = (word(HEADER + 64)?, word(HEADER + 68)?);
-    Ok(DiagAnswer::Known((is_it && inode != 0).then_some(uid)))
+    Ok(DiagAnswer::Known((is_callers && inode != 0).then_some(uid)))
 }
 
 /// Returns the owner of the caller's socket from the lists in `/proc/net`; `None`: it has no known owner.
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_its_process_has_closed_is_nobodys() {
+    fn a_socket_that_its_process_has_closed_has_no_owner() {
         let mut diag = Diag::open().expect("netlink is there");
         let (_listener, stream, ends) = {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

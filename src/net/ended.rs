@@ -1,5 +1,5 @@
-//! Outgoing connections that report their end: a process that ends closes its connections, long before anybody calls
-//! it again.
+//! Outgoing connections that report their end: a process that ends closes its connections, long before the next call
+//! to it would fail.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 use tracing::debug;
 
-use super::body::{BodyShare, RequestBody};
+use super::body::{BodyShare, FULL, RequestBody};
 use super::limits::{Busy, Connection, HANDSHAKE_TIMEOUT};
 use super::listener::{Accepted, Listener};
 use super::observed_stream::{ObservedStream, StreamObserver};
@@ -155,9 +155,10 @@ where
     // Deadline for an idle connection to send what was in transit when it was requested to close.
     let mut gone_by = None;
     loop {
-        let look_at = Instant::now() + HANDSHAKE_TIMEOUT;
+        // A busy connection has no deadline: it is checked again later, as it may be idle by then.
+        let check_at = Instant::now() + HANDSHAKE_TIMEOUT;
         let deadline = connection.deadline(idle).map(|at| gone_by.unwrap_or(at));
-        let look_at = deadline.map_or(look_at, |deadline| deadline.min(look_at));
+        let check_at = deadline.map_or(check_at, |deadline| deadline.min(check_at));
         tokio::select! {
             ended = serving.as_mut() => return ended,
             () = connection.evicted() => return Ok(()),
@@ -165,7 +166,7 @@ where
                 is_closing = true;
                 serving.as_mut().graceful_shutdown();
             }
-            () = sleep_until(look_at) => {
+            () = sleep_until(check_at) => {
                 let deadline = connection.deadline(idle).map(|at| gone_by.unwrap_or(at));
                 if deadline.is_none_or(|deadline| deadline > Instant::now()) {
                     continue;
@@ -212,9 +213,8 @@ where
 
 /// Answer to a request whose body does not fit into memory.
 fn full() -> Response<Full<Bytes>> {
-    let text =
-        r#"{"errors":["the bodies of other requests use all the memory for bodies: try again"]}"#;
-    let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
+    let text = format!(r#"{{"errors":["{FULL}"]}}"#);
+    let mut answer = Response::new(Full::new(Bytes::from(text)));
     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     let headers = answer.headers_mut();
     headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));

@@ -11,8 +11,8 @@
 //!    its bodies must not be silent.
 //! 4. [`http::serve`]: the memory. The bodies of all requests together have a limit (`body`).
 //!
-//! The exchange takes its connections from a [`Listener`] as well, and reads its own hello. After that this
-//! module is not between a task and its socket.
+//! The exchange takes its connections from a [`Listener`] as well, and reads its own hello. After that, a task uses its
+//! socket directly.
 
 mod body;
 mod caller;

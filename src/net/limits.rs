@@ -290,7 +290,7 @@ impl Connection {
         Busy(self.clone())
     }
 
-    /// The connection has said what it wants, and counts as busy until it is closed.
+    /// Marks the connection as in use: its hello was read, and it counts as busy until it is closed.
     pub fn establish(&self) {
         let mut activity = self.slot.activity.lock();
         activity.phase = Phase::Busy(u32::MAX);

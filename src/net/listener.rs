@@ -1,4 +1,7 @@
-//! Binds a port and accepts its connections: checks the caller, reserves a slot, and sets up the socket.
+//! Binds a port and accepts its connections: checks the caller, reserves a slot, and sets up the socket. The server of
+//! a port owns its [`Listener`]; the slots of all ports are in [`Connections`].
+//!
+//! Errors in accepting, such as too many open files, are logged and tried again; a connection that fails is dropped.
 
 use std::io;
 use std::net::SocketAddr;
@@ -181,6 +184,7 @@ impl Listener {
                     continue;
                 }
             };
+            // Before a slot is reserved: connections of other users must not displace those of this one.
             let refusal = match stream.local_addr() {
                 Ok(ours) => self.callers.refuse(peer, ours),
                 Err(_) => Some(Refusal::Unknown),

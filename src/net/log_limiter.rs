@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Counter of a frequent event; see the module.
+/// Counter of a frequent event. Its owner logs a message when [`LogLimiter::note`] returns a count.
 #[derive(Debug, Default)]
 pub(super) struct LogLimiter {
     last: Mutex<LastLogged>,

@@ -33,7 +33,7 @@ const LOCAL: u8 = 2;
 const DESTINATION: u16 = 1;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// There is no route to the address: it does not belong to this host.
+/// `ENETUNREACH` and `EHOSTUNREACH`. There is no route to the address: it does not belong to this host.
 const UNREACHABLE: [i32; 2] = [101, 113];
 
 /// Whether the kernel accepts packets to `address` for this host. An error: it does not say.

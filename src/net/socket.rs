@@ -15,7 +15,7 @@ pub(super) const PROBES: u32 = 3;
 /// The kernel counts in seconds.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// Silence timeout of a connection that was accepted or carries records. Longer than the default of
-/// `heartbeat.timeout`: a frozen TaskManager must be judged by the JobMaster.
+/// `heartbeat.timeout`, so that the JobMaster decides about a silent TaskManager before its connections break.
 pub(crate) const SERVED_SILENCE: Duration = Duration::from_secs(60);
 
 /// Idle time before the first probe, and interval of probes.

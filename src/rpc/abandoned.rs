@@ -29,7 +29,8 @@ pub(super) async fn is_abandoned(address: &str) -> bool {
     is_abandoned
 }
 
-/// Classifies a refusal at `address` by the kernel that refused. Every address that the name resolves to counts.
+/// Classifies a refusal at `address` by the kernel that refused. It was this host's only if all addresses that the name
+/// resolves to are its own.
 pub(super) async fn whose_refusal(address: &str) -> Break {
     let Ok(Ok(found)) = timeout(TIMEOUT, lookup_host(address)).await else {
         return Break::Refused;

@@ -71,7 +71,7 @@ impl BlobServer {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop`, which aborts the fetches in progress: the clients notice it by the size.
+    /// Serves until `stop`, which aborts the fetches in progress: the clients notice it by the size of the content.
     pub async fn serve(self, content: Arc<dyn BlobGateway>, stop: CancellationToken) {
         let service = BlobServiceServer::new(Serve(content));
         let service = service.max_decoding_message_size(LARGEST_REQUEST);

@@ -1,4 +1,8 @@
-//! Gateways of components in other processes.
+//! Gateways of components in other processes. A process has one [`TonicConnector`], which owns its connections; the
+//! clients share them, one for each address.
+//!
+//! Every call has a deadline. Errors: `Unreachable` (refused, so not delivered), `NoAnswer` (it may have been handled),
+//! or the error of the other side. The connector also reports connections that end.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -67,7 +71,7 @@ struct Channels {
     by_address: HashMap<String, Known>,
     /// Number of connections at which unused ones are removed next. Twice the number that was left, so that the
     /// cost of a scan is spread over the connections added since.
-    look_at: usize,
+    prune_at: usize,
 }
 
 /// A connection that may be opened again.
@@ -82,17 +86,17 @@ impl Default for Channels {
     fn default() -> Channels {
         Channels {
             by_address: HashMap::new(),
-            look_at: KEPT_CHANNELS,
+            prune_at: KEPT_CHANNELS,
         }
     }
 }
 
 impl Channels {
     fn insert(&mut self, address: &str, known: Known) {
-        if self.by_address.len() >= self.look_at {
+        if self.by_address.len() >= self.prune_at {
             self.by_address
                 .retain(|_, known| Arc::strong_count(&known.channel) > 1);
-            self.look_at = KEPT_CHANNELS.max(2 * self.by_address.len());
+            self.prune_at = KEPT_CHANNELS.max(2 * self.by_address.len());
         }
         self.by_address.insert(address.to_owned(), known);
     }
@@ -108,8 +112,8 @@ impl TonicConnector {
         }
     }
 
-    fn peer(&self, kind: &str, address: &str) -> Peer {
-        Peer {
+    fn component(&self, kind: &str, address: &str) -> Component {
+        Component {
             name: format!("{kind} at {address}"),
             channel: self.channel(address),
             options: self.options.clone(),
@@ -132,7 +136,7 @@ impl TonicConnector {
         let needed = Arc::downgrade(&is_needed);
         let connector = reporting_connector(Some(self.options.silence_timeout), move || {
             if needed.strong_count() > 0 {
-                // An error means that no component looks for it.
+                // An error means that no component listens.
                 let _ = ended.send(to.clone());
             }
         });
@@ -149,28 +153,30 @@ impl TonicConnector {
 #[async_trait]
 impl Connector for TonicConnector {
     fn dispatcher(&self, address: &str) -> Arc<dyn DispatcherGateway> {
-        Arc::new(DispatcherClient(self.peer("the Dispatcher", address)))
+        Arc::new(DispatcherClient(self.component("the Dispatcher", address)))
     }
 
     fn resource_manager(&self, address: &str) -> Arc<dyn ResourceManagerGateway> {
         Arc::new(ResourceManagerClient(
-            self.peer("the ResourceManager", address),
+            self.component("the ResourceManager", address),
         ))
     }
 
     fn job_master(&self, address: &str, job: JobId) -> Arc<dyn JobMasterGateway> {
         Arc::new(JobMasterClient(
-            self.peer(&format!("the JobMaster of {job}"), address),
+            self.component(&format!("the JobMaster of {job}"), address),
         ))
     }
 
     fn job_masters(&self, address: &str) -> Option<Arc<dyn JobMastersGateway>> {
-        let peer = self.peer("the JobMasters", address);
-        Some(Arc::new(JobMastersClient(peer)))
+        let component = self.component("the JobMasters", address);
+        Some(Arc::new(JobMastersClient(component)))
     }
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
-        Arc::new(TaskExecutorClient(self.peer("the TaskExecutor", address)))
+        Arc::new(TaskExecutorClient(
+            self.component("the TaskExecutor", address),
+        ))
     }
 
     async fn is_abandoned(&self, address: &str) -> bool {
@@ -191,14 +197,14 @@ impl Connector for TonicConnector {
 }
 
 /// A component in another process.
-struct Peer {
+struct Component {
     name: String,
-    /// Held so that others who call this address share it.
+    /// Held so that other clients of this address share it.
     channel: Result<Arc<Channel>, GatewayError>,
     options: RpcOptions,
 }
 
-impl Peer {
+impl Component {
     /// Calls with the deadline that every call has.
     async fn call<M, A, F>(
         &self,
@@ -224,7 +230,7 @@ impl Peer {
     }
 }
 
-impl fmt::Debug for Peer {
+impl fmt::Debug for Component {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
@@ -237,7 +243,7 @@ macro_rules! client {
         $($(#[$doc:meta])* $variant:ident $method:ident($request:ident) -> $answer:ident;)*
     ) => {
         #[derive(Debug)]
-        struct $name(Peer);
+        struct $name(Component);
 
         #[async_trait]
         impl $gateway for $name {
@@ -334,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_addresses_that_come_and_go_those_are_known_that_somebody_holds() {
+    async fn of_addresses_that_come_and_go_those_in_use_stay_known() {
         let connector = TonicConnector::new(RpcOptions::default());
         let held = connector.channel("127.0.0.1:1").expect("an address");
         for port in 2..10_000 {

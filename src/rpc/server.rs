@@ -1,5 +1,6 @@
 //! The RPC server of a process: tonic services that forward each message to the component that is responsible
-//! at this moment.
+//! at this moment. The process owns the server, which outlives terms. While no component is responsible, the error of
+//! [`Components`] is the answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub enum Services {
 const CONCURRENT_CALLS: u32 = 4096;
 /// Number of calls that may be cancelled by their caller before they are handled, as by a leader that was
 /// frozen. With more, the connection ends, and all other calls on it fail.
-const GIVEN_UP: usize = 1024;
+const MAX_CANCELLED_CALLS: usize = 1024;
 
 /// An RPC server with a bound port.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl RpcServer {
         let limit = self.options.max_message_size;
         let protocol = Protocol::Http2 {
             streams: CONCURRENT_CALLS,
-            resets: GIVEN_UP,
+            resets: MAX_CANCELLED_CALLS,
         };
         let never = CancellationToken::new();
         let routes = services.routes(limit);

@@ -1,5 +1,8 @@
-//! Conversion of a [`GatewayError`] to and from a gRPC status. The code alone identifies the error; the epoch
-//! of a refusal is in a header.
+//! Conversion of a [`GatewayError`] to and from a gRPC status.
+//!
+//! The code identifies the error, with two exceptions: a header separates `StoreRefused` from `NotYet`; and if tonic
+//! made the status of a transport error, `Unavailable` is `Unreachable` (not delivered), and `Unknown` and `Internal`
+//! are `NoAnswer` (it may have been handled). The epoch of `Outdated` is in a header.
 
 use tanist_gateway::GatewayError;
 use tonic::metadata::{MetadataMap, MetadataValue};
@@ -52,6 +55,7 @@ pub(super) fn from_status(target: &str, status: Status) -> GatewayError {
     let reason = status.message().to_owned();
     // A status that tonic created because there is no connection has the transport's error as its source.
     let transport = std::error::Error::source(&status).is_some();
+    // In this order: a code means something else if it comes from the transport, or with the header.
     match status.code() {
         Code::Unavailable if transport => {
             let reason = root_cause(&status);

@@ -4,7 +4,8 @@
 //! checkpoints/<cluster tag>/<job>/<number>-<generation>-<random>     below their place
 //! ```
 //!
-//! The job's JobMaster decides when an object is garbage.
+//! The job's JobMaster decides when an object is garbage. What may go wrong is in
+//! [`object_directory`](super::object_directory).
 
 use object_store::path::Path;
 

@@ -1,4 +1,4 @@
-//! The SHA-256 of an object.
+//! The SHA-256 of an object, and its form as text. Plain values.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,9 +1,10 @@
 //! The marker of a storage: an object that proves to a cluster that it sees the storage that it has begun,
 //! and not the empty mount point of an unmounted one, nor a storage that another cluster took over.
 //!
-//! The coordination store's record of the storage comes first and is not handled here. Invariants: a
-//! [guarded](BlobStore::guarded) store writes nothing unless the marker is there before and after, and
-//! deletes nothing unless the marker was written by leaders of this coordination store only.
+//! The leader owns the marker. It records the storage in the coordination store first; that is not handled here.
+//! Invariants: a [guarded](BlobStore::guarded) store writes no object unless the marker is there before and after,
+//! and deletes nothing unless the marker was written by leaders of this coordination store only. Otherwise the
+//! request is `Unavailable`, and the reason says what to do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,8 +85,8 @@ impl BlobStore {
         })
     }
 
-    /// The same store, for a process that does not lead, which requires the marker of this storage; any marker, if it
-    /// is empty. It has found none yet.
+    /// The same store, for a process that does not lead: it requires the marker of this storage, or any marker if
+    /// `storage` is empty. The copy has its own record of the storage that was found last, empty at first.
     #[must_use]
     pub fn expecting(&self, storage: &str) -> BlobStore {
         let guard = match &self.guard {
@@ -196,8 +197,8 @@ impl BlobStore {
             .map_err(|error| self.unusable(&error))
     }
 
-    /// Returns the name of the storage, `None` without a guard; an error that says what is wrong, unless the storage is
-    /// the one that was begun.
+    /// Reads the marker and returns the name of its storage; `None` without a guard. An error if the marker is missing,
+    /// or not that of the expected storage.
     pub(super) async fn marked_storage(&self) -> Result<Option<String>> {
         let Some(guard) = &self.guard else {
             return Ok(None);
@@ -244,7 +245,7 @@ impl BlobStore {
     /// Waits until the term knows the storage, for a second at most; not at all in a process that does not lead.
     pub(super) async fn wait_until_known(&self) {
         if let Some(Guard::Content(content)) = &self.guard {
-            // Who needs the name is told that there is none.
+            // A timeout is no error here: `storage` then returns `None`.
             let _not_in_time = self.expected(content).await;
         }
     }

@@ -1,5 +1,5 @@
-//! A bucket that is missing until the test makes it appear, such as one that is renamed, being recreated, or
-//! hidden by a gateway. Answers like S3.
+//! For tests: a bucket that is missing until the test makes it appear, such as one that is renamed, being recreated,
+//! or hidden by a gateway. Answers like S3. The objects are in memory and shared by all clones.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,30 +15,21 @@ use object_store::{
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-use super::{BlobStore, ClusterTag};
+use super::BlobStore;
 
 /// Controls the bucket. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct MissingBucket {
     objects: Arc<InMemory>,
     is_there: Arc<AtomicBool>,
-    /// It is missing for the next request alone.
+    /// Whether it is missing for the next request alone.
     is_away: Arc<AtomicBool>,
 }
 
 impl MissingBucket {
     /// A blob store on this bucket.
     pub fn store(&self) -> BlobStore {
-        BlobStore {
-            objects: Arc::new(self.clone()),
-            survives_host: true,
-            tag: ClusterTag::default(),
-            directory: None,
-            location: "the bucket".to_owned(),
-            option: None,
-            guard: None,
-            checkpoints: None,
-        }
+        BlobStore::at(Arc::new(self.clone()), true, "the bucket")
     }
 
     /// Makes the bucket exist, with everything that was ever written.
@@ -164,7 +155,7 @@ mod tests {
         let unread = blobs.stream(&pointer.name).await.err().expect("no bucket");
         assert_eq!(unread.outcome(), Outcome::Transient, "{unread}");
         bucket.appear();
-        // It is there again when the store looks whether it is.
+        // The object is missing, and there again when the store checks the bucket.
         bucket.vanish_for_a_moment();
         let unread = blobs.get(&pointer).await.expect_err("no bucket");
         assert_eq!(unread.outcome(), Outcome::Transient, "{unread}");

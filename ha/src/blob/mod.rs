@@ -1,6 +1,8 @@
 //! Objects that are too large for a coordination store: in a local or shared directory, or in S3.
 //!
-//! When an object may be deleted, or a submission that needs one acknowledged, is decided elsewhere.
+//! [`BlobStore`] is a handle without decisions: the Dispatcher's blob ledger knows which objects are needed and when
+//! one may be deleted; a JobMaster knows that of its checkpoints. Errors: `Corrupt` for an object that is missing or
+//! damaged, `Unavailable` while the storage can't be read or is not the cluster's ([marker](Marker)), `Denied`.
 //! Invariants: an object is never overwritten and its name never reused (owner, epoch, cluster, random part);
 //! the bytes read are those written, by size and SHA-256, or an error.
 
@@ -162,21 +164,27 @@ impl BlobStore {
         }
     }
 
+    /// A store without cluster, directory, option and guard.
+    fn at(objects: Arc<dyn ObjectStore>, survives_host: bool, location: &str) -> BlobStore {
+        BlobStore {
+            objects,
+            survives_host,
+            tag: ClusterTag::default(),
+            directory: None,
+            location: location.to_owned(),
+            option: None,
+            guard: None,
+            checkpoints: None,
+        }
+    }
+
     /// Opens the store. Creates a directory of this host with its parents. A shared directory is not created,
     /// because it may have to be mounted first: see [`BlobStore::make_directory`].
     pub async fn open(options: &BlobOptions) -> Result<BlobStore> {
         let url = options.url.as_str();
         if let Some(rest) = url.strip_prefix("s3://") {
-            return Ok(BlobStore {
-                objects: s3::open(url, rest, RequestTimeout::Short)?,
-                survives_host: true,
-                tag: ClusterTag::default(),
-                directory: None,
-                location: url.to_owned(),
-                option: None,
-                guard: None,
-                checkpoints: None,
-            });
+            let objects = s3::open(url, rest, RequestTimeout::Short)?;
+            return Ok(BlobStore::at(objects, true, url));
         }
         let path = url.strip_prefix("file://").unwrap_or(url);
         if !path.starts_with('/') {
@@ -185,14 +193,8 @@ impl BlobStore {
             ));
         }
         let mut store = BlobStore {
-            objects: Arc::new(LocalFileSystem::new()),
-            survives_host: options.shared,
-            tag: ClusterTag::default(),
             directory: Some(PathBuf::from(path)),
-            location: path.to_owned(),
-            option: None,
-            guard: None,
-            checkpoints: None,
+            ..BlobStore::at(Arc::new(LocalFileSystem::new()), options.shared, path)
         };
         if options.shared {
             store.check_directory().await?;
@@ -297,7 +299,7 @@ impl BlobStore {
                 "it has {size} bytes, and {wanted} were written"
             )));
         }
-        let bytes = object.bytes().await.map_err(failure)?;
+        let bytes = object.bytes().await.map_err(|error| self.failure(error))?;
         let sha256 = checksum(bytes.clone()).await?;
         if sha256 != pointer.sha256 {
             let wanted = pointer.sha256;
@@ -317,28 +319,28 @@ impl BlobStore {
         }
     }
 
-    /// Converts the error of a read. A missing object is permanent, but if listing fails too, the bucket is
-    /// missing, which may be temporary.
+    /// Converts the error of a read. A missing object is permanent (`Corrupt`), unless the whole storage is missing,
+    /// which may be temporary: then its marker is missing, or a bucket can't be listed.
     async fn unread(&self, name: &Name, path: &Path, error: object_store::Error) -> Error {
         if !matches!(error, object_store::Error::NotFound { .. }) {
             return self.failure(error);
         }
-        // A directory existed when it was opened, and the first listed file could be any file.
         if self.guard.is_some()
             && let Err(error) = self.marked_storage().await
         {
             return error;
         }
+        // Only a bucket: any file in the mount point of an unmounted directory would be listed.
         if self.directory.is_none()
             && let Some(Err(error)) = self.objects.list(None).next().await
         {
             return self.failure(error);
         }
-        // What says that the storage is there was looked for after the object.
+        // Again, because these checks came after the first read: the storage may have been missing only until then.
         if self.objects.head(path).await.is_ok() {
             return Error::Unavailable {
                 store: STORE,
-                reason: format!("{} was away for a moment", self.place()),
+                reason: format!("{} was missing for a moment", self.place()),
             };
         }
         Error::Corrupt {

@@ -5,7 +5,7 @@
 //! <owner>-upload-<cluster>-<random>.<piece>   uploaded before the owner's submission, in pieces, by any process
 //! ```
 //!
-//! Invariant: a name is never reused. Objects with other names are not this crate's and are left alone.
+//! Invariant: a name is never reused. Objects with other names are not this crate's and are left alone. Plain values.
 
 use crate::election::{ClusterIncarnation, Epoch};
 use crate::error::{Error, Result};
@@ -25,9 +25,7 @@ impl ClusterTag {
         let digits = sum.as_bytes().iter().take(6);
         ClusterTag(digits.map(|byte| format!("{byte:02x}")).collect())
     }
-}
 
-impl ClusterTag {
     /// Its digits.
     pub(super) fn as_str(&self) -> &str {
         &self.0

@@ -42,7 +42,7 @@ pub struct ObjectDirectory {
     blobs: BlobStore,
     /// The directory below the place of the store; empty: the place itself.
     directory: String,
-    /// What is in the place as long as the storage is there.
+    /// Name of a file that is in the place while the storage is there; missing: the directory is not mounted.
     presence_file: &'static str,
 }
 
@@ -142,7 +142,8 @@ impl ObjectDirectory {
         }
     }
 
-    /// Begins an object that is written in pieces.
+    /// Begins an object that is written in pieces. Does not check the marker: for directories without one, as of
+    /// savepoints.
     pub async fn begin(&self, object: &str) -> Result<ObjectUpload> {
         let beginning = self.blobs.objects.put_multipart(&self.path(object)?).await;
         beginning
@@ -322,7 +323,7 @@ impl ObjectDirectory {
             return self.blobs.failure(error);
         };
         match self.blobs.unread(&name, &path, error).await {
-            // It may have gone away again since it was there.
+            // Again: the directory may have been unmounted after the first check.
             Error::Corrupt { reason, .. } => match self.absence(object) {
                 Some(absence) if is_missing => absence,
                 _ => self.corrupt(object, reason),
@@ -377,7 +378,7 @@ impl ObjectDirectory {
     }
 }
 
-/// Creates a directory with its parents, which survive a loss of power as its files do.
+/// Creates a directory with its parents, and syncs each directory that got an entry.
 fn make_durably(directory: &FilePath) -> std::io::Result<()> {
     let parents = directory.ancestors().skip(1);
     let missing: Vec<&FilePath> = parents.take_while(|it| !it.exists()).collect();
@@ -389,7 +390,7 @@ fn make_durably(directory: &FilePath) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a directory is missing, and the one above it is mounted, as something is in that.
+/// Whether a directory is missing and was removed, as opposed to not mounted: its parent is not empty.
 fn was_removed(directory: &FilePath) -> bool {
     let beside = directory.parent().map(std::fs::read_dir);
     let is_mounted = beside.is_some_and(|beside| beside.is_ok_and(|mut it| it.next().is_some()));
@@ -409,7 +410,7 @@ fn remove_without_objects(directory: &FilePath) -> std::io::Result<()> {
         return Ok(());
     }
     let unless_gone = |result: std::io::Result<()>| match result {
-        // A process may be writing beside: then the directory stays.
+        // Another process may write or remove at the same time: then the directory stays.
         Err(error)
             if matches!(
                 error.kind(),

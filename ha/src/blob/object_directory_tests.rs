@@ -154,7 +154,7 @@ async fn a_storage_that_is_not_there_makes_no_object_missing() {
     }
     bucket.appear();
     assert_eq!(storage.get_range(&whole).await.expect("read"), bytes);
-    // It is there again when the store looks whether it is.
+    // The object is missing, and there again when the store checks the bucket.
     bucket.vanish_for_a_moment();
     let error = storage.get_range(&whole).await.expect_err("no bucket");
     assert_eq!(error.outcome(), Outcome::Transient, "{error}");

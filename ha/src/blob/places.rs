@@ -1,4 +1,4 @@
-//! Where the objects of a cluster are.
+//! The configured places of a cluster's objects, and opening them as one [`BlobStore`].
 
 use std::sync::Arc;
 

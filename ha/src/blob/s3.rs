@@ -84,8 +84,9 @@ fn names_credentials(s3: &AmazonS3Builder) -> bool {
     keys.iter().any(|key| s3.get_config_value(key).is_some())
 }
 
-/// The credentials of the host's role. Until there were any, a failure comes soon and says what to set: the service
-/// that has them is on the host's network, or there is none. Later ones are renewed with the usual patience.
+/// The credentials of the host's role. The first request for them fails soon, and its error says what to set: the
+/// service that has them is on the host's network, or there is none. Once there were some, they are renewed with the
+/// library's usual retries.
 #[cfg(feature = "s3")]
 #[derive(Debug)]
 struct RoleOfHost {
@@ -131,7 +132,7 @@ impl object_store::CredentialProvider for RoleOfHost {
             store: "S3",
             source: format!(
                 "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of each \
-                 process, or give its host a role that may use the bucket (which it was asked for: {error})"
+                 process, or give its host a role that may use the bucket (asking for its role failed: {error})"
             )
             .into(),
         })

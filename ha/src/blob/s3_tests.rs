@@ -90,9 +90,9 @@ async fn what_is_put_into_a_bucket_is_read_listed_and_deleted() {
     for size in 0..8 {
         pointers.push(written(&blobs, content(size * 1_000)).await);
     }
-    server.put("a/b/notes.txt", "nobody's of ours");
-    server.put("a/b/below/0a1b", "nobody's of ours");
-    server.put("elsewhere", "nobody's of ours");
+    server.put("a/b/notes.txt", "not an object of ours");
+    server.put("a/b/below/0a1b", "not an object of ours");
+    server.put("elsewhere", "not an object of ours");
     for (size, pointer) in pointers.iter().enumerate() {
         let read = blobs.get(pointer).await.expect("read");
         assert_eq!(read, content(size * 1_000));

@@ -1,7 +1,8 @@
 //! Content of any size, written as a stream in pieces of a few megabytes: neither writer nor reader holds
 //! more in memory.
 //!
-//! Pieces are separate objects, so an aborted upload leaves only whole objects with recognisable names.
+//! Pieces are separate objects, so an aborted upload leaves only whole objects with recognisable names. The caller
+//! owns the [`Upload`] and aborts it after an error; the Dispatcher's orphan collection removes what is left.
 //! Invariant: the content that a pointer names existed completely when the pointer was created.
 
 use std::io;
@@ -106,14 +107,14 @@ impl Upload {
         self.size
     }
 
-    /// Writes the next bytes.
+    /// Writes the next bytes. After an error the upload can only be aborted: a piece is missing.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let mut bytes = bytes;
         self.size = self.size.saturating_add(bytes.len() as u64);
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(PIECE - self.rest.len()));
-            self.rest.extend_from_slice(now);
-            bytes = later;
+            let (fitting, others) = bytes.split_at(bytes.len().min(PIECE - self.rest.len()));
+            self.rest.extend_from_slice(fitting);
+            bytes = others;
             if self.rest.len() == PIECE {
                 self.put_piece().await?;
             }
@@ -152,7 +153,7 @@ impl Upload {
             hasher
         });
         let name = piece_name(&self.name, self.pieces)?;
-        // From here on an object of that name may exist.
+        // Counted before it is written, so that an abort removes it also if the answer is lost.
         self.pieces += 1;
         let put = self.store.put_guarded(&name, piece).await;
         self.hasher = hashing.await.map_err(|error| Error::Unavailable {
@@ -163,7 +164,8 @@ impl Upload {
     }
 }
 
-/// Removes unfinished files, recognised by name, that are older than `age`. Blocks.
+/// Removes unfinished files that are older than `age`: the library writes `<object>#<number>` before it renames the
+/// file to its object. Blocks.
 pub(super) fn remove_unfinished(directory: &FilePath, age: Duration) -> io::Result<usize> {
     let now = SystemTime::now();
     let mut removed = 0;

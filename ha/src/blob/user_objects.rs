@@ -1,5 +1,5 @@
 //! Objects in S3 that are not this cluster's blobs: user files, read as a stream. Only their existence is
-//! checked.
+//! checked, not their content. `Unavailable` may pass; `Misconfigured` (a missing object, a refused read) does not.
 
 use bytes::Bytes;
 use futures::StreamExt as _;

@@ -1,4 +1,7 @@
 //! The embedded store as a [`Backend`].
+//!
+//! Invariant: only a contender creates the store. An observer of a store that does not exist gets `Unreachable`
+//! and may try again, because the process that creates it may be starting.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -17,10 +20,10 @@ use crate::keys::Kinds;
 use crate::retry::Backoff;
 use crate::store::CoordinationStore;
 
-/// Pauses between two looks at the directory. Short: a look is cheap, and the process that creates the store may
-/// be starting at this moment.
-const FIRST_LOOK: Duration = Duration::from_millis(10);
-const SLOWEST_LOOK: Duration = Duration::from_millis(500);
+/// Pauses between two checks of the directory by an observer. Short: a check is cheap, and the process that creates
+/// the store may be starting at this moment.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Number of attempts to remove the directory.
 const REMOVE_TRIES: usize = 10;
@@ -54,7 +57,7 @@ impl Backend for EmbeddedOptions {
     }
 
     fn observer_backoff(&self) -> Backoff {
-        Backoff::new(FIRST_LOOK, SLOWEST_LOOK)
+        Backoff::new(FIRST_PAUSE, LONGEST_PAUSE)
     }
 
     async fn open_election(

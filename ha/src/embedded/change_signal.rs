@@ -2,7 +2,8 @@
 //! database file, and followers have an inotify watch on the directory.
 //!
 //! Only a hint: a writer that dies between commit and touch notifies no process, so followers also poll.
-//! Writing to the log can't be the hint, because it precedes the commit by a full disk sync.
+//! Writing to the log can't be the hint, because it precedes the commit by a full disk sync. Each [`Listener`]
+//! owns one inotify watch and one thread.
 
 use std::io;
 use std::mem::MaybeUninit;

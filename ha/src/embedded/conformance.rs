@@ -1,4 +1,5 @@
-//! The embedded backend, in its own directory.
+//! The embedded backend, in its own directory. Without network and server, the operations on them do nothing; the loss
+//! of a quorum is a write lock that the subject holds.
 
 use std::sync::Arc;
 use std::time::Duration;

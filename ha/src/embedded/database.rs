@@ -1,8 +1,9 @@
-//! The SQLite file: opening, checking and creating it, and transactions on it. Blocking; only workers call
-//! it.
+//! The SQLite file: opening, checking and creating it, and transactions on it. Blocking. Each [`Database`] is
+//! one connection, owned by one [worker](super::worker).
 //!
 //! The statements of a transaction are in [`super::tables`]. Invariant: a write holds SQLite's write lock
-//! from its first read on, so that its guards still hold when it commits.
+//! from its first read on, so that its guards still hold when it commits. Errors: a busy lock is `Unavailable`,
+//! a failed commit whose effect is unknown `NoAnswer`, a full disk `OutOfSpace`.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -73,7 +74,8 @@ pub(super) struct Database {
     file: Option<(u64, u64)>,
     store: Option<StoreIdentity>,
     was_busy: bool,
-    is_missed: bool,
+    /// Whether the last poll found no file.
+    was_missing: bool,
     opened: u64,
 }
 
@@ -109,7 +111,7 @@ impl Database {
             file,
             store,
             was_busy: false,
-            is_missed: false,
+            was_missing: false,
             opened: 0,
         };
         database.prepare()?;
@@ -130,12 +132,12 @@ impl Database {
         self.was_busy
     }
 
-    /// Same as [`Database::follow_file`], for periodic polling. Does not create a missing file again the
-    /// first time: the whole directory may be being removed, and a new file would make that fail.
+    /// Same as [`Database::follow_file`], for periodic polling. Creates a missing file only at the second poll
+    /// that misses it: the whole directory may be being removed, and a new file would make that fail.
     pub(super) fn poll_file(&mut self) -> Result<()> {
         let is_missing = !self.path.exists();
-        let was_missed = std::mem::replace(&mut self.is_missed, is_missing);
-        if is_missing && !was_missed {
+        let was_missing = std::mem::replace(&mut self.was_missing, is_missing);
+        if is_missing && !was_missing {
             return Err(Error::Unavailable {
                 store: STORE,
                 reason: format!("{} was removed", self.path.display()),
@@ -150,7 +152,7 @@ impl Database {
         if self.file.is_some() && identity(&self.path) == self.file {
             return Ok(());
         }
-        tracing::warn!(file = %self.path.display(), "the store's file was replaced: it is opened again");
+        tracing::warn!(file = %self.path.display(), "the store's file was removed or replaced: it is opened again");
         let database = Database::open(&self.path, self.busy_timeout)?;
         *self = Database {
             opened: self.opened + 1,
@@ -282,9 +284,9 @@ impl Database {
 }
 
 fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> {
-    // SQLite would create a file that others can read, and gives its log the same mode. Create it without
-    // opening it: closing a file releases all locks that this process has on it. SQLite reports errors
-    // better.
+    // SQLite would create a file that others can read, and gives its log the same mode. The file is created
+    // without opening it, because closing it would release all locks that this process has on it. Errors are
+    // left to SQLite, whose messages say more.
     let mode = Mode::from_raw_mode(own_directory::FILE_MODE);
     let _it_may_be_there = mknodat(CWD, path, FileType::RegularFile, mode, 0);
     let connection = Connection::open(path)?;

@@ -220,8 +220,8 @@ impl EmbeddedElection {
         }
     }
 
-    /// Runs a guarded write. If the write lock stays busy, kills a stopped holder and tries once more: after
-    /// a short time, and at the timeout.
+    /// Runs a guarded write. If the write lock stays busy, kills a stopped holder and tries again: first after a
+    /// short time, and once more at the timeout.
     async fn write(
         &self,
         write: impl Fn(&Tables<'_>) -> Result<Attempt> + Send + 'static,
@@ -236,6 +236,7 @@ impl EmbeddedElection {
                 }
                 result => result,
             };
+            // The second check logs why a holder is not killed.
             let result = match first {
                 Err(_) if database.was_busy() && kill_stopped_holder(database.path(), &members) => {
                     database.write_surely(&write)

@@ -177,6 +177,7 @@ impl Members {
             if !is_at(&file, &path) {
                 continue;
             }
+            // The member file last: if this process dies in between, the next start finds it and removes both.
             match fs::remove_file(self.directory.announced().join(&name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => fs::remove_file(&path)?,
@@ -185,6 +186,8 @@ impl Members {
         Ok(())
     }
 
+    /// Replaces the file of `process` by a locked one of this start. `None`: another process holds a lock on it,
+    /// or replaced it meanwhile. With `tolerate_sharers` a shared lock, which only a checker holds, is no obstacle.
     fn try_own(
         &self,
         process: &ProcessId,
@@ -218,6 +221,7 @@ impl Members {
             .write(true)
             .mode(own_directory::FILE_MODE)
             .open(&draft)?;
+        // Locked and written before it is visible under its name: the header says why.
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(&serde_json::to_vec(&owner)?)?;
         fs::rename(&draft, path)?;
@@ -316,6 +320,7 @@ pub(super) fn wait_for_end(file: File) -> io::Result<()> {
     }
 }
 
+/// Whether the open file is the one at `path`.
 fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::metadata(path)) {
@@ -324,6 +329,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
+/// The file and its owner if its owner is alive: another process holds the exclusive lock.
 fn open_locked(path: &Path) -> io::Result<Option<(File, Owner)>> {
     let mut file = match File::open(path) {
         Ok(file) => file,

@@ -7,6 +7,8 @@
 //!
 //! Not for several hosts: network file systems are refused.
 //!
+//! State: the database file owns epoch, changes and items; `members/` owns liveness. A handle keeps only copies.
+//!
 //! Threads of a handle: one that writes, one that reads and polls for changes, one that listens for changes
 //! (`change_signal.rs`), and one for each leader that it ever waited for, which ends with that leader.
 

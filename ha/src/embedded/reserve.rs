@@ -76,10 +76,6 @@ impl Reserve {
     }
 }
 
-fn is_out_of_space(error: Option<Errno>) -> bool {
-    matches!(error, Some(Errno::NOSPC | Errno::DQUOT))
-}
-
 /// Extends the file from the reserved size to [`WHOLE`], or as far as there is room. Returns false if that is
 /// less than [`LEAST`].
 fn reserve(file: &File, reserved: u64) -> bool {
@@ -90,7 +86,8 @@ fn reserve(file: &File, reserved: u64) -> bool {
     for size in longer {
         match fallocate(file, FallocateFlags::empty(), 0, size) {
             Ok(()) => return size >= LEAST,
-            Err(error) if is_out_of_space(Some(error)) => {}
+            Err(Errno::NOSPC | Errno::DQUOT) => {}
+            // The file system can't reserve space: there is no reserve.
             Err(_) => return true,
         }
     }

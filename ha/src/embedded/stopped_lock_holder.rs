@@ -1,5 +1,5 @@
-//! A process that was stopped inside a commit holds SQLite's write lock forever: finds it, proves its
-//! identity, kills it.
+//! Kills a process that was stopped while it holds SQLite's write lock: otherwise no process could ever write
+//! again. Finds the holder, proves its identity, kills it. Keeps no state.
 //!
 //! Invariant: a process is killed only if it holds the write lock, is stopped, and is by pid, start time and
 //! boot id the owner of a living member file. The kill uses a pidfd that was opened before the last of these
@@ -26,17 +26,21 @@ pub(super) fn kill_stopped_holder(database: &Path, members: &Members) -> bool {
             true
         }
         Ok(Err(reason)) => {
-            tracing::warn!(reason, "the store's write lock stays busy");
+            tracing::warn!(
+                reason,
+                "the store's write lock stays busy: its holder is not killed"
+            );
             false
         }
         Err(error) => {
-            tracing::warn!(%error, "the store's write lock stays busy, its holder can't be examined");
+            tracing::warn!(%error, "the store's write lock stays busy, and its holder can't be examined");
             false
         }
     }
 }
 
-/// Same, but early in a writer's timeout, when a holder that is not stopped is normal and not logged.
+/// Same as [`kill_stopped_holder`], for the early part of a writer's timeout: there a holder that is not stopped
+/// is normal and not logged.
 pub(super) fn kill_holder_if_stopped(database: &Path, members: &Members) -> bool {
     let killed = try_kill(database, members).ok().and_then(Result::ok);
     killed.inspect(log_killed).is_some()
@@ -62,6 +66,7 @@ fn try_kill(database: &Path, members: &Members) -> io::Result<Result<Owner, &'st
     let Some(target) = Pid::from_raw(pid) else {
         return Ok(Err("its holder has no pid here"));
     };
+    // Before the checks below: if the process ends after them, the signal can't reach another one with its pid.
     let pidfd = pidfd_open(target, PidfdFlags::empty())?;
     let (state, start_time) = member_locks::process_stat(pid)?;
     if start_time != owner.start_time || member_locks::boot_id()? != owner.boot_id {

@@ -1,4 +1,5 @@
-//! The records part of the embedded backend.
+//! The records part of the embedded backend. Each handle has two workers, one connection each; the records are in
+//! the database file.
 //!
 //! Reads have their own connection, so that a long listing does not delay commits. A write that finds the
 //! write lock busy kills the holder if it is stopped (ADR 42): no election does that while the leader is
@@ -113,9 +114,7 @@ impl EmbeddedStore {
             _listener: listener,
         })
     }
-}
 
-impl EmbeddedStore {
     /// Writes, and notifies all followers. If the write lock stays busy, kills a stopped holder and tries
     /// once more.
     async fn change(
@@ -275,8 +274,8 @@ impl CoordinationStore for EmbeddedStore {
 /// What an operator does about a disk with `free` bytes.
 fn advice(free: Option<u64>) -> Option<String> {
     free.filter(|free| *free < FULL)?;
-    let text = "the disk of the embedded store is full: the leader goes on and deletes, from space kept in reserve, and a \
-                standby can take over; new records may be refused, and what running work has to write waits. Free that disk";
+    let text = "the disk of the embedded store is full: deletions and takeovers use reserved space; new records may be \
+                refused, and jobs that have to write one wait. Free that disk";
     Some(text.to_owned())
 }
 

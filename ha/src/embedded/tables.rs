@@ -161,8 +161,7 @@ impl<'a> Tables<'a> {
         };
         let token = token_of(record.epoch);
         if record.epoch == Epoch::ZERO {
-            let reason = "its number is below 1".to_owned();
-            let error = self.corrupt("epoch", reason);
+            let error = self.corrupt("epoch", "its number is below 1");
             return Ok(ElectionView {
                 unreadable: Some(Unreadable {
                     reason: error.to_string(),

@@ -31,7 +31,7 @@ pub(super) struct Worker {
     pub(super) queue: Arc<SyncSender<Message>>,
 }
 
-/// Runs at each interval, after each piece of work, and on request.
+/// The polling of a worker: runs at each interval, after each piece of work, and on request.
 pub(super) trait Poll: Send + 'static {
     /// `is_forced`: read again, even if the data is unchanged.
     fn poll(&mut self, database: &mut Database, is_forced: bool);
@@ -93,7 +93,8 @@ impl Worker {
         let _ = self.queue.try_send(Message::CheckForChange);
     }
 
-    /// Makes the thread read again. If its queue is full, it will do so anyway.
+    /// Makes the thread read again. With a full queue the request is lost: the thread then reads again when the
+    /// data changes.
     pub(super) fn reread(&self) {
         let _ = self.queue.try_send(Message::Reread);
     }

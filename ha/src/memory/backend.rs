@@ -1,4 +1,4 @@
-//! The memory store as a [`Backend`].
+//! The memory store as a [`Backend`], in real time. The records part is not affected by the partition of a process.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The memory backend, in real time.
+//! The memory backend, in real time. A process is partitioned where others are stopped or isolated.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -31,8 +31,8 @@ pub struct MemoryElection {
     observed: watch::Receiver<Option<ElectionView>>,
     /// The incarnation of the term that this handle last tried to take: tokens repeat after a wipe.
     incarnation: Mutex<Option<ClusterIncarnation>>,
-    /// Ends the tasks when dropped.
-    _tasks: JoinSet<()>,
+    /// The handle's tasks; they end when it is dropped.
+    tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl MemoryElection {
         });
         let session = contender.session.subscribe();
         let mut election = MemoryElection::follow(link, session);
-        election._tasks.spawn(Arc::clone(&contender).keep_session());
+        election.tasks.spawn(Arc::clone(&contender).keep_session());
         election.contender = Some(contender);
         election
     }
@@ -77,7 +77,7 @@ impl MemoryElection {
             session,
             observed,
             incarnation,
-            _tasks: tasks,
+            tasks,
         }
     }
 

@@ -21,7 +21,7 @@ use crate::election::{ElectionView, ProcessId, StoreIdentity};
 use crate::error::{Error, Result};
 use crate::store::Change;
 
-const STORE: &str = "the memory store";
+pub(super) const STORE: &str = "the memory store";
 
 /// The present outages.
 #[derive(Debug, Default, Clone)]
@@ -59,7 +59,8 @@ impl Server {
         }
     }
 
-    /// Runs one transaction, then publishes its changes to the watches, in order.
+    /// Runs one transaction and publishes its changes to the watches, under one lock: so the watches show the
+    /// states in order.
     pub(super) fn apply<T>(&self, transaction: impl FnOnce(&mut StoreState) -> T) -> T {
         let mut state = self.state.lock();
         let result = transaction(&mut state);
@@ -236,7 +237,8 @@ impl Link {
             .await;
     }
 
-    async fn travel(&self) -> Result<()> {
+    /// Takes the time of a request to the server. An error if the server can't be reached within the timeout.
+    async fn reach(&self) -> Result<()> {
         let delay = self.injected.lock().delay;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
@@ -266,7 +268,7 @@ impl Link {
     /// Sends a request that is never lost or held.
     pub(super) async fn read<T>(&self, request: impl FnOnce(&mut StoreState) -> T) -> Result<T> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.travel().await?;
+        self.reach().await?;
         Ok(self.server.apply(request))
     }
 
@@ -287,7 +289,7 @@ impl Link {
         &self,
         request: impl FnOnce(&mut StoreState) -> T + Send + 'static,
     ) -> Result<T> {
-        self.travel().await?;
+        self.reach().await?;
         let hold = self.injected.lock().holds.pop_front();
         if let Some(hold) = hold {
             let request: Request = Box::new(move |state| drop(request(state)));

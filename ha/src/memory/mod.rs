@@ -143,6 +143,7 @@ impl MemoryCluster {
     /// each lease restarts, like after a change of etcd's raft leader.
     pub fn unavailable(&self, unavailable: bool) {
         if !unavailable {
+            // Before the quorum is back, so that no lease expires in between.
             let deadline = link::deadline(&self.server.options);
             self.server.apply(|state| {
                 for lease in state.leases_mut() {

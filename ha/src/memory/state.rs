@@ -1,5 +1,5 @@
-//! Content of the memory backend's "server", and the guarded transactions on it. Time, faults and tasks
-//! belong to the links ([`super::link`]).
+//! Content of the memory backend's "server", and the guarded transactions on it. Its one owner is the server, which
+//! runs a transaction at a time; time, faults and tasks belong to the links ([`super::link`]).
 //!
 //! Invariants: a token is a revision and only grows, as in etcd; after a wipe revisions restart, so a token
 //! may repeat in another incarnation. Nonces never repeat. `leader` and a member exist only while their lease
@@ -61,6 +61,7 @@ impl StoreState {
                 reason: format!("epoch holds something unreadable: {rubbish}"),
                 token: self.epoch.as_ref().map_or(EpochToken(0), |(_, at)| *at),
             }),
+            // Not needed here: a resignation moves the token.
             is_resigned: false,
             store: self.store.clone(),
         }
@@ -266,18 +267,22 @@ impl StoreState {
         }
     }
 
+    /// Whether the guards of a transaction hold.
+    fn guards_hold(&self, request: &CommitRequest) -> bool {
+        self.is_at(request.fence.token, Some(&request.fence.incarnation))
+            && self.leader.is_some()
+            && self.change == request.after
+    }
+
     pub(super) fn commit(&mut self, request: &CommitRequest) -> CommitReply {
-        let fenced = self.is_at(request.fence.token, Some(&request.fence.incarnation));
-        if !fenced || self.leader.is_none() || self.change != request.after {
+        if !self.guards_hold(request) {
             return CommitReply::Refused(self.guard());
         }
         for write in &request.writes {
-            let key = write.key();
-            let items = self.items.entry(key.kind).or_default();
             match write {
-                Write::Put { value, .. } => items.insert(key.name.clone(), value.clone()),
-                Write::Delete { .. } => items.remove(&key.name),
-            };
+                Write::Put { key, value } => self.overwrite(key, Some(value.clone())),
+                Write::Delete { key } => self.overwrite(key, None),
+            }
         }
         self.revision += 1;
         self.change = request.change();
@@ -288,13 +293,11 @@ impl StoreState {
 
     /// Deletes under the guards of a commit, without changing the number.
     pub(super) fn delete_unnumbered(&mut self, request: &CommitRequest) -> CommitReply {
-        let fenced = self.is_at(request.fence.token, Some(&request.fence.incarnation));
-        if !fenced || self.leader.is_none() || self.change != request.after {
+        if !self.guards_hold(request) {
             return CommitReply::Refused(self.guard());
         }
         for write in &request.writes {
-            let key = write.key();
-            self.items.entry(key.kind).or_default().remove(&key.name);
+            self.overwrite(write.key(), None);
         }
         self.revision += 1;
         CommitReply::Applied
@@ -305,6 +308,7 @@ impl StoreState {
         keys.iter().map(value).collect()
     }
 
+    /// Puts or deletes an item, without any guard.
     pub(super) fn overwrite(&mut self, key: &Key, value: Option<Bytes>) {
         let items = self.items.entry(key.kind).or_default();
         match value {

@@ -1,4 +1,5 @@
-//! The records part of the memory backend.
+//! The records part of the memory backend. A handle has its connection and a copy of the last change number; the
+//! records are in the server ([`super::state`]).
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::link::{Faults, Link};
+use super::link::{Faults, Link, STORE};
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind, Kinds};
 use crate::store::{
@@ -82,11 +83,11 @@ impl CoordinationStore for MemoryStore {
 
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
         self.check(request.kinds())?;
-        self.limits().check("the memory store", &request.writes)?;
+        self.limits().check(STORE, &request.writes)?;
         if self.link.server.outage.borrow().out_of_space {
             self.link.reachable().await;
             return Err(Error::OutOfSpace {
-                store: "the memory store",
+                store: STORE,
                 reason: "a test filled it".to_owned(),
             });
         }

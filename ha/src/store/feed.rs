@@ -1,4 +1,9 @@
-//! Follows the transactions of a store one by one, while the ring still has them.
+//! A feed of the transactions of a store, one by one and in order, for users of this crate.
+//!
+//! Its owner holds the position: the number of the last transaction that was read. Invariant: each transaction
+//! after that number is delivered once, or is covered by a gap, which reports that the ring was overwritten
+//! before it was read. Not noticed: a store that was wiped or restored. The feed then waits until the store's
+//! numbers exceed its position.
 
 use std::sync::Arc;
 
@@ -58,6 +63,7 @@ impl ChangeFeed {
                 .await
                 .ok()
                 .and_then(|change| *change);
+            // Only changes `seen` together with `pending`, after its only await: cancellation loses nothing.
             match newest {
                 Some(newest) => self.read_up_to(newest).await?,
                 // The store's own task has ended with the process: no more changes will arrive.

@@ -1,7 +1,9 @@
 //! Health of a coordination store, for display and metrics: latency, space, servers.
 //!
-//! No decision depends on it. Values that the store does not report, or not to this user, are missing and
-//! listed as unknown.
+//! A plain value, which each backend fills in on request ([`CoordinationStore::health`]). No decision depends on
+//! it. Values that the store does not report, or not to this user, are missing and listed as unknown.
+//!
+//! [`CoordinationStore::health`]: super::CoordinationStore::health
 
 use std::time::Duration;
 
@@ -31,7 +33,7 @@ pub struct StoreHealth {
     pub servers: Vec<StoreServer>,
     /// Values that could not be determined, and why.
     pub unknown: Vec<String>,
-    /// What an operator does about it, with the commands of this kind of store.
+    /// What an operator should do, with the commands of this kind of store; `None`: nothing.
     pub advice: Option<String>,
 }
 

@@ -170,15 +170,17 @@ pub enum Verdict {
 }
 
 impl Guard {
-    /// Returns what a refusal of `request` means, from the values that its guards found.
+    /// Returns what a refusal of `request` means, from the values that its guards found. The order matters: each
+    /// check may trust only what the checks before it have shown.
     pub fn verdict(&self, request: &CommitRequest) -> Verdict {
-        // The change contains the epoch, so it is conclusive even if the term is over by now.
+        // First: the change contains the epoch, so it is conclusive even if the term is over by now.
         if self.change == request.change() {
             return Verdict::AlreadyApplied;
         }
         let Some((epoch, token, incarnation)) = &self.epoch else {
             return Verdict::OtherIncarnation(None);
         };
+        // Before the token: tokens repeat in another incarnation.
         if *incarnation != request.fence.incarnation {
             return Verdict::OtherIncarnation(Some(incarnation.clone()));
         }

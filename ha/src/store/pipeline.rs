@@ -1,5 +1,5 @@
 //! The commit pipeline of a term: orders all writes of the term, and determines the outcome of each
-//! transaction.
+//! transaction. One task owns it from the grant to the end of the term; callers hold a [`CommitPipeline`].
 //!
 //! At most one transaction is in flight; commits that arrive meanwhile form the next batch. Each transaction
 //! follows the last one by its change number. A transaction whose answer was lost is sent again, unchanged,
@@ -321,7 +321,9 @@ impl PipelineActor {
                     Verdict::AlreadyApplied => return BatchOutcome::Applied,
                     Verdict::Fenced(epoch) => {
                         debug!(%epoch, "a transaction was refused: a younger term exists");
-                        // A younger term may have continued from this transaction.
+                        // The younger term began after a copy was applied, or no copy ever is: the fence
+                        // refuses late ones. If the store's number is lower, none was applied. Otherwise the
+                        // younger term may have continued from this transaction.
                         let gone_past = guard.change.number >= request.change().number;
                         return outcome_at_end(may_be_applied && gone_past);
                     }
@@ -370,7 +372,7 @@ impl PipelineActor {
         }
     }
 
-    /// While suspended, no new transaction is sent.
+    /// Waits while the term is suspended: meanwhile no batch is begun.
     async fn wait_until_leading(&self) -> Result<(), NotLeading> {
         let mut backoff = Backoff::new(FIRST_RETRY, FIRST_RETRY * 10);
         loop {

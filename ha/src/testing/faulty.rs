@@ -115,7 +115,7 @@ struct FaultPlan {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Views {
     #[default]
-    Told,
+    Forwarded,
     Held,
 }
 
@@ -153,7 +153,7 @@ impl Faults {
     /// Resumes them: first they report the last reported view again, like a late one, and shortly after that
     /// the present view.
     pub fn deliver_views_late(&self) {
-        self.state.lock().views.send_replace(Views::Told);
+        self.state.lock().views.send_replace(Views::Forwarded);
     }
 
     /// Each applied request to take leadership: the view before it, and the key that it wrote.
@@ -225,16 +225,17 @@ async fn forward_views(
 ) {
     loop {
         if views.borrow_and_update().eq(&Views::Held) {
-            if views.wait_for(|views| *views == Views::Told).await.is_err() {
+            let forwarded = views.wait_for(|views| *views == Views::Forwarded);
+            if forwarded.await.is_err() {
                 return;
             }
             to.send_modify(|_| {});
             tokio::time::sleep(LATE).await;
         }
         let view = from.borrow_and_update().clone();
-        to.send_if_modified(|told| {
-            let differs = *told != view;
-            *told = view;
+        to.send_if_modified(|forwarded| {
+            let differs = *forwarded != view;
+            *forwarded = view;
             differs
         });
         tokio::select! {
@@ -267,9 +268,9 @@ impl ElectionDriver for Faulty<dyn ElectionDriver> {
 
     fn observed(&self) -> watch::Receiver<Option<ElectionView>> {
         let start = || {
-            let (told, observed) = watch::channel(self.inner.observed().borrow().clone());
+            let (forwarded, observed) = watch::channel(self.inner.observed().borrow().clone());
             let views = self.faults.state.lock().views.subscribe();
-            tokio::spawn(forward_views(self.inner.observed(), views, told));
+            tokio::spawn(forward_views(self.inner.observed(), views, forwarded));
             observed
         };
         self.observed.get_or_init(start).clone()

@@ -9,5 +9,5 @@ pub const DOCUMENTS: Kind = Kind::new("documents");
 /// Records that a test may leave out.
 pub const REPORTS: Kind = Kind::new("reports");
 
-/// What a store in a test is opened with.
+/// The kinds with which a test opens a store.
 pub const KINDS: Kinds = Kinds::new(&[DOCUMENTS, ITEMS, REPORTS]);

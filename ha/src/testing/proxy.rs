@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropped_answers_reach_nobody_and_their_connection_ends() -> io::Result<()> {
+    async fn dropped_answers_reach_no_client_and_their_connection_ends() -> io::Result<()> {
         let (target, mut got) = echo_server().await?;
         let proxy = TcpProxy::start(target).await?;
         proxy.drop_answers();

@@ -1,4 +1,5 @@
-//! Builds the options of the store of leadership and jobs.
+//! Builds the options of the store of leadership and jobs, and checks the order of timeouts on which failure detection
+//! and handover rely.
 
 use std::time::Duration;
 
@@ -68,6 +69,8 @@ impl Builder<'_> {
         }
     }
 
+    /// The storage at a configured location. With a store in a directory all processes are on one host, so they share
+    /// any other directory, too.
     fn storage_at(&self, location: StorageLocation, store: &Store) -> StorageOptions {
         let one_host = store.backend.directory().is_some();
         let bucket = matches!(location, StorageLocation::S3(_));
@@ -141,8 +144,9 @@ impl Builder<'_> {
             DETECTOR_SILENCE_TIMEOUT.name,
             DETECTOR_HEARTBEAT_INTERVAL.name,
         ];
-        self.require(silence_timeout >= heartbeat_interval * 3, &keys, || {
-            let least = show_duration(heartbeat_interval * 3);
+        let three_intervals = heartbeat_interval.saturating_mul(3);
+        self.require(silence_timeout >= three_intervals, &keys, || {
+            let least = show_duration(three_intervals);
             format!(
                 "two lost heartbeats must not count as silence: write at least `{}: {least}`",
                 keys[0]
@@ -152,8 +156,9 @@ impl Builder<'_> {
             DETECTOR_INQUIRY_TIMEOUT.name,
             DETECTOR_HEARTBEAT_INTERVAL.name,
         ];
-        self.require(inquiry_timeout >= heartbeat_interval * 2, &keys, || {
-            let least = show_duration(heartbeat_interval * 2);
+        let two_intervals = heartbeat_interval.saturating_mul(2);
+        self.require(inquiry_timeout >= two_intervals, &keys, || {
+            let least = show_duration(two_intervals);
             format!(
                 "the process that is asked waits for a heartbeat: write at least `{}: {least}`",
                 keys[0]

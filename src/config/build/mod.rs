@@ -183,7 +183,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Reads the address for other processes; warns if it can't work or is open to all.
+    /// Reads and returns the address for other processes, and the address to bind. Warns if the first can't work, or the
+    /// second is open to other hosts.
     fn address(
         &mut self,
         key: &Key<Host>,
@@ -465,7 +466,7 @@ impl Builder<'_> {
         let retry_period = self.positive(&CLIENT_RETRY);
         self.not_above((&CLIENT_RETRY, retry_period), (&CLIENT_TIMEOUT, timeout));
         let port = self.values.get(&REST_PORT);
-        // Port 0 is not known before it is bound; the store names it then.
+        // Port 0 becomes another one when it is bound: clients then find the server in the store.
         let pointed = port != 0
             && (self.values.is_set(REST_ADDRESS.name) || self.values.is_set(REST_PORT.name));
         let rest = || HostPort {

@@ -47,8 +47,10 @@ impl Builder<'_> {
 
     pub(super) fn cpu(&mut self) -> Option<CpuCores> {
         let cores = self.values.find(&TM_CPU);
-        let is_some = cores.is_none_or(|cores| cores > CpuCores::ZERO);
-        self.require(is_some, &[TM_CPU.name], || "write more than 0".to_owned());
+        let is_positive = cores.is_none_or(|cores| cores > CpuCores::ZERO);
+        self.require(is_positive, &[TM_CPU.name], || {
+            "write more than 0".to_owned()
+        });
         cores
     }
 
@@ -79,9 +81,10 @@ impl Builder<'_> {
             overhead,
             is_configured: !set.is_empty(),
         };
-        // Only contradictions that do not depend on the host are found here.
-        let is_said = memory.process.is_some() || memory.flink.is_some() || memory.task.is_some();
-        if is_said && let Err(contradiction) = memory.resolve(0) {
+        // Only contradictions that do not depend on the host are found here: with one of these sizes, the memory of
+        // the system does not matter.
+        let has_base = memory.process.is_some() || memory.flink.is_some() || memory.task.is_some();
+        if has_base && let Err(contradiction) = memory.resolve(0) {
             self.require(false, &set, || contradiction.to_string());
         }
         memory

@@ -1,4 +1,4 @@
-//! Builds the options of TaskManagers that a driver starts.
+//! Builds the options of TaskManagers that a driver starts, and warns of fixed ports, which only one of them can have.
 
 use super::super::options::WorkerOptions;
 use super::super::table::*;
@@ -35,7 +35,7 @@ impl Builder<'_> {
             }
         }
         let registration_timeout = self.positive(&RM_REGISTRATION_TIMEOUT);
-        // Until then its tasks may be adopted.
+        // For this time a JobMaster waits for the tasks of a TaskManager, to adopt them: it must not be stopped before.
         let lost = self.values.get(&HEARTBEAT_TIMEOUT);
         self.not_above(
             (&HEARTBEAT_TIMEOUT, lost),

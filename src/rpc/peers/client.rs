@@ -1,5 +1,5 @@
-//! Reaches the peers of a process over the wire. Each stream and each request has its own connection, so that a
-//! silently dead one delays no other.
+//! Reaches the peers of a process over the wire. Keeps no connections: each stream and each request has its own, so
+//! that a silently dead one delays no other. An error of the connection is a [`Break`], on which the detector judges.
 
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use super::super::abandoned::whose_refusal;
-use super::messages::{heartbeat_of, question_message, reply_of};
+use super::messages::{heartbeat_of, query_message, reply_of};
 use pb::peers_client::PeersClient;
 use pb::witness_client::WitnessClient;
 
@@ -55,7 +55,7 @@ async fn connect(address: &str) -> Result<Channel, Break> {
     }
 }
 
-/// Classifies a transport error.
+/// Classifies a transport error by its first cause that says which. Other errors count as the end of a connection.
 fn break_of(error: &(dyn std::error::Error + 'static)) -> Break {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -101,7 +101,7 @@ impl Peers for TonicPeers {
 
     async fn query(&self, address: &str, query: &LivenessQuery) -> Result<Reply, Break> {
         let mut client = WitnessClient::new(connect(address).await?);
-        let request = question_message(&self.cluster_id, query);
+        let request = query_message(&self.cluster_id, query);
         let answer = client.ask_about_leader(request).await;
         let answer = answer.map_err(|status| break_of(&status))?;
         Ok(reply_of(answer.into_inner()))
@@ -116,7 +116,7 @@ impl Peers for TonicPeers {
         let mut client = PeersClient::new(connect(address).await?);
         let request = pb::CountReachedRequest {
             cluster_id: self.cluster_id.clone(),
-            question: Some(question_message(&self.cluster_id, query)),
+            question: Some(query_message(&self.cluster_id, query)),
             addresses: of.to_vec(),
         };
         let answer = client.count_reached(request).await;

@@ -92,21 +92,18 @@ pub(super) fn heartbeat_of(cluster_id: &str, message: pb::PeerHeartbeat) -> Peer
 }
 
 /// Converts a query to a message.
-pub(super) fn question_message(
-    cluster_id: &str,
-    question: &LivenessQuery,
-) -> pb::AskAboutLeaderRequest {
+pub(super) fn query_message(cluster_id: &str, query: &LivenessQuery) -> pb::AskAboutLeaderRequest {
     pb::AskAboutLeaderRequest {
         cluster_id: cluster_id.to_owned(),
-        leader: question.leader.to_string(),
-        epoch: question.epoch.get(),
-        address: question.address.clone(),
-        timeout_ms: millis(question.timeout),
+        leader: query.leader.to_string(),
+        epoch: query.epoch.get(),
+        address: query.address.clone(),
+        timeout_ms: millis(query.timeout),
     }
 }
 
 /// Converts a message to a query.
-pub(super) fn question_of(message: pb::AskAboutLeaderRequest) -> LivenessQuery {
+pub(super) fn query_of(message: pb::AskAboutLeaderRequest) -> LivenessQuery {
     LivenessQuery {
         leader: ProcessId::new(message.leader),
         epoch: Epoch::new(message.epoch),

@@ -1,5 +1,5 @@
 //! Offers a JobManager to its peers: forwards each message to the process's [`PeerGateway`]. Runs on the
-//! election's thread, on a port without any large transfers.
+//! election's thread, on a port without any large transfers. Keeps no state.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
-use super::messages::{heartbeat_message, question_of, reply_message};
+use super::messages::{heartbeat_message, query_of, reply_message};
 
 /// Large enough for every message here, and for nothing else.
 const MESSAGE_LIMIT: usize = 64 << 10;
@@ -36,7 +36,7 @@ pub struct TonicPeerServer {
 }
 
 impl TonicPeerServer {
-    /// Takes a bound listener. Messages of other clusters than `cluster_id` are refused.
+    /// Takes a bound listener. Requests that name another cluster than `cluster_id` are refused; heartbeats carry it.
     pub fn new(listener: DetachedListener, cluster_id: impl Into<String>) -> TonicPeerServer {
         TonicPeerServer {
             listener,
@@ -137,8 +137,8 @@ impl pb::peers_server::Peers for Forward {
     ) -> Result<Response<pb::CountReachedResponse>, Status> {
         let request = request.into_inner();
         self.check_cluster(&request.cluster_id)?;
-        let question = question_of(request.question.unwrap_or_default());
-        let reached = self.peer.count_reached(&question, &request.addresses).await;
+        let query = query_of(request.question.unwrap_or_default());
+        let reached = self.peer.count_reached(&query, &request.addresses).await;
         Ok(Response::new(pb::CountReachedResponse {
             reached: u32::try_from(reached).unwrap_or(u32::MAX),
         }))
@@ -184,7 +184,7 @@ impl pb::witness_server::Witness for Forward {
     ) -> Result<Response<pb::AskAboutLeaderResponse>, Status> {
         let request = request.into_inner();
         self.check_cluster(&request.cluster_id)?;
-        let reply = self.peer.answer(&question_of(request)).await;
+        let reply = self.peer.answer(&query_of(request)).await;
         Ok(Response::new(reply_message(reply)))
     }
 }

@@ -1,4 +1,4 @@
-//! Answers of a TaskManager to a process that lost the leader: it probes the leader at that moment.
+//! Answers of a TaskManager to a process that lost the leader: it probes the leader at that moment. Keeps no state.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tanist_proto::v1 as pb;
 use tonic::{Request, Response, Status};
 
 use super::client::TonicPeers;
-use super::messages::{question_of, reply_message};
+use super::messages::{query_of, reply_message};
 
 /// Maximum timeout of a probe, if the caller asks for a longer one; the caller does not wait longer itself.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,13 +25,13 @@ impl pb::witness_server::Witness for ProbingWitness {
     ) -> Result<Response<pb::AskAboutLeaderResponse>, Status> {
         let request = request.into_inner();
         let peers = TonicPeers::new(request.cluster_id.clone());
-        let question = question_of(request);
-        let timeout = question.timeout.min(LONGEST_TIMEOUT);
-        let probed = tokio::time::timeout(timeout, peers.probe(&question.address)).await;
+        let query = query_of(request);
+        let timeout = query.timeout.min(LONGEST_TIMEOUT);
+        let probed = tokio::time::timeout(timeout, peers.probe(&query.address)).await;
         let reply = match probed {
             Ok(Ok(heartbeat))
-                if heartbeat.process == question.leader
-                    && heartbeat.role.epoch() == Some(question.epoch) =>
+                if heartbeat.process == query.leader
+                    && heartbeat.role.epoch() == Some(query.epoch) =>
             {
                 Reply::Reachable
             }

@@ -1,7 +1,9 @@
-//! Content of a warm cache, within its size limit. Pure: no reads and no waiting.
+//! Content of a warm cache, within its size limit. Owned by one [`WarmCache`](super::WarmCache). Pure: no reads
+//! and no waiting.
 //!
-//! Invariants: every record that was put and not removed is known at least by name; the held values never
-//! exceed the limit, names and values counted together. A record that does not fit is known by name and size.
+//! Invariants: every record that was put and not removed is known at least by name. A value is held only if it
+//! fits into the limit together with all names and held values. A record that does not fit is known by name and
+//! size; names are kept even above the limit.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -64,7 +66,7 @@ impl Content {
             self.bytes += cost(&key, value.len());
             self.held.insert(key, value);
         } else {
-            // The name is always kept: an unknown record would be taken for absent.
+            // The name is kept even above the limit: an unknown record would be taken for absent.
             self.bytes += cost(&key, 0);
             self.named.insert(key, value.len());
         }

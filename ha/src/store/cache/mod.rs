@@ -1,4 +1,5 @@
-//! A warm cache of records on a standby, and its proof at a takeover.
+//! A warm cache of records on a standby, and its proof at a takeover. The standby's contender owns it; all its
+//! reads go to the coordination store.
 //!
 //! The cache is at a change number: every value that it holds is the one of that number, or a later one. It
 //! gets there by a listing that began after the number was read, and advances by reading the keys that the
@@ -255,6 +256,7 @@ impl WarmCache {
     /// nothing is proven and the data that was read stays; the caller may try again while its term lasts.
     pub async fn prove(&mut self, incarnation: &ClusterIncarnation, at: Change) -> Result<Proven> {
         let mut read = BTreeSet::new();
+        // The incarnation first: equal numbers of two incarnations mean different transactions.
         let proof = match &self.position {
             Some(position) if position.incarnation != *incarnation => Proof::Listed,
             Some(position) if position.change == at => Proof::Current,
@@ -411,6 +413,7 @@ impl WarmCache {
             }
             read.extend(keys.iter().cloned());
             self.read_again(keys.into_iter().collect()).await?;
+            // Only after the values: if reading fails, the next call reads these keys again.
             if let Some(position) = &mut self.position {
                 position.change = end;
             }
@@ -418,7 +421,8 @@ impl WarmCache {
         Ok(Ring::Followed)
     }
 
-    /// Values may be younger than the position: keys that are touched after it are read again anyway.
+    /// Reads the values of these keys. They may be younger than the position: keys that are touched after it are
+    /// read again anyway.
     async fn read_again(&mut self, keys: Vec<Key>) -> Result<()> {
         for some in keys.chunks(PAGE) {
             let values = self.store.get(some).await?;

@@ -95,7 +95,7 @@ impl PipelineActor {
         }
     }
 
-    /// Deletes without a number. Idempotent.
+    /// Deletes without a number; sends the request again until the outcome is definite. Idempotent.
     async fn delete(&self, request: &CommitRequest) -> Result<(), CommitError> {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         let mut may_be_applied = false;
@@ -116,9 +116,10 @@ impl PipelineActor {
                         return Err(outcome_at_end(may_be_applied).into_error());
                     }
                 },
+                // In this order: after a lost answer, an error of a later copy is not definite either.
                 Err(error) if error.outcome() == Outcome::Ambiguous => may_be_applied = true,
                 Err(error) if may_be_applied => {
-                    warn!(%error, "a deletion got no answer: sending it again")
+                    warn!(%error, "a deletion may have been applied: sending it again")
                 }
                 Err(error) => return Err(CommitError::OutOfSpace(error)),
             }

@@ -132,7 +132,7 @@ pub async fn a_cache_that_followed_is_proven_from_memory(subject: &dyn Subject) 
 
 /// Manual changes in the store are noticed by a following cache and at a takeover, and the store's values are
 /// used.
-pub async fn a_cache_notices_what_somebody_changed_by_hand(subject: &dyn Subject) -> CaseResult {
+pub async fn a_cache_notices_what_was_changed_by_hand(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let term = a.leads().await;
     let pipeline = a.pipeline(subject, &term).await?;

@@ -41,7 +41,7 @@ pub async fn a_term_whose_epoch_a_stranger_overwrote_is_suspended_until_it_is_pu
     a.confirm(&term).await?;
     let b = Process::start(subject, "b").await?;
     let view = b.agrees_with_the_store().await?;
-    let (record, _) = view.epoch.expect("somebody leads");
+    let (record, _) = view.epoch.expect("a process leads");
     let text = serde_json::to_string(&record)?;
 
     let mut leaders = retrieval::follow(b.driver.observed());
@@ -50,7 +50,7 @@ pub async fn a_term_whose_epoch_a_stranger_overwrote_is_suspended_until_it_is_pu
 
     subject.overwrite(path::EPOCH, Some("rubbish")).await?;
     let lost = tokio::time::timeout(BOUND, leaders.wait_for(|view| view.leader.is_none())).await;
-    let epoch = lost.expect("nobody is said to lead")?.epoch;
+    let epoch = lost.expect("no process is said to lead")?.epoch;
     assert_eq!(epoch, term.epoch(), "the youngest that there was");
     let suspended = |now: &Leadership| matches!(now, Leadership::Suspended(_));
     a.until("suspended", suspended).await;
@@ -72,7 +72,7 @@ pub async fn a_term_whose_epoch_a_stranger_overwrote_is_suspended_until_it_is_pu
                 return Ok((process.id.clone(), session.clone()));
             }
         }
-        Err("nobody leads")
+        Err("no process leads")
     })
     .await;
     let (id, session) = leader;

@@ -39,13 +39,13 @@ impl Gates {
             return;
         };
         let (go_on, gate) = sync_channel(1);
-        let (stands, standing) = oneshot::channel();
+        let (is_stopped, stopping) = oneshot::channel();
         runtime.spawn(async move {
-            let _ = stands.send(());
+            let _ = is_stopped.send(());
             // Blocks the thread intentionally. Also continues when the sender is dropped.
             let _ = gate.recv();
         });
-        let _ = standing.await;
+        let _ = stopping.await;
         self.stopped.lock().push((process.clone(), go_on));
     }
 

@@ -70,16 +70,15 @@ pub async fn a_commit_that_arrives_in_a_younger_term_changes_nothing(
     let (pipeline, faults) = a.faulty_pipeline(subject, &old).await?;
     let b = Process::start(subject, "b").await?;
     let holding = faults.hold_next(Operation::Commit);
-    // Later copies are applied, but no answer arrives, so the commit stays unsettled.
+    // Later copies are applied, but no answer arrives, so the commit's outcome stays open.
     faults.lose_replies(Operation::Commit, 1000);
-    let holding_next = {
+    let (late, committing) = {
         // Only the first copy is held.
         let pipeline = pipeline.clone();
         let committing =
             tokio::spawn(async move { pipeline.commit(vec![put("item", "old")]).await });
         (held(holding).await, committing)
     };
-    let (late, committing) = holding_next;
     b.election.depose(old.epoch()).await?;
     let young = b.leads_after(old.epoch()).await;
     a.is_over(&old).await;
@@ -186,7 +185,7 @@ pub async fn an_acquisition_that_is_applied_after_it_was_given_up_is_taken_up(
     let old = a.leads().await;
     let b = Process::start(subject, "b").await?;
     let seen = until_definite(async || b.driver.read().await).await?;
-    let (record, _) = seen.epoch.clone().expect("somebody leads");
+    let (record, _) = seen.epoch.clone().expect("a process leads");
     let next = EpochRecord {
         epoch: record.epoch.next(),
         ..record

@@ -116,7 +116,7 @@ impl Network {
     }
 
     /// The wire of a process: one proxy for each server.
-    pub(crate) async fn wire(&self, process: &ProcessId) -> CaseResult<Arc<Vec<TcpProxy>>> {
+    async fn wire(&self, process: &ProcessId) -> CaseResult<Arc<Vec<TcpProxy>>> {
         let mut wires = self.wires.lock().await;
         if let Some(wire) = wires.get(process) {
             return Ok(wire.clone());

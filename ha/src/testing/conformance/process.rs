@@ -133,7 +133,7 @@ impl Process {
             panic!("{term:?} is not over; {} is {leadership:?}", self.id);
         }
         assert_eq!(term.check(), Err(NotLeading::Over));
-        self.until("told so", |now| now.session() != Some(term))
+        self.until("informed of that", |now| now.session() != Some(term))
             .await;
     }
 
@@ -150,7 +150,7 @@ impl Process {
         Ok(self.leads_after(epoch).await)
     }
 
-    /// Waits until it leads if and only if the store says so.
+    /// Waits until the store names a leader, and this process leads if and only if the store names it.
     pub async fn agrees_with_the_store(&self) -> CaseResult<ElectionView> {
         let mut last = String::new();
         let deadline = tokio::time::Instant::now() + BOUND;
@@ -243,7 +243,7 @@ impl Process {
     }
 }
 
-/// Asks the store until it answers; retries temporary failures.
+/// Asks the store until the answer is definite: retries all errors but fatal ones.
 pub async fn until_definite<T>(mut ask: impl AsyncFnMut() -> crate::Result<T>) -> crate::Result<T> {
     wait_until("an answer of the store", BOUND, async || {
         match ask().await {

@@ -1,5 +1,6 @@
-//! A backend on real servers. etcd and ZooKeeper differ in their options, and in how a test writes to them beside all
-//! clients ([`ServedBackend`]); the operations on servers, wires and processes are the same.
+//! A backend on real servers. etcd and ZooKeeper differ in their options, and in the way in which a test writes to
+//! them without the clients under test ([`ServedBackend`]); the operations on servers, wires and processes are the
+//! same. A subject owns its [`Network`] and the election threads that it stops.
 
 use std::fmt;
 use std::future::Future;

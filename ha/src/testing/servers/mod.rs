@@ -156,7 +156,7 @@ impl ServerProcess {
 
     fn tell_guard(&mut self, line: &str) {
         if let Some(pipe) = &mut self.guard_pipe {
-            // A guard may be gone; the drop below still kills the server.
+            // The guard may be gone; then only the drop of this value kills the server.
             let _ = writeln!(pipe, "{line}");
         }
     }

@@ -1,4 +1,4 @@
-//! The options of the embedded store.
+//! Reads the options of the embedded store into a [`Store`]: each cluster has its own directory, blobs are beside them.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The options of etcd.
+//! Reads the options of etcd into a [`Store`]: servers are required, a lease has whole seconds and must outlast one
+//! request.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The stores of leadership and jobs, one file each: its options, and how they become a [`Backend`]. No other file lists
-//! them; all else is asked of the backend.
+//! The stores of leadership and jobs, one file each: its options, and how they become a [`Backend`]. No other file
+//! lists them; all else is asked of the backend.
 
 mod embedded;
 mod etcd;

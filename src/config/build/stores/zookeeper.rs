@@ -1,4 +1,5 @@
-//! The options of ZooKeeper.
+//! Reads the options of ZooKeeper into a [`Store`]: servers are required, and a session must outlast one attempt to
+//! connect.
 
 use std::path::PathBuf;
 use std::sync::Arc;

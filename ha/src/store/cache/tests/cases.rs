@@ -234,7 +234,7 @@ async fn another_incarnation_at_the_same_number_is_read_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_went_back_is_listed_again_by_whoever_follows() {
+async fn a_store_that_went_back_is_listed_again_by_its_followers() {
     let (cluster, _, _, mut cache) = followed().await;
     cluster.wipe();
     let other = Term::begin(&cluster, "other").await;
