@@ -2,8 +2,12 @@
 //! requirements. Pure: time and input are arguments; output is collected as [`Effect`]s. Registration is
 //! decided in [`registering`].
 //!
+//! The core owns the parts of the state, each an object with a file: [`task_executors`], [`slot_manager`],
+//! [`job_masters`], [`unfulfillable`], [`draining`], [`workers`]. None of it is persisted, except drains and workers.
+//!
 //! - Of the registrations of one TaskExecutor only the highest counts. See [`task_executors`].
-//! - A message of a younger term ends this one; a message of an older term is refused.
+//! - A message of another term is refused. If its term is younger, the election also asks its store, which alone can
+//!   end this term.
 //! - Of the JobMasters of a job only the youngest may declare its requirements. See [`job_masters`].
 
 mod capacity;
@@ -240,7 +244,7 @@ impl ResourceManagerCore {
                 reason,
                 check,
             }),
-            // Whether it is gone shall not have to wait for the next heartbeats.
+            // The next heartbeat is sent early, so that it is soon known whether the TaskExecutor is gone.
             CheckOutcome::Undecided if calls > 0 && calls < threshold => {
                 self.task_executors.probe(to, Suspicion::Refused);
             }
@@ -319,7 +323,9 @@ impl ResourceManagerCore {
 
     /// Handles everything that is due.
     fn on_time(&mut self, now: Uptime) {
+        // First, so that no deadline passes because this process stood still.
         self.note_beat(now);
+        // Before slots are matched: a TaskExecutor that is lost gets no slot requests.
         self.beat(now);
         self.attend_workers(now);
         if self.retry_at.is_some_and(|at| at <= now) {
@@ -334,6 +340,7 @@ impl ResourceManagerCore {
         }
         if self.check_at.is_some_and(|at| at <= now) {
             self.check_at = None;
+            // First: to keep slots for a job, matching also counts on workers that could be started.
             let driver = self.workers_of_driver.as_ref();
             self.slots.set_startable(driver.map(Workers::startable));
             let requests = self.slots.match_slots(now);
@@ -347,11 +354,13 @@ impl ResourceManagerCore {
                 });
                 self.request_slot(request);
             }
+            // After matching, which changes what jobs lack. All that follows judges by this count.
             let changed = self.slots.take_changed_jobs();
             self.note_shortages(&changed);
             self.judge_room(&changed);
             self.judge_leaving(now);
             self.judge_requirements(now);
+            // Workers are started only for slots that matching did not find.
             self.review_workers(now);
             // Starts the job timeout of jobs that hold slots but have no JobMaster.
             let holding = changed
@@ -382,7 +391,8 @@ impl ResourceManagerCore {
 
     /// Notifies the JobMasters of all jobs that hold slots of a TaskExecutor that its process is gone.
     ///
-    /// One that is only silent is not named: each JobMaster judges silence by the answers that it got itself.
+    /// One that is only silent is not named: each JobMaster judges silence by the answers that it got itself. To be
+    /// called before its slots are removed or replaced: they show which jobs these are.
     fn tell_gone(&mut self, id: &ResourceId, cause: &str) {
         let Some(known) = self.task_executors.get(id) else {
             return;

@@ -1,9 +1,12 @@
 //! Finds jobs that request slots which no TaskExecutor could ever provide. Pure, a part of [`super`].
 //!
 //! If TaskExecutors are started by hand, no larger one is started for a job; a driver starts none larger than
-//! its host. So such a job is notified at once instead of waiting for nothing. But not before the existing
+//! its host. So the JobMaster of such a job is notified, and the job need not wait. But not before the existing
 //! TaskExecutors have had `start_up_time` to register; one that left counts for that long too, since it may
-//! come back. If no TaskExecutor is known, nothing is sent: the ones that come are unknown.
+//! come back. If no TaskExecutor is known, nothing is sent: how large the first ones will be is unknown.
+//!
+//! A second verdict says whether a job that lacks slots would fit into the cluster if all others left ([`Capacity`]).
+//! Verdicts are not persisted: the next term judges again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -43,6 +43,7 @@ impl ResourceManagerCore {
                 self.lose(now, &to, &cause);
             }
         }
+        // The release failed, so slots may be requested from it again.
         if let WorkerEvent::ReleaseRecorded(id, false) = &event {
             let known = self.task_executors.get(id);
             let is_draining = known.is_some_and(|it| it.availability().is_draining);

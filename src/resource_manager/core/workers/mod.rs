@@ -293,7 +293,8 @@ impl Workers {
         is_review_due
     }
 
-    /// Compares existing workers with the need, and closes the difference. To be called after every change of its
+    /// Compares existing workers with the need, then starts what is missing and releases what is idle. To be called
+    /// after every change of its
     /// input, and when [`Workers::on_time`] says so.
     pub(crate) fn review(
         &mut self,
@@ -307,6 +308,7 @@ impl Workers {
             self.drained_host.is_some() || registered.values().any(|view| view.is_useless);
         self.note_startable(&situation, is_useless);
         self.plan = planning::plan(&situation, &bounds);
+        // The host of workers is drained, so that new ones would be drained, too.
         if is_useless {
             self.plan.start = 0;
             self.plan.kinds.clear();
