@@ -86,10 +86,12 @@ pub(crate) struct ResourceManagerCore {
     resource_id: String,
     task_executors: TaskExecutors,
     slots: SlotManager,
+    /// When slots are matched next. `None`: nothing has changed since the last match.
     check_at: Option<Uptime>,
+    /// When refused and unanswered slot requests are repeated. `None`: there is none.
     retry_at: Option<Uptime>,
-    /// Time of the next own heartbeat tick. A late tick shows that this process stood still.
-    next_beat: Uptime,
+    /// Time of the next own tick. A late tick shows that this process stood still.
+    next_tick: Uptime,
     job_masters: JobMasters,
     unfulfillable_jobs: UnfulfillableJobs,
     shortages: KnownShortages,
@@ -109,7 +111,7 @@ impl ResourceManagerCore {
             .reserving_after(options.reservation_delay);
         ResourceManagerCore {
             unfulfillable_jobs: UnfulfillableJobs::new(now, options.start_up_time),
-            next_beat: now + options.heartbeat_interval,
+            next_tick: now + options.heartbeat_interval,
             options,
             resource_id: format!("rm-{}-{seed:016x}", term.epoch),
             term,
@@ -309,7 +311,7 @@ impl ResourceManagerCore {
             .into_iter()
             .chain(self.job_masters.next_deadline())
             .chain(self.unfulfillable_jobs.next_deadline())
-            .chain([self.next_beat])
+            .chain([self.next_tick])
             .chain(self.drains.next_deadline())
             .chain(self.check_at)
             .chain(self.retry_at)
@@ -324,10 +326,10 @@ impl ResourceManagerCore {
     /// Handles everything that is due.
     fn on_time(&mut self, now: Uptime) {
         // First, so that no deadline passes because this process stood still.
-        self.note_beat(now);
+        self.note_tick(now);
         // Before slots are matched: a TaskExecutor that is lost gets no slot requests.
-        self.beat(now);
-        self.attend_workers(now);
+        self.send_due_heartbeats(now);
+        self.on_time_for_workers(now);
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             for request in self.slots.retry() {
@@ -368,10 +370,11 @@ impl ResourceManagerCore {
                 .map(|job| (job, self.slots.is_holder(job)));
             self.job_masters.follow(now, holding);
         }
-        self.let_go_of_jobs(now);
+        self.abandon_jobs(now);
     }
 
-    fn beat(&mut self, now: Uptime) {
+    /// Sends the heartbeats that are due, and gives up TaskExecutors that have answered none within the timeout.
+    fn send_due_heartbeats(&mut self, now: Uptime) {
         let (interval, timeout) = (
             self.options.heartbeat_interval,
             self.options.heartbeat_timeout,
@@ -479,7 +482,7 @@ impl ResourceManagerCore {
 
     /// Withdraws the requirements of jobs without JobMaster whose timeout has passed, and asks TaskExecutors to
     /// free their unused slots. Slots in use stay with their TaskExecutor.
-    fn let_go_of_jobs(&mut self, now: Uptime) {
+    fn abandon_jobs(&mut self, now: Uptime) {
         let timeout = self.options.job_timeout;
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
         let overdue = self.job_masters.take_overdue(now);

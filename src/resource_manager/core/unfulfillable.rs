@@ -30,7 +30,7 @@ pub(super) struct UnfulfillableJobs {
     /// TaskExecutors that left, and when.
     departed: BTreeMap<ResourceId, (Uptime, WorkerResourceSpec)>,
     /// The verdicts that jobs were notified of.
-    told: BTreeMap<JobId, Unfulfillable>,
+    verdicts: BTreeMap<JobId, Unfulfillable>,
     /// Jobs that were last notified that the cluster has room for them.
     have_room: BTreeSet<JobId>,
     /// The capacity for which `have_room` was computed.
@@ -45,7 +45,7 @@ impl UnfulfillableJobs {
             start_up_time,
             starts_until,
             departed: BTreeMap::new(),
-            told: BTreeMap::new(),
+            verdicts: BTreeMap::new(),
             have_room: BTreeSet::new(),
             capacity: None,
             check_at: Some(starts_until),
@@ -107,7 +107,7 @@ impl ResourceManagerCore {
 
     /// The requirement that no TaskExecutor could ever fulfil, as the job was notified.
     pub(crate) fn unfulfillable(&self, job: JobId) -> Option<&Unfulfillable> {
-        self.unfulfillable_jobs.told.get(&job)
+        self.unfulfillable_jobs.verdicts.get(&job)
     }
 
     /// The specs of TaskExecutors whose slots may become available.
@@ -155,9 +155,9 @@ impl ResourceManagerCore {
             self.slots.with_room(short, &capacity)
         };
         self.unfulfillable_jobs.capacity = Some(capacity);
-        let told = &mut self.unfulfillable_jobs.have_room;
+        let known = &mut self.unfulfillable_jobs.have_room;
         for job in jobs {
-            let had_room = told.contains(&job);
+            let had_room = known.contains(&job);
             // A job that lacks nothing keeps the verdict it was sent.
             let has_room = with_room.contains(&job)
                 || had_room && self.slots.is_known(job) && !self.slots.is_short(job);
@@ -165,8 +165,8 @@ impl ResourceManagerCore {
                 continue;
             }
             match has_room {
-                true => told.insert(job),
-                false => told.remove(&job),
+                true => known.insert(job),
+                false => known.remove(&job),
             };
             self.effects.push(Effect::Room { job, has_room });
         }
@@ -201,7 +201,7 @@ impl ResourceManagerCore {
                 named.collect()
             }
         };
-        let before = std::mem::take(&mut self.unfulfillable_jobs.told);
+        let before = std::mem::take(&mut self.unfulfillable_jobs.verdicts);
         for (&job, verdict) in &unfulfillable {
             if before.get(&job) != Some(verdict) {
                 let verdict = verdict.clone();
@@ -217,6 +217,6 @@ impl ResourceManagerCore {
             let verdict = None;
             self.effects.push(Effect::Unfulfillable { job, verdict });
         }
-        self.unfulfillable_jobs.told = unfulfillable;
+        self.unfulfillable_jobs.verdicts = unfulfillable;
     }
 }

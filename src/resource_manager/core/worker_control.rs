@@ -113,7 +113,7 @@ impl ResourceManagerCore {
     }
 
     /// Handles what is due for workers, and schedules a check if one is needed.
-    pub(super) fn attend_workers(&mut self, now: Uptime) {
+    pub(super) fn on_time_for_workers(&mut self, now: Uptime) {
         let Some(workers) = &mut self.workers_of_driver else {
             return;
         };

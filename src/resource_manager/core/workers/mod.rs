@@ -121,18 +121,26 @@ pub(crate) struct Workers {
     place: String,
     epoch: u64,
     seed: u64,
+    /// Makes the next worker's id different from those of this term's other workers.
     next: u64,
     workers: BTreeMap<ResourceId, Worker>,
+    /// The driver has reported which workers of earlier terms exist. Before that none is started, and no idle one is
+    /// released.
     is_recovered: bool,
+    /// When the driver is asked again, after it failed.
     recover_at: Option<Uptime>,
     start_rate_limit: StartRateLimit,
     /// Why workers are missing, until one registers.
     trouble: Option<String>,
+    /// Number of failed starts in this term, for display.
     failures: u64,
+    /// Of the last review.
     plan: Plan,
     /// Computed in the last review.
     startable: Option<Startable>,
+    /// When a review may release or start a worker because time has passed.
     review_at: Option<Uptime>,
+    /// The cluster ends: all workers are released.
     is_dismissed: bool,
     /// The host on which the driver starts workers, if it is drained: new workers would be drained, too.
     drained_host: Option<String>,
