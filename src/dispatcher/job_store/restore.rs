@@ -429,7 +429,8 @@ impl JobStore {
                 )));
             }
         }
-        // A deposed leader does not know what jobs begin from by now.
+        // A deposed leader does not know what jobs begin from by now. One that is deposed after this goes on removing:
+        // then a job that its successor accepts from this savepoint finds objects missing (ADR 61).
         self.confirm_term().await?;
         let disposed = savepoints::dispose(path).await;
         disposed.map_err(|error| match error {
