@@ -491,14 +491,13 @@ impl Actor {
                     async move { Called::Event(Event::Worker(acts.release(id, record).await)) },
                 )
             }
+            Effect::RemoveRecord(id) => calls
+                .spawn(async move { Called::Event(Event::Worker(acts.remove_record(id).await)) }),
             Effect::Stop(id) => {
-                calls.spawn(async move { Called::Event(Event::Worker(acts.remove(id).await)) })
-            }
-            Effect::End(id) => {
-                calls.spawn(async move { Called::Event(Event::Worker(acts.end(id).await)) })
+                calls.spawn(async move { Called::Event(Event::Worker(acts.stop(id).await)) })
             }
             // Not passed on by the core: it sends a heartbeat instead.
-            Effect::Drain(_) => return,
+            Effect::AskToLeave(_) => return,
         };
     }
 

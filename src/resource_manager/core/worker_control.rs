@@ -181,7 +181,7 @@ impl ResourceManagerCore {
                     self.effects
                         .push(Effect::Worker(workers::Effect::Release(id)));
                 }
-                workers::Effect::Drain(id) => {
+                workers::Effect::AskToLeave(id) => {
                     self.task_executors.release(&id);
                     self.send_heartbeat(&id);
                 }

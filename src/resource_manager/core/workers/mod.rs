@@ -537,7 +537,7 @@ impl Workers {
             && !matches!(worker.state, WorkerState::Stopping { .. })
         {
             worker.state = WorkerState::Stopping { is_removed: false };
-            self.effects.push(Effect::Stop(id.clone()));
+            self.effects.push(Effect::RemoveRecord(id.clone()));
         }
     }
 
