@@ -1,4 +1,7 @@
 //! Answers that wait: for the description of a JobMaster, for a description in the store, or for the ResourceManager.
+//!
+//! Each is a task of [`Calls`] that only reads, and that ends when its caller is gone. A JobMaster that does not
+//! describe its job fails the description of this job, but not a list: the core describes the job instead.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,5 +1,9 @@
-//! Removes what an ended job leaves outside the store. Idempotent; retried until it succeeds or the limit of
-//! one term is reached.
+//! Removes what an ended job leaves outside the coordination store: pending files of its sinks, blobs, copies of failed
+//! savepoints, and objects of its checkpoints. What a retained checkpoint names stays ([`Kept`]).
+//!
+//! Owns no state: the result of the job names what is to be removed, and stays dirty until all of it is. So a crash
+//! repeats the cleanup, and each step is idempotent. An error or a timeout is retried, up to the number of retries that
+//! one term has; then the next leader resumes the cleanup.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,8 +29,9 @@ use super::job_store::{Kept, Note};
 use super::uploads;
 
 /// Timeout for the last check of leftovers before results are removed: a directory may be on a file system that hangs.
-const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(10);
-const LOOKS_AT_ONCE: usize = 16;
+const LAST_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Number of jobs that are checked at the same time.
+const CHECKS_AT_ONCE: usize = 16;
 /// Timeout for removing one directory or blob; then the try counts as failed.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -79,10 +84,15 @@ pub trait SinkCleaner: Send + Sync + fmt::Debug + 'static {
     }
 }
 
-enum Look {
-    Taken,
+/// Result of the last check of one job.
+enum LastCheck {
+    /// Nothing is left.
+    Clean,
+    /// Something could not be removed.
     Failed(JobId),
+    /// Not checked: the checks of other jobs took all the time.
     NoTime(JobId),
+    /// Not checked: the term may be over.
     NotLeading,
 }
 
@@ -112,16 +122,13 @@ impl Cleaner {
         mut storage_trouble: watch::Receiver<Option<String>>,
     ) -> Result<(), String> {
         let mut backoff = Backoff::new(self.initial_backoff, self.max_backoff);
-        let mut tried_again = 0;
+        let mut retries = 0;
         while let Err(reason) = self.try_once(job, remove, kept).await {
-            if self
-                .attempts
-                .is_some_and(|attempts| tried_again >= attempts)
-            {
-                warn!(%job, reason, tried_again, "cleanup is given up in this term: the next leader resumes it");
+            if self.attempts.is_some_and(|attempts| retries >= attempts) {
+                warn!(%job, reason, retries, "cleanup is given up in this term: the next leader resumes it");
                 return Err(reason);
             }
-            tried_again += 1;
+            retries += 1;
             let delay = backoff.next_delay();
             warn!(%job, reason, ?delay, "cleanup is tried again");
             tokio::select! {
@@ -133,25 +140,26 @@ impl Cleaner {
     }
 
     /// Checks again, before ended jobs are forgotten, for what they may have left; all of it within
-    /// [`LAST_LOOK_TIMEOUT`]. What can't be removed in that time is logged. Returns the jobs that it may be of. None:
-    /// this term may be over; then nothing more is removed, as there may be another run under one of these ids.
-    pub(super) async fn look_once_more(
+    /// [`LAST_CHECK_TIMEOUT`]. What can't be removed in that time is logged. Returns the jobs that may have left
+    /// something. None: this term may be over; then nothing more is removed, as there may be another run under one of
+    /// these ids.
+    pub(super) async fn check_leftovers(
         &self,
         leftovers: &[(JobId, pb::Cleanup)],
         session: &LeaderSession,
     ) -> Option<BTreeSet<JobId>> {
-        let until = Instant::now() + LAST_LOOK_TIMEOUT;
+        let until = Instant::now() + LAST_CHECK_TIMEOUT;
         let nothing = Kept::default();
-        let look = async |(job, remove): &(JobId, pb::Cleanup)| {
+        let check = async |(job, remove): &(JobId, pb::Cleanup)| {
             if session.check().is_err() {
-                return Look::NotLeading;
+                return LastCheck::NotLeading;
             }
             if Instant::now() >= until {
-                return Look::NoTime(*job);
+                return LastCheck::NoTime(*job);
             }
             let removing = self.try_once(*job, remove, &nothing);
             match tokio::time::timeout_at(until, removing).await {
-                Ok(Ok(())) => return Look::Taken,
+                Ok(Ok(())) => return LastCheck::Clean,
                 Ok(Err(reason)) => {
                     warn!(%job, reason, "files of an ended job can't be removed");
                 }
@@ -160,26 +168,26 @@ impl Cleaner {
                     warn!(%job, ?directories, "files of an ended job can't be removed: the sink directories do not answer");
                 }
             }
-            Look::Failed(*job)
+            LastCheck::Failed(*job)
         };
-        let mut looks = stream::iter(leftovers)
-            .map(look)
-            .buffer_unordered(LOOKS_AT_ONCE);
-        let (mut left, mut passed_over) = (BTreeSet::new(), 0);
-        while let Some(look) = looks.next().await {
-            match look {
-                Look::Taken => {}
-                Look::Failed(job) => drop(left.insert(job)),
-                Look::NoTime(job) => {
+        let mut checks = stream::iter(leftovers)
+            .map(check)
+            .buffer_unordered(CHECKS_AT_ONCE);
+        let (mut left, mut unchecked) = (BTreeSet::new(), 0);
+        while let Some(checked) = checks.next().await {
+            match checked {
+                LastCheck::Clean => {}
+                LastCheck::Failed(job) => drop(left.insert(job)),
+                LastCheck::NoTime(job) => {
                     left.insert(job);
-                    passed_over += 1;
+                    unchecked += 1;
                 }
-                Look::NotLeading => return None,
+                LastCheck::NotLeading => return None,
             }
         }
-        if passed_over > 0 {
+        if unchecked > 0 {
             warn!(
-                jobs = passed_over,
+                jobs = unchecked,
                 "files of ended jobs can't be looked for: other directories did not answer in time"
             );
         }
@@ -187,7 +195,7 @@ impl Cleaner {
     }
 
     async fn try_once(&self, job: JobId, remove: &pb::Cleanup, kept: &Kept) -> Result<(), String> {
-        // What can't be distinguished from the rest stays until the result of the job is removed.
+        // If it is unknown which files a retained checkpoint names, all of them stay until the job's result is removed.
         if let Kept::These { output, .. } = kept {
             for directory in &remove.sink_directories {
                 let cleaning = self.sinks.clean(directory, job, &remove.run, output);
@@ -210,7 +218,7 @@ impl Cleaner {
         }
         let of_job = job.to_string();
         for path in &remove.savepoints {
-            // A place that only the user needs: it holds up no result.
+            // The path belongs to the user, and nothing of Tanist reads it: a failure does not delay the result.
             let discarding = savepoints::discard_copy(path, &of_job);
             let discarding = discarding.map_err(|error| error.to_string());
             if let Err(reason) = answered(path, discarding).await {
@@ -225,7 +233,8 @@ impl Cleaner {
         }
     }
 
-    /// Removes all objects of a job's checkpoints but these. Without a blob store its state stood in its record.
+    /// Removes all objects of a job's checkpoints except `kept`. Without a blob store there are none: all of its state
+    /// was in its record.
     async fn remove_checkpoints(
         &self,
         job: JobId,
@@ -244,7 +253,7 @@ impl Cleaner {
             let place = format!("{place}/{object}");
             let reading = Note::read(&storage, &object);
             let note = answered(&place, reading.map_err(|error| error.to_string())).await?;
-            // Of an attempt of its submission that was not written.
+            // The note is of an attempt of the job's submission that was not written.
             if let Some(note) = note {
                 let cleaning = note.clean(&*self.sinks, job, run);
                 answered("a directory of a sink", cleaning).await?;
@@ -258,7 +267,7 @@ impl Cleaner {
     }
 }
 
-/// Waits until the storage is no longer in trouble, if it is; without limit otherwise.
+/// Completes when a storage that has a trouble, or gets one, has none any more. Else never: the caller has a timeout.
 async fn available_again(trouble: &mut watch::Receiver<Option<String>>) {
     let has_trouble = trouble.wait_for(Option::is_some).await.is_ok();
     if !has_trouble || trouble.wait_for(Option::is_none).await.is_err() {

@@ -1,6 +1,7 @@
 //! The jobs of one term in the store, and which writes are one transaction.
 //!
-//! Each part owns its state and its lock; no lock is held while a store is read or written, except the storage's.
+//! Each part owns its state and its lock. Two locks are held while a store is read or written: the storage's, and
+//! `retained_starts`.
 //!
 //! ```text
 //!   JobStore     what spans the parts: submission, state, result
@@ -79,12 +80,13 @@ pub struct JobStore {
     ledger: BlobLedger,
     checkpoints: CheckpointRecords,
     origins: Origins,
-    /// Held to read while a submission copies a retained checkpoint, to write while one claims it.
+    /// Held to read while a submission copies a retained checkpoint, to write while one claims it: a claim makes the
+    /// copied objects garbage.
     retained_starts: RwLock<()>,
     descriptions: DescriptionStore,
     storage: Storage,
     late_reads: LateReads,
-    /// The work on files that submissions which were not written have taken over.
+    /// Removes files that failed submissions have taken over ([`hidden_output`]).
     sinks: Option<Arc<dyn SinkCleaner>>,
 }
 
@@ -238,8 +240,8 @@ impl JobStore {
         OrphanGc::new(self)
     }
 
-    /// Writes that a job is quarantined; nothing if its state can't be read. Nothing else may write that state
-    /// meanwhile.
+    /// Writes into the state of a job that it is quarantined; nothing if it has no state. Nothing else may write that
+    /// state meanwhile. `Refused` if the state can't be read.
     pub async fn set_aside(
         &self,
         job: JobId,

@@ -2,7 +2,8 @@
 //! after them.
 //!
 //! It owns `graphs/`, `results/` and `descriptions/`. `states/<job>` belongs to the job's JobMaster once the
-//! submission has written it, and so does `checkpoints/<job>` until the job's result is written.
+//! submission has written it, and so does `checkpoints/<job>` until the job's result is written. A term has one
+//! Dispatcher, which requests of clients and the term itself reach by [`DispatcherHandle`].
 //!
 //! The core decides (`core`): what is written when, and what follows from it. `actor` is the loop, `calls` and
 //! `answers` run the effects, and `job_store` and the files about records read and write the store.
@@ -22,8 +23,8 @@
 //! What a crash leaves behind, step by step:
 //! - before the submission's transaction: nothing; the client's retry with the same id and token is a first
 //!   submission;
-//! - between what a job begins from and the transaction: objects of checkpoints of a job without a record; the sweep
-//!   removes them;
+//! - between the copy of the checkpoint that a job begins from and the transaction: objects of checkpoints of a job
+//!   without a record; the sweep of orphans removes them;
 //! - between the chunks of a large graph and the transaction: chunks that no graph points to; the next term
 //!   removes them;
 //! - between transaction and acknowledgement: the job is stored and runs; the retry gets the same answer;

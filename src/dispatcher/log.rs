@@ -30,7 +30,9 @@ pub(super) fn write(line: LogLine) {
             warn!(%job, %failure, "the retention count could not be written: results may be kept longer");
         }
         LogLine::Quarantined { job, reason } => error!(%job, reason, "a job is quarantined"),
-        LogLine::WasCancelled { job } => info!(%job, "it was cancelled before"),
+        LogLine::WasCancelled { job } => {
+            info!(%job, "a job that can't be led was cancelled before, and ends as CANCELED");
+        }
         LogLine::DirectoriesUnknown { job } => {
             warn!(%job, "the sink directories of a quarantined job are unknown: its files may be left behind");
         }
@@ -38,8 +40,12 @@ pub(super) fn write(line: LogLine) {
             warn!(%job, %failure, "the quarantine of this job could not be written: the next term recovers the job again");
         }
         LogLine::LedAgain { job } => info!(%job, "a quarantined job is led again"),
-        LogLine::JobNotReread { job, failure } => info!(%job, %failure, "the term is ending"),
-        LogLine::SuspectNotRead { job, failure } => warn!(%job, %failure, "the term is ending"),
+        LogLine::JobNotReread { job, failure } => {
+            info!(%job, %failure, "a job whose JobMaster broke is left to the next term: this one is ending");
+        }
+        LogLine::SuspectNotRead { job, failure } => {
+            warn!(%job, %failure, "a job that waits to be recovered is left to the next term: this one is ending");
+        }
         LogLine::SuspectCancelled { job } => {
             info!(%job, "a job is cancelled before it is recovered");
         }

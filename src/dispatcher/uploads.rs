@@ -1,4 +1,5 @@
-//! The objects of the blob store that hold an upload of a job. Pure.
+//! Which objects of the blob store hold an upload of a job: an artifact that a client sent before it submitted the
+//! job. Pure. A graph that names an invalid upload has no objects here: its submission is refused.
 
 use tanist_ha::blob::{Checksum, UploadPointer};
 use tanist_ha::keys::Name;
@@ -23,6 +24,7 @@ pub(super) fn objects_of(uploaded: &pb::UploadedContent) -> Vec<Name> {
         name,
         pieces: uploaded.pieces,
         size: uploaded.size,
+        // No part of the objects' names.
         sha256: Checksum::of(&[]),
     });
     let names = pointer.ok().and_then(|it| it.piece_names().ok());

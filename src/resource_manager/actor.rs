@@ -1,7 +1,8 @@
 //! The loop of a ResourceManager: feeds the core and runs its effects. Decides nothing itself.
 //!
-//! Calls to TaskExecutors run in tasks that end with the actor. Their results go to the core, which drops those
-//! of a registration that has ended.
+//! Owns the core, the gateways of TaskExecutors, and the cells that notify JobMasters. Calls to TaskExecutors, writes
+//! and acts of the driver run in tasks that end with the actor. Their results go to the core, which drops those of a
+//! registration that has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -55,11 +56,14 @@ pub(super) enum Message {
 /// The result of a call.
 #[derive(Debug)]
 enum Called {
+    /// It is for the core.
     Event(Event),
+    /// A TaskExecutor was sent something that it only acknowledges.
     Told {
         to: Connection,
         answer: GatewayResult<pb::Ack>,
     },
+    /// A decision about drains was written, or writing it failed.
     DrainWritten {
         change: DrainChange,
         answer: GatewayResult<()>,
@@ -138,6 +142,8 @@ impl Actor {
         self.run_effects();
         loop {
             let due = self.started.sleep_until(self.core.next_deadline());
+            // In this order: an answer that is there counts before a deadline, so that no TaskExecutor is lost that has
+            // answered.
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => break,
@@ -233,7 +239,7 @@ impl Actor {
         if let Some(older) = before.filter(|_| replaced.is_some()) {
             older.verdict.change(|verdict| verdict.is_superseded = true);
         }
-        self.notify_unfulfillable(job, self.core.unfulfillable(job).cloned());
+        self.tell_unfulfillable(job, self.core.unfulfillable(job).cloned());
         self.tell_room(job, self.core.has_room(job));
         self.tell_leaving(job, self.core.leaving(job));
         Ok(())
@@ -269,9 +275,9 @@ impl Actor {
     /// Notifies a JobMaster of the TaskManagers that its job must leave.
     fn tell_leaving(&self, job: JobId, leaving: Arc<Leaving>) {
         if let Some(job_master) = self.job_masters.get(&job) {
-            let told = &job_master.verdict;
-            if told.look(|told| told.leaving != leaving) {
-                told.change(|told| told.leaving = leaving);
+            let verdict = &job_master.verdict;
+            if verdict.look(|known| known.leaving != leaving) {
+                verdict.change(|known| known.leaving = leaving);
             }
         }
     }
@@ -279,34 +285,34 @@ impl Actor {
     /// Notifies a JobMaster of a TaskManager that is gone.
     fn tell_gone(&self, job: JobId, gone: GoneTaskManager) {
         if let Some(job_master) = self.job_masters.get(&job) {
-            job_master.verdict.change(|told| told.gone.push(gone));
+            job_master.verdict.change(|known| known.gone.push(gone));
         }
     }
 
     /// Notifies a JobMaster whether the cluster has room for its job.
     fn tell_room(&self, job: JobId, has_room: bool) {
         if let Some(job_master) = self.job_masters.get(&job) {
-            let told = &job_master.verdict;
-            if told.look(|told| told.has_room != has_room) {
-                let change = |told: &mut Verdict| {
-                    told.has_room = has_room;
-                    told.room_changes += 1;
+            let verdict = &job_master.verdict;
+            if verdict.look(|known| known.has_room != has_room) {
+                let change = |known: &mut Verdict| {
+                    known.has_room = has_room;
+                    known.room_changes += 1;
                 };
                 match has_room {
                     // The JobMaster has nothing to do: it takes this before its next event, and then fails no region.
-                    true => told.change_quietly(change),
-                    false => told.change(change),
+                    true => verdict.change_quietly(change),
+                    false => verdict.change(change),
                 }
             }
         }
     }
 
     /// Notifies a JobMaster of the requirement that no TaskExecutor can fulfil, or that there is none.
-    fn notify_unfulfillable(&self, job: JobId, verdict: Option<Unfulfillable>) {
+    fn tell_unfulfillable(&self, job: JobId, unfulfillable: Option<Unfulfillable>) {
         if let Some(job_master) = self.job_masters.get(&job) {
-            let told = &job_master.verdict;
-            if told.look(|told| told.unfulfillable.as_deref() != verdict.as_ref()) {
-                told.change(|told| told.unfulfillable = verdict.map(Box::new));
+            let verdict = &job_master.verdict;
+            if verdict.look(|known| known.unfulfillable.as_deref() != unfulfillable.as_ref()) {
+                verdict.change(|known| known.unfulfillable = unfulfillable.map(Box::new));
             }
         }
     }
@@ -342,7 +348,7 @@ impl Actor {
     fn answer<T>(&mut self, reply: Reply<T>, answer: GatewayResult<T>) {
         // First, so that the log has the reason when the caller has the answer.
         self.write_log();
-        let _nobody_waits = reply.send(answer);
+        let _ = reply.send(answer);
     }
 
     fn write_log(&mut self) {
@@ -384,7 +390,7 @@ impl Actor {
                 }
                 Effect::CheckLost { to, reason, check } => self.check_lost(to, reason, check),
                 Effect::Worker(effect) => self.act(effect),
-                Effect::Unfulfillable { job, verdict } => self.notify_unfulfillable(job, verdict),
+                Effect::Unfulfillable { job, verdict } => self.tell_unfulfillable(job, verdict),
                 Effect::Room { job, has_room } => self.tell_room(job, has_room),
                 Effect::Leaving { job, leaving } => self.tell_leaving(job, leaving),
                 Effect::Gone { job, gone } => self.tell_gone(job, gone),
@@ -485,14 +491,13 @@ impl Actor {
                     async move { Called::Event(Event::Worker(acts.release(id, record).await)) },
                 )
             }
+            Effect::RemoveRecord(id) => calls
+                .spawn(async move { Called::Event(Event::Worker(acts.remove_record(id).await)) }),
             Effect::Stop(id) => {
-                calls.spawn(async move { Called::Event(Event::Worker(acts.remove(id).await)) })
+                calls.spawn(async move { Called::Event(Event::Worker(acts.stop(id).await)) })
             }
-            Effect::End(id) => {
-                calls.spawn(async move { Called::Event(Event::Worker(acts.end(id).await)) })
-            }
-            // The core sends a heartbeat for it.
-            Effect::Drain(_) => return,
+            // Not passed on by the core: it sends a heartbeat instead.
+            Effect::AskToLeave(_) => return,
         };
     }
 

@@ -119,7 +119,7 @@ impl Calls {
     }
 }
 
-/// Returns the JobMaster that the core says there is.
+/// Returns the JobMaster, which the core expects to exist. An error if it does not.
 pub(crate) fn started(
     job: JobId,
     job_master: Option<Arc<dyn JobMasterControl>>,

@@ -18,7 +18,7 @@ use crate::job_store::{JobStoreError, Retained, fits};
 
 /// Number of waiting jobs that are read at the same time.
 const READ_AT_ONCE: usize = 16;
-/// Pause after some results could not be removed.
+/// Pause after some results could not be removed. The core writes and removes no other clean result meanwhile.
 const NEXT_TRY: Duration = Duration::from_secs(60);
 
 /// Submissions, and the results of ended jobs.
@@ -128,12 +128,15 @@ impl Calls {
         self.spawn(async move {
             // Before the results are removed: while they exist, no job runs under these ids. After a crash in
             // between, the next term does the removal.
-            let looking = context.cleaner.look_once_more(&leftovers, &context.session);
-            let Some(left) = looking.await else {
+            let checking = context
+                .cleaner
+                .check_leftovers(&leftovers, &context.session);
+            let Some(left) = checking.await else {
                 let deleted = Err(JobStoreError::NotWritten);
                 return Event::ResultsDeleted { jobs, deleted };
             };
-            // Nothing else remembers the hidden output of a retained checkpoint: such a job is forgotten another time.
+            // Only the record of a retained checkpoint names its hidden output. Where that could not be removed, the
+            // result and this record stay for a later attempt.
             let with_output = context.store.with_retained(&left).await;
             let (kept, jobs): (Vec<_>, Vec<_>) =
                 jobs.into_iter().partition(|job| with_output.contains(job));

@@ -123,7 +123,7 @@ pub(crate) enum Known<'a> {
     Nothing,
     /// Its submission is being written.
     Persisting(&'a SubmissionKey),
-    /// It is stored: running or quarantined.
+    /// It is stored and has not ended: running, rebuilding or quarantined.
     Accepted(&'a SubmissionKey),
     /// It has ended, and its result is kept.
     Ended {
@@ -151,6 +151,9 @@ pub(crate) enum Admission {
 }
 
 /// Decides about a submission that arrives at `now`.
+///
+/// In this order: the same submission gets the same answer, also after its deadline and if it has a flaw; only then is
+/// another one under the same id refused. Deadline and flaw matter for a submission of an unknown job alone.
 pub(crate) fn admit(
     submission: &Submission,
     known: Known<'_>,

@@ -9,7 +9,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::job_master_failures::{self, TOLERATED};
-use super::quarantine::Fault;
+use super::quarantine::JobToQuarantine;
 use super::{DispatcherCore, Effect, Entry, LogLine, Rebuilding, Replies, Reread};
 use crate::RecoveredJob;
 
@@ -66,7 +66,7 @@ impl<R: Replies> DispatcherCore<R> {
     ) {
         let reason = format!("no JobMaster can run it: {reason}");
         let quarantine = self.found(pb::QuarantineKind::Unreadable, reason);
-        self.quarantine(job, Fault::of(quarantine, state, Some(graph)));
+        self.quarantine(job, JobToQuarantine::of(quarantine, state, Some(graph)));
     }
 
     /// Its JobMasters broke too often. The reason is written, for later terms.
@@ -94,7 +94,8 @@ impl<R: Replies> DispatcherCore<R> {
             let state = Box::new(state.clone());
             self.out.effect(Effect::WriteQuarantine { job, state });
         }
-        self.quarantine(job, Fault::of(quarantine, state, Some(graph)));
+        self.quarantine(job, JobToQuarantine::of(quarantine, state, Some(graph)));
+        // Until that is written, no request may write the record.
         self.set_busy(job, true);
     }
 }

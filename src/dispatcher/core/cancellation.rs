@@ -107,7 +107,8 @@ fn has_ended(job: JobId, status: pb::JobStatus) -> GatewayError {
 }
 
 impl super::Quarantined {
-    /// Why the job can't be cancelled now.
+    /// Why the job can't be cancelled now. The first reason counts: "try again", for a busy job, is no answer about a
+    /// job that has ended or that only a newer version can end.
     fn refuses_cancellation(&self, job: JobId) -> Option<GatewayError> {
         let reason = self.reason();
         if self.has_ended() {

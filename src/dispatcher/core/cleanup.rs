@@ -1,4 +1,6 @@
-//! Cleanup after ended jobs, then the result is marked clean. Submissions of the same job wait for that.
+//! Cleanup after ended jobs, then the result is marked clean. Repeated submissions of the same job wait for that, up to
+//! a timeout: then they are acknowledged without it. If the cleanup fails in this term, the result stays dirty for the
+//! next one.
 
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;

@@ -34,7 +34,7 @@ impl<R: Replies> DispatcherCore<R> {
         }
     }
 
-    /// Ends a job before its turn. Where it is not known whether what it leaves is visible, its turn has to come.
+    /// Ends a job before its turn. Refused for a job whose output may be visible: it can be cancelled at its turn.
     pub(super) fn cancel_suspect(&mut self, job: JobId, reply: Option<R::To<pb::Ack>>) {
         let cancelled = match self.jobs.rebuilding_mut(job) {
             Some(suspect) => suspect.cancel(),

@@ -12,7 +12,8 @@ use crate::JobStoreError;
 use crate::descriptions::beyond_capacity;
 
 impl<R: Replies> DispatcherCore<R> {
-    /// Starts the most important write about clean results that is due.
+    /// Starts the first of these writes that is due. The removal comes first, since it makes space in the store. Each
+    /// does nothing while another one is in progress (`is_expiring`).
     pub(super) fn tend_results(&mut self) {
         self.expire_results();
         self.bound_descriptions();

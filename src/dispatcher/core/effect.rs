@@ -88,7 +88,7 @@ pub(crate) enum Effect<R: Replies> {
     CancelByJobMaster { job: JobId, reply: R::To<pb::Ack> },
     /// Ask the job's JobMaster to stop it. It answers.
     StopByJobMaster { job: JobId, reply: R::To<pb::Ack> },
-    /// Answers as its JobMaster does.
+    /// Ask the job's JobMaster for a savepoint. It answers.
     TriggerSavepoint {
         job: JobId,
         request: Box<pb::TriggerSavepointRequest>,
@@ -166,8 +166,8 @@ pub(crate) enum Effect<R: Replies> {
         from_checkpoint: Option<u64>,
         reply: R::To<pb::Ack>,
     },
-    /// Write a job's record, which has no quarantine any more. `from_checkpoint`: if the job can go back to that one,
-    /// and with the record of its checkpoints, which then has that as the newest.
+    /// Write the record of a job without its quarantine. With `from_checkpoint` the job goes back to this checkpoint:
+    /// the record of its checkpoints is written in the same transaction; or nothing, if the job can't go back to it.
     RemoveQuarantine {
         job: JobId,
         to_retry: JobToRetry,

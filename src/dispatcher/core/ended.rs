@@ -1,4 +1,5 @@
-//! A job whose result is in the store: being cleaned up after, or clean.
+//! A job whose result is in the store: being cleaned up after (*dirty*), or clean. The result here is as it was last
+//! written: it changes only when a write has succeeded.
 
 use tanist_proto::v1 as pb;
 

@@ -1,4 +1,5 @@
-//! Ends of jobs: the result is written, then the JobMaster is released and the cleanup starts.
+//! Ends of jobs: the result is written, then the JobMaster is released and the cleanup starts, in this order. After a
+//! crash before the write the job's records still say that it ends; after it the job is never led again.
 
 use tanist_gateway::GatewayError;
 use tanist_proto::id::JobId;

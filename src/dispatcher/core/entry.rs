@@ -1,4 +1,7 @@
 //! The Dispatcher's entry of one job, and the description made from it.
+//!
+//! Two states in the diagram of the crate have no variant here: while its result is written, a job keeps the entry that
+//! it had (*Ending*); and a job with a dirty result is `Ended` (*Dirty*). So a write that fails changes no entry.
 
 use tanist_gateway::GatewayError;
 use tanist_proto::id::JobId;

@@ -1,4 +1,5 @@
-//! Faults that tests plant into the core, to show that the simulation finds them.
+//! Faults that tests plant into the core, to show that the simulation finds them. Each is asked for where it would
+//! break an invariant. Without the tests none is planted.
 
 tanist_planted_faults::planted_faults! {
     /// A fault of the core.

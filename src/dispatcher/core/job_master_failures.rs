@@ -1,4 +1,4 @@
-//! Broken JobMasters of a term: those that ended without a result.
+//! Broken JobMasters of a term: those that ended without a result. In memory only: the next term counts from zero.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,11 +7,12 @@ use tanist_proto::id::JobId;
 
 /// Number of JobMasters of one job that may break in a term before the job is quarantined.
 pub(super) const TOLERATED: u32 = 3;
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Doubled for each JobMaster of the job that broke: the pauses are 1, 2 and 4 seconds.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Returns the pause before another JobMaster is started; `None` if none is.
 pub(super) fn pause(broken: u32) -> Option<Duration> {
-    (broken <= TOLERATED).then(|| FIRST_PAUSE * 2u32.pow(broken))
+    (broken <= TOLERATED).then(|| PAUSE * 2u32.pow(broken))
 }
 
 /// Times at which JobMasters broke in this term, by job.

@@ -1,4 +1,5 @@
-//! The entries of all jobs: one entry a job.
+//! The entries of all jobs: one entry a job. The handlers of the core change them. A method for one kind of entry
+//! returns `None` if the entry is of another kind: an event may come late, after the job went on.
 
 use std::collections::BTreeMap;
 

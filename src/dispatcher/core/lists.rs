@@ -1,4 +1,5 @@
-//! Answers about jobs: descriptions, lists, counts and JobMasters.
+//! Answers about jobs: descriptions, lists, counts and JobMasters. They change nothing. What a JobMaster or the store
+//! must be asked for is an effect, so a list is made in two steps: `list`, then `on_listed`.
 
 use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_proto::id::JobId;

@@ -1,5 +1,5 @@
-//! What the decisions of a Dispatcher have to say to an operator: lines that the actor writes to the log before it
-//! runs the effects. Decides nothing; [`crate::log`] has levels and texts.
+//! Lines about decisions of a Dispatcher, for an operator. The actor writes them to the log before it runs the effects.
+//! Decides nothing; [`crate::log`] has levels and texts.
 
 use tanist_gateway::persistence::PersistError;
 use tanist_proto::id::JobId;
@@ -16,7 +16,7 @@ pub(crate) enum LogLine {
     JobEnded { job: JobId, status: pb::JobStatus },
     /// The result of a job is not stored.
     ResultNotWritten { job: JobId, failure: JobStoreError },
-    /// What a job left is removed, as an earlier term has not finished that.
+    /// The cleanup of a job that an earlier term has not finished goes on.
     CleanupResumed { job: JobId },
     /// The result of a job stays dirty.
     NotMarkedClean { job: JobId, failure: JobStoreError },
@@ -30,7 +30,7 @@ pub(crate) enum LogLine {
     Quarantined { job: JobId, reason: String },
     /// A job that can't be led was cancelled before, and ends.
     WasCancelled { job: JobId },
-    /// It is unknown where a quarantined job that ends has written.
+    /// A quarantined job ends, and it is unknown where its sinks have written.
     DirectoriesUnknown { job: JobId },
     /// The reason for a quarantine is not stored.
     QuarantineNotWritten { job: JobId, failure: PersistError },

@@ -1,4 +1,5 @@
-//! What the present event leads to: effects and lines of the log, in order.
+//! What the present event leads to: effects and lines of the log, in order. The handlers of the core add to it; the
+//! actor takes the lines, then the effects, after each event.
 
 use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_proto::v1 as pb;

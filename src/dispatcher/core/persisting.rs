@@ -1,4 +1,5 @@
-//! A submission that is being written, and the submissions under the same id that wait for it.
+//! A submission that is being written, and the submissions under the same id that wait for it. In memory only: if the
+//! term ends, their clients retry.
 
 use tanist_proto::v1 as pb;
 

@@ -19,22 +19,23 @@ use tanist_proto::v1 as pb;
 use super::{DispatcherCore, Entry, LogLine, Quarantined, Replies, sink_directories};
 use crate::RecoveredJob;
 
-/// What is wrong with a job that was read.
+/// A job that was read and can't be led.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct JobToQuarantine {
     quarantine: pb::Quarantine,
+    /// Its state. If that can't be read: a state with its name, if that is known, and nothing else.
     state: pb::JobState,
     /// `None`: the graph was not read. The state may name them.
     sink_directories: Option<pb::SinkDirectories>,
 }
 
-impl Fault {
+impl JobToQuarantine {
     pub(super) fn of(
         quarantine: pb::Quarantine,
         state: pb::JobState,
         graph: Option<&pb::JobGraph>,
-    ) -> Fault {
-        Fault {
+    ) -> JobToQuarantine {
+        JobToQuarantine {
             quarantine,
             state,
             sink_directories: graph.map(sink_directories),
@@ -81,12 +82,13 @@ impl<R: Replies> DispatcherCore<R> {
         }
     }
 
-    /// Decides whether a job can be led. If `retried`, the recorded reason of its quarantine is ignored.
+    /// Decides whether a job can be led. If `retried`, the recorded reason of its quarantine is ignored. The arms for
+    /// `SetAside` stand in this order: a retry can ignore that reason only if the graph was read.
     pub(super) fn judge(
         &self,
         found: RecoveredJob,
         retried: bool,
-    ) -> Result<JobToRetry, Box<Fault>> {
+    ) -> Result<JobToRetry, Box<JobToQuarantine>> {
         let (graph, mut state) = match found {
             RecoveredJob::Unreadable {
                 kind,
@@ -106,18 +108,22 @@ impl<R: Replies> DispatcherCore<R> {
                     ..pb::JobState::default()
                 };
                 let state = state.map_or_else(only_graph, |state| *state);
-                return Err(Box::new(Fault::of(self.found(kind, reason), state, graph)));
+                return Err(Box::new(JobToQuarantine::of(
+                    self.found(kind, reason),
+                    state,
+                    graph,
+                )));
             }
             RecoveredJob::Unavailable { state, reason } => {
                 let reason = format!("its records can't be read at present: {reason}");
                 let quarantine = self.found(pb::QuarantineKind::Unreadable, reason);
                 let state = state.map_or_else(pb::JobState::default, |state| *state);
-                return Err(Box::new(Fault::of(quarantine, state, None)));
+                return Err(Box::new(JobToQuarantine::of(quarantine, state, None)));
             }
             RecoveredJob::Suspect { state } => {
                 let reason = "its turn to be recovered has not come".to_owned();
                 let quarantine = self.found(pb::QuarantineKind::Unspecified, reason);
-                return Err(Box::new(Fault::of(quarantine, *state, None)));
+                return Err(Box::new(JobToQuarantine::of(quarantine, *state, None)));
             }
             RecoveredJob::SetAside {
                 state,
@@ -125,7 +131,11 @@ impl<R: Replies> DispatcherCore<R> {
             } if retried => (graph, state),
             RecoveredJob::SetAside { state, graph } => {
                 let quarantine = state.quarantine.clone().unwrap_or_default();
-                return Err(Box::new(Fault::of(quarantine, *state, graph.as_deref())));
+                return Err(Box::new(JobToQuarantine::of(
+                    quarantine,
+                    *state,
+                    graph.as_deref(),
+                )));
             }
             RecoveredJob::Readable { graph, state } => (graph, state),
         };
@@ -134,7 +144,11 @@ impl<R: Replies> DispatcherCore<R> {
             // Another program may be able to lead it: its records are sound.
             let reason = format!("this JobManager can't lead it: {reason}");
             let quarantine = self.found(pb::QuarantineKind::UnknownOperator, reason);
-            return Err(Box::new(Fault::of(quarantine, *state, Some(&graph))));
+            return Err(Box::new(JobToQuarantine::of(
+                quarantine,
+                *state,
+                Some(&graph),
+            )));
         }
         state.quarantine = None;
         Ok(JobToRetry { graph, state })
@@ -151,17 +165,17 @@ impl<R: Replies> DispatcherCore<R> {
         };
         match self.judge(found, false) {
             Ok(sound) => self.start_job_master(job, sound.graph, sound.state, true),
-            Err(fault) => self.quarantine(job, *fault),
+            Err(to_quarantine) => self.quarantine(job, *to_quarantine),
         }
     }
 
-    pub(super) fn quarantine(&mut self, job: JobId, mut fault: Fault) {
-        let reason = fault.quarantine.reason.clone();
+    /// Makes this the job's entry. A job whose cancellation was acknowledged ends instead: that needs no JobMaster.
+    pub(super) fn quarantine(&mut self, job: JobId, mut found: JobToQuarantine) {
+        let reason = found.quarantine.reason.clone();
         self.out.log(LogLine::Quarantined { job, reason });
-        // Its cancellation was acknowledged, and needs no JobMaster.
-        let is_canceled = fault.state.wanted() == pb::WantedStatus::Canceled
-            && fault.quarantine.kind() != pb::QuarantineKind::TooNew;
-        let mut known = Quarantined::of(&mut fault.state, fault.quarantine, fault.sink_directories);
+        let is_canceled = found.state.wanted() == pb::WantedStatus::Canceled
+            && found.quarantine.kind() != pb::QuarantineKind::TooNew;
+        let mut known = Quarantined::of(&mut found.state, found.quarantine, found.sink_directories);
         if let Some(before) = self.jobs.get(job) {
             known.recall(before);
         }
@@ -181,7 +195,10 @@ impl<R: Replies> DispatcherCore<R> {
             _ => format!("it has ended, and its result can't be read: {reason}"),
         };
         let quarantine = self.found(kind, reason);
-        self.quarantine(job, Fault::of(quarantine, pb::JobState::default(), None));
+        self.quarantine(
+            job,
+            JobToQuarantine::of(quarantine, pb::JobState::default(), None),
+        );
         if let Some(quarantined) = self.jobs.quarantined_mut(job) {
             quarantined.note_ended();
         }

@@ -1,4 +1,4 @@
-//! How a quarantined job gets out.
+//! Requests that end a quarantine: retry and delete. Meanwhile the job's entry is *busy*, and refuses other requests.
 //!
 //! *Retry*: all records are read again, the reason is removed from the record, then the JobMaster is started.
 //! After a crash before the write the job is still quarantined; after the write it is recovered like any other
@@ -65,21 +65,20 @@ impl<R: Replies> DispatcherCore<R> {
         reply: R::To<pb::Ack>,
     ) {
         let is_retry = resolution != Resolution::Delete;
-        let goes_back = !matches!(
-            resolution,
-            Resolution::Delete
-                | Resolution::Retry {
-                    from_checkpoint: None
-                }
-        );
+        let is_plain_retry = resolution
+            == Resolution::Retry {
+                from_checkpoint: None,
+            };
+        // The first arm that fits. A request whose effect has come already is acknowledged, since it may be repeated
+        // after a takeover; one to go back to a checkpoint is refused then.
         let answer = match self.jobs.get(job) {
             None => Err(no_such_job(job)),
-            Some(Entry::Running { .. }) if is_retry && !goes_back => {
+            Some(Entry::Running { .. }) if is_plain_retry => {
                 self.out.effect(Effect::AnswerRetried { job, reply });
                 return;
             }
             // It is being read again anyway, as a retry would do.
-            Some(Entry::Rebuilding(_)) if is_retry && !goes_back => Ok(()),
+            Some(Entry::Rebuilding(_)) if is_plain_retry => Ok(()),
             Some(Entry::Ended(ended))
                 if !is_retry && ended.result().status() == pb::JobStatus::Canceled =>
             {
@@ -150,9 +149,9 @@ impl<R: Replies> DispatcherCore<R> {
                         "from checkpoint {number}: what it has made visible since then may appear twice"
                     );
                 }
-                let set_aside = known.map(|known| known.set_aside());
+                let quarantined = known.map(|known| known.quarantine_event());
                 let events = &mut to_retry.state.events;
-                events.extend(set_aside.into_iter().chain([retried]));
+                events.extend(quarantined.into_iter().chain([retried]));
                 self.out.effect(Effect::RemoveQuarantine {
                     job,
                     to_retry,
@@ -160,13 +159,13 @@ impl<R: Replies> DispatcherCore<R> {
                     reply,
                 });
             }
-            Err(mut fault) => {
-                let same = known.filter(|known| known.kind() == fault.kind());
+            Err(mut found) => {
+                let same = known.filter(|known| known.kind() == found.kind());
                 if let Some(before) = same {
-                    fault.lasts_since(before.since_ms());
+                    found.lasts_since(before.since_ms());
                 }
-                let text = format!("job {job} stays quarantined: {}", fault.reason());
-                self.quarantine(job, *fault);
+                let text = format!("job {job} stays quarantined: {}", found.reason());
+                self.quarantine(job, *found);
                 self.out
                     .acknowledge(reply, Err(GatewayError::Conflict(text)));
             }

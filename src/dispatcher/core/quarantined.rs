@@ -17,29 +17,32 @@ pub(crate) struct Quarantined {
     submitted_at_ms: u64,
     /// `None`: unknown.
     sink_directories: Option<pb::SinkDirectories>,
+    /// It has a result, which can't be read.
     has_ended: bool,
+    /// All its tasks have finished, and it was not cancelled.
     has_finished: bool,
     /// None of its tasks was ever placed.
     was_never_placed: bool,
     /// It is durable that the job was stopped with a savepoint: it is FINISHED, no matter which process ends its tasks.
     was_stopped: bool,
+    /// A record of it is being written, or it is being read.
     is_busy: bool,
     quarantine: pb::Quarantine,
-    told: Told,
+    history: History,
 }
 
 /// History of the job from its record.
 #[derive(Debug, Clone, Default)]
-struct Told {
+struct History {
     statuses: Vec<pb::StatusTimestamp>,
     events: Vec<pb::JobEvent>,
     failures: Vec<pb::FailureRecord>,
     restarts: u32,
 }
 
-impl Told {
-    fn of(state: &mut pb::JobState) -> Told {
-        Told {
+impl History {
+    fn of(state: &mut pb::JobState) -> History {
+        History {
             statuses: std::mem::take(&mut state.statuses),
             events: std::mem::take(&mut state.events),
             failures: std::mem::take(&mut state.failures),
@@ -71,7 +74,7 @@ impl Quarantined {
         let has_finished = has_finished(state);
         let was_never_placed = was_never_placed(state);
         let was_stopped = !state.stopped_with.is_empty();
-        let told = Told::of(state);
+        let history = History::of(state);
         let of_state = state.sinks.take();
         Quarantined {
             key: state_key(state),
@@ -84,7 +87,7 @@ impl Quarantined {
             was_stopped,
             is_busy: false,
             quarantine,
-            told,
+            history,
         }
     }
 
@@ -159,13 +162,13 @@ impl Quarantined {
                 self.has_finished = known.has_finished;
                 self.was_never_placed = known.was_never_placed;
                 self.was_stopped = known.was_stopped;
-                self.told = known.told.clone();
+                self.history = known.history.clone();
             }
         }
     }
 
     /// Returns the event of its quarantine.
-    pub(super) fn set_aside(&self) -> pb::JobEvent {
+    pub(super) fn quarantine_event(&self) -> pb::JobEvent {
         let known = &self.quarantine;
         let epoch = known.evidence.last().map_or(0, |it| it.epoch);
         let mut text = known.reason.clone();
@@ -176,8 +179,8 @@ impl Quarantined {
         }
     }
 
-    /// Returns its result CANCELED, written in the term `epoch` at `now_ms`. If its sink directories are unknown, its
-    /// files may be left behind.
+    /// Returns its result, written in the term `epoch` at `now_ms`: CANCELED, or FINISHED if it was stopped with a
+    /// savepoint. If its sink directories are unknown, its files may be left behind.
     pub(super) fn canceled_result(&self, job: JobId, epoch: u64, now_ms: u64) -> pb::JobResult {
         let cause = self.quarantine.reason.clone();
         self.canceled(self.details(job), cause, epoch, now_ms)
@@ -185,7 +188,7 @@ impl Quarantined {
 
     /// The same for a job that was not quarantined but waited to be recovered.
     pub(super) fn canceled_in_wait(&self, job: JobId, epoch: u64, now_ms: u64) -> pb::JobResult {
-        self.canceled(self.told(job), String::new(), epoch, now_ms)
+        self.canceled(self.recorded_details(job), String::new(), epoch, now_ms)
     }
 
     fn canceled(
@@ -243,15 +246,15 @@ impl Quarantined {
     }
 
     /// Returns the details that its record has.
-    fn told(&self, job: JobId) -> pb::JobDetails {
+    fn recorded_details(&self, job: JobId) -> pb::JobDetails {
         pb::JobDetails {
             job_id: job.to_string(),
             name: self.name.clone(),
             started_at_ms: self.submitted_at_ms,
-            timestamps: self.told.statuses.clone(),
-            failures: self.told.failures.clone(),
-            restarts: self.told.restarts,
-            events: self.told.events.clone(),
+            timestamps: self.history.statuses.clone(),
+            failures: self.history.failures.clone(),
+            restarts: self.history.restarts,
+            events: self.history.events.clone(),
             ..pb::JobDetails::default()
         }
     }
@@ -259,12 +262,12 @@ impl Quarantined {
     pub(super) fn details(&self, job: JobId) -> pb::JobDetails {
         let status = pb::JobStatus::Suspended.into();
         let at_ms = self.quarantine.since_ms;
-        let mut details = self.told(job);
+        let mut details = self.recorded_details(job);
         details.timestamps.retain(|it| it.status != status);
         details
             .timestamps
             .push(pb::StatusTimestamp { status, at_ms });
-        details.events.push(self.set_aside());
+        details.events.push(self.quarantine_event());
         pb::JobDetails {
             status,
             quarantine: self.quarantine.reason.clone(),

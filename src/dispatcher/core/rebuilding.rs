@@ -23,7 +23,7 @@ pub(crate) struct Rebuilding {
     /// The first read of waiting jobs that counts; `None`: its broken JobMaster is being removed, and none counts. A
     /// read that began before the removal may have found what that JobMaster has changed since.
     first_read: Option<ReadNumber>,
-    /// Set if the turn has not come, or if only the state could be read.
+    /// Set if only the state was read: the turn has not come, or the graph can't be read for now.
     suspect: Option<Box<Suspect>>,
 }
 
@@ -119,7 +119,8 @@ impl Rebuilding {
         std::mem::take(&mut suspect.was_passed_over)
     }
 
-    /// The job was read. Returns true if it waits for that. It is passed over while its result is being written.
+    /// The job was read. Returns true if it waits for that. It does not while its result is being written: it was
+    /// *passed over*, and is read again if that write fails.
     pub(super) fn takes_turn(&mut self, number: ReadNumber) -> bool {
         if self.first_read.is_none_or(|first| number < first) {
             return false;

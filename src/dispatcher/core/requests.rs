@@ -382,6 +382,7 @@ impl<R: Replies> DispatcherCore<R> {
                 }),
             }
         }
+        // Requests that arrived after this read began need one of their own.
         if self.read_barrier.begin() {
             self.out.effect(Effect::ConfirmTerm);
         }

@@ -25,6 +25,8 @@ impl<R: Replies> DispatcherCore<R> {
         reason: String,
     ) {
         self.out.log(LogLine::RecordsUnavailable { job, reason });
+        // The number of the read that begins below. It is taken there and not here: `suspect` counts from the next
+        // read, which must be this one. Else the read would not count for a job whose cancellation can't be written.
         let number = self.last_read.next();
         match state {
             Some(state) => {

@@ -1,4 +1,5 @@
-//! The jobs whose results are not read yet, and what waits until they are. Decides nothing.
+//! The jobs whose results are not read yet, and what waits until they are: requests, up to a timeout, and ends of jobs,
+//! without one. Decides nothing; `kept_results.rs` says why they wait. Dropped when the results are read.
 
 use std::collections::BTreeSet;
 

@@ -64,14 +64,14 @@ impl CheckpointRecords {
         }
     }
 
-    /// A record is about to be written.
+    /// Records that a record is about to be written: from here on it is read from the store.
     pub(super) fn note_written(&self, job: JobId) {
         let mut state = self.state.lock();
         state.found.remove(&job);
         state.known.insert(job);
     }
 
-    /// The record was written with the submission of its job.
+    /// Records what the transaction of the job's submission, or of its result, has written.
     pub(super) fn note_submitted(&self, job: JobId, record: &pb::JobCheckpoints) {
         self.state.lock().found.insert(job, record.clone());
     }

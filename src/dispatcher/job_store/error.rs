@@ -39,6 +39,11 @@ impl JobStoreError {
             | JobStoreError::NotRestored(_) => false,
         }
     }
+
+    /// Whether a smaller write may succeed.
+    pub(super) fn is_over_limit(&self) -> bool {
+        matches!(self, JobStoreError::Refused(cause) if cause.is_over_limit())
+    }
 }
 
 impl From<CommitError> for JobStoreError {
@@ -49,13 +54,6 @@ impl From<CommitError> for JobStoreError {
             CommitError::NotApplied => JobStoreError::NotWritten,
             CommitError::Unknown => JobStoreError::Unknown,
         }
-    }
-}
-
-impl JobStoreError {
-    /// Whether a smaller write may succeed.
-    pub(super) fn is_over_limit(&self) -> bool {
-        matches!(self, JobStoreError::Refused(cause) if cause.is_over_limit())
     }
 }
 

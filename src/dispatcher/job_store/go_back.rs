@@ -1,4 +1,4 @@
-//! A quarantined job goes back to an older one of its retained checkpoints, as a person wants (`docs/adr/0060`).
+//! A quarantined job goes back to an older one of its retained checkpoints, on request of a user (`docs/adr/0060`).
 //!
 //! Invariants: nothing is written before all that the job needs of that checkpoint is there; both records are written
 //! in one transaction, so the job is quarantined as before or is led from that checkpoint with all of its regions.
@@ -58,11 +58,16 @@ impl JobStore {
         add_coordinators(state, &manifest);
         warn!(%job, number, "a job goes back to an older checkpoint");
         self.checkpoints.note_written(job);
-        let taken = CheckpointsRecord(record.clone());
-        let taken = self.records.prepare_until_accepted(job, taken).await?;
-        let left = StateRecord(state.clone());
-        let left = self.records.prepare_until_accepted(job, left).await?;
-        let both = Transaction::default().put(job, taken).put(job, left);
+        let checkpoints = CheckpointsRecord(record.clone());
+        let checkpoints = self
+            .records
+            .prepare_until_accepted(job, checkpoints)
+            .await?;
+        let new_state = StateRecord(state.clone());
+        let new_state = self.records.prepare_until_accepted(job, new_state).await?;
+        let both = Transaction::default()
+            .put(job, checkpoints)
+            .put(job, new_state);
         self.commit_until_space(both).await?;
         self.origins.note(job, &record);
         Ok(())

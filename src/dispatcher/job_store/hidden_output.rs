@@ -38,7 +38,7 @@ pub(super) fn hidden_output(
     }
 }
 
-/// The job that gets the output, and the sinks that know how.
+/// The job that gets the output, and the sinks that give it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heir<'a> {
     pub(super) job: JobId,
@@ -84,6 +84,7 @@ impl Heir<'_> {
         }
         let directories = self.directories();
         let run = &self.graph.run;
+        // First: after a crash, only the note shows where names may have been made.
         if let Some(storage) = storage {
             let note = Note::new(run, &directories);
             let putting = tokio::time::timeout(TIMEOUT, note.put(storage)).await;

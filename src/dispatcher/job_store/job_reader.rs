@@ -219,6 +219,8 @@ impl<'a> JobReader<'a> {
             }
             None => Err(missing("graphs")),
         };
+        // The first arm that fits: a recorded quarantine counts, whatever the graph is. And a state that is unreadable
+        // for now counts before a missing or damaged graph.
         match (graph, state) {
             (graph, Ok(state)) if state.quarantine.is_some() => RecoveredJob::SetAside {
                 state,

@@ -47,11 +47,11 @@ pub(super) struct JobRecords {
     needed_format: AtomicU16,
 }
 
-fn no_blob_answer() -> Error {
+fn no_blob_answer(timeout: Duration) -> Error {
     Error::Unavailable {
         store: "the blob store",
         reason: format!(
-            "it has given no answer for {ATTEMPT_TIMEOUT:?}: look whether the directory `high-availability.storageDir` hangs"
+            "it has given no answer for {timeout:?}: look whether the directory `high-availability.storageDir` hangs"
         ),
     }
 }
@@ -154,12 +154,8 @@ impl JobRecords {
         record: T,
     ) -> Result<Prepared, JobStoreError> {
         let prepared = tokio::time::timeout(BLOB_TIMEOUT, self.prepare(job, record)).await;
-        prepared.unwrap_or_else(|_elapsed| {
-            Err(JobStoreError::Refused(Error::Unavailable {
-                store: "the blob store",
-                reason: format!("it has given no answer for {BLOB_TIMEOUT:?}"),
-            }))
-        })
+        prepared
+            .unwrap_or_else(|_elapsed| Err(JobStoreError::Refused(no_blob_answer(BLOB_TIMEOUT))))
     }
 
     /// The same for a record without which the job goes on for now: retries for a few seconds. After an error nothing
@@ -169,10 +165,7 @@ impl JobRecords {
         job: JobId,
         record: T,
     ) -> Result<Prepared, JobStoreError> {
-        let mut last = Error::Unavailable {
-            store: "the blob store",
-            reason: format!("it has given no answer for {OPTIONAL_BLOB_TIMEOUT:?}"),
-        };
+        let mut last = no_blob_answer(OPTIONAL_BLOB_TIMEOUT);
         let trying = async {
             let mut backoff = store_backoff();
             loop {
@@ -212,8 +205,8 @@ impl JobRecords {
             // refers to: each attempt has one of its own.
             let preparing = self.try_prepare(job, &record, share);
             let prepared = tokio::time::timeout(ATTEMPT_TIMEOUT, preparing).await;
-            match prepared.unwrap_or_else(|_elapsed| Err(JobStoreError::Refused(no_blob_answer())))
-            {
+            let no_answer = || JobStoreError::Refused(no_blob_answer(ATTEMPT_TIMEOUT));
+            match prepared.unwrap_or_else(|_elapsed| Err(no_answer())) {
                 Err(JobStoreError::Refused(error)) if error.may_pass() => {
                     warn!(%job, %error, "a record is prepared again");
                 }

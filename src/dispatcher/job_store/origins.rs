@@ -53,7 +53,7 @@ impl Origins {
         Ok(())
     }
 
-    /// The record of a job is this one.
+    /// Records what the job begins from, by its record, which was read or written.
     pub(super) fn note(&self, job: JobId, record: &pb::JobCheckpoints) {
         let mut state = self.state.lock();
         state.unreadable.remove(&job);

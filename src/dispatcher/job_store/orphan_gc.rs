@@ -17,11 +17,11 @@
 //! - A crash between deletion and removing the record: the same; deleting a missing object changes nothing.
 //! - A submission names an upload that is gone: every piece is checked before the submission is written; it is
 //!   refused.
-//! - Objects of checkpoints of a job without any record were written for a submission that failed, or late by a task of
-//!   a job that is forgotten. Those of a job of which there is nothing but a result that is clean are of a checkpoint
-//!   that another job has claimed, or late as well. A submission that is being written protects the directory of its
-//!   job first. The objects are listed before the term is confirmed, so that those of a later term's submission,
-//!   perhaps of a job with the same id, are not among them.
+//! - Objects of checkpoints are orphans if their job has no record, or none but a clean result. A failed submission has
+//!   left them, or a task of an ended job has written them late; with a clean result, another job may have claimed the
+//!   checkpoint. A submission that is being written protects the directory of its job first. The objects are listed
+//!   before the term is confirmed, so that those of a later term's submission, perhaps of a job with the same id, are
+//!   not among them.
 //! - A graph or result can't be read: its objects are unknown, so all objects of that job are kept.
 //! - Another cluster keeps its objects in the same place: names contain the cluster.
 //! - A cluster with a copy of this store does: the marker shows it, and nothing is deleted ([`Storage`]).
@@ -174,7 +174,7 @@ impl<'a> OrphanGc<'a> {
             self.records.confirm_term().await?;
             let mut removed = 0;
             for object in &objects {
-                if self.has_files(job, &storage, object).await? {
+                if self.must_stay(job, &storage, object).await? {
                     continue;
                 }
                 storage
@@ -193,8 +193,9 @@ impl<'a> OrphanGc<'a> {
         Ok(swept)
     }
 
-    /// Whether an object says where files are that a submission has taken over, and they can't be removed at present.
-    async fn has_files(
+    /// Whether an object is a note of files that a submission has taken over, and that can't be removed at present.
+    /// Else these files are removed.
+    async fn must_stay(
         self,
         job: JobId,
         storage: &ObjectDirectory,

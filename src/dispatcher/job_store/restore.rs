@@ -130,7 +130,8 @@ impl JobStore {
                           claimed: start without a claim";
             return Err(refused(reason.to_owned()));
         }
-        // What a claim has left behind is removed, and another submission may be copying it.
+        // Once a claim is written, the sweep may remove what other submissions from the same job copy. So no claim
+        // begins while one copies, and no copy while one claims.
         let _copying = match request.from {
             Some(RestoreFrom::JobId(_)) if is_claim => {
                 (Some(self.retained_starts.write().await), None)
@@ -428,7 +429,8 @@ impl JobStore {
                 )));
             }
         }
-        // A deposed leader does not know what jobs begin from by now.
+        // A deposed leader does not know what jobs begin from by now. One that is deposed after this goes on removing:
+        // then a job that its successor accepts from this savepoint finds objects missing (ADR 61).
         self.confirm_term().await?;
         let disposed = savepoints::dispose(path).await;
         disposed.map_err(|error| match error {

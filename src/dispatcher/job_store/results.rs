@@ -1,5 +1,9 @@
-//! How the end of a job is written: result and description replace graph, state and checkpoints. They are removed
-//! after the retention time, with the checkpoints that were retained.
+//! How the end of a job is written: result and description replace graph, state and checkpoints in one transaction.
+//! They are removed after the retention time, with the checkpoints that were retained.
+//!
+//! A job that its JobMaster has ended is not led again, so its result is written in any case: after waiting for space
+//! in the store; without its description, if no store accepts that; without details, if it is too large. Only the end
+//! of the term stops this. Where a job without a JobMaster is cancelled, the first failure is returned instead.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +44,7 @@ pub(crate) enum Kept {
         objects: BTreeSet<String>,
         output: HiddenOutput,
     },
-    /// It can't be distinguished from the rest.
+    /// Everything of its checkpoints and sinks: what is retained can't be read.
     All,
 }
 

@@ -1,5 +1,7 @@
-//! The places of a term's objects: one of checkpoints, if the configuration names one, and one of all others. Each is
-//! begun once, by a decision in the coordination store, and recognized from then on.
+//! The places where a cluster keeps its objects: a directory or bucket for those of checkpoints, if the configuration
+//! names one, and one for all others. Each is *begun* once, by a decision in the coordination store, and recognized by
+//! its marker from then on. [`Place`] owns what a term knows of one place; a place with a trouble is neither relied on
+//! nor cleaned.
 //!
 //! The record `storages/<storage>` says that a storage was begun, where, and with which confirmations the
 //! leaders of this store are known there. The marker, an object in the storage, contains the storage's name and
@@ -65,8 +67,8 @@ pub struct Storage {
 #[derive(Debug, Default)]
 struct Troubles {
     of: Mutex<BTreeMap<Content, String>>,
-    /// The first one.
-    told: watch::Sender<Option<String>>,
+    /// The first of them.
+    first: watch::Sender<Option<String>>,
 }
 
 impl Troubles {
@@ -80,7 +82,7 @@ impl Troubles {
             Some(trouble) => of.insert(content, trouble),
             None => of.remove(&content),
         };
-        self.told.send_replace(of.values().next().cloned());
+        self.first.send_replace(of.values().next().cloned());
         true
     }
 }
@@ -99,7 +101,7 @@ impl Storage {
 
     /// Receives the reason why nothing that relies on the storage can be acknowledged or deleted.
     pub fn trouble(&self) -> watch::Receiver<Option<String>> {
-        self.troubles.told.subscribe()
+        self.troubles.first.subscribe()
     }
 
     /// Reads the storage records at the start of a term. From then on a storage that was begun is relied on.

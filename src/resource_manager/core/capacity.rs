@@ -1,4 +1,7 @@
 //! Which jobs would fit into the cluster if no other job held slots. Pure, a part of [`super::slot_manager`].
+//!
+//! The answer changes only with the [`Capacity`] or with the job's own requirements and slots, so that it need not be
+//! computed for each job again and again: `unfulfillable.rs` remembers it.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -41,10 +41,11 @@ impl Drain {
 #[derive(Debug, Default)]
 pub(super) struct Drains {
     all: BTreeMap<DrainTarget, Drain>,
-    /// Deadlines up to this one were handled.
-    looked_at: Option<Uptime>,
+    /// Deadlines up to this time were handled.
+    handled_until: Option<Uptime>,
     /// Host of the worker that registered last of those that the driver started in its present place.
     host_of_workers: Option<String>,
+    /// The TaskManagers that each job was last told to leave.
     told: BTreeMap<JobId, Arc<Leaving>>,
 }
 
@@ -81,7 +82,7 @@ impl Drains {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Uptime> {
-        let open = |at: &Uptime| self.looked_at.is_none_or(|looked| *at > looked);
+        let open = |at: &Uptime| self.handled_until.is_none_or(|until| *at > until);
         self.all
             .values()
             .filter_map(|it| it.deadline)
@@ -223,7 +224,7 @@ impl ResourceManagerCore {
                 self.log.push(LogLine::Undrained { target });
             }
         }
-        self.drains.looked_at = None;
+        self.drains.handled_until = None;
         self.review_drains();
         self.changed(now);
     }
@@ -242,7 +243,7 @@ impl ResourceManagerCore {
     /// Whether deadlines have passed since the last call.
     pub(super) fn is_drain_due(&mut self, now: Uptime) -> bool {
         let is_due = self.drains.next_deadline().is_some_and(|at| at <= now);
-        self.drains.looked_at = Some(now);
+        self.drains.handled_until = Some(now);
         is_due
     }
 

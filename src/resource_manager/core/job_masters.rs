@@ -277,7 +277,7 @@ mod tests {
         assert!(known.disconnect(now, JOB, Departure::Broke));
         assert!(
             !known.disconnect(now, JOB, Departure::Broke),
-            "nobody is left"
+            "none is left"
         );
         assert!(known.register(now, JOB, id(2, 4)).is_err());
         assert_eq!(known.hear(now, JOB, id(2, 5)), Heard::Unknown);

@@ -1,5 +1,5 @@
-//! What the decisions of a ResourceManager have to say to an operator: lines that the actor writes to the log
-//! before it runs the effects. Decides nothing; [`crate::log`] has levels and texts.
+//! Lines about decisions of a ResourceManager, for an operator. The actor writes them to the log before it runs the
+//! effects. Decides nothing; [`crate::log`] has levels and texts.
 
 use std::time::Duration;
 

@@ -2,8 +2,12 @@
 //! requirements. Pure: time and input are arguments; output is collected as [`Effect`]s. Registration is
 //! decided in [`registering`].
 //!
+//! The core owns the parts of the state, each an object with a file: [`task_executors`], [`slot_manager`],
+//! [`job_masters`], [`unfulfillable`], [`draining`], [`workers`]. None of it is persisted, except drains and workers.
+//!
 //! - Of the registrations of one TaskExecutor only the highest counts. See [`task_executors`].
-//! - A message of a younger term ends this one; a message of an older term is refused.
+//! - A message of another term is refused. If its term is younger, the election also asks its store, which alone can
+//!   end this term.
 //! - Of the JobMasters of a job only the youngest may declare its requirements. See [`job_masters`].
 
 mod capacity;
@@ -82,10 +86,12 @@ pub(crate) struct ResourceManagerCore {
     resource_id: String,
     task_executors: TaskExecutors,
     slots: SlotManager,
+    /// When slots are matched next. `None`: nothing has changed since the last match.
     check_at: Option<Uptime>,
+    /// When refused and unanswered slot requests are repeated. `None`: there is none.
     retry_at: Option<Uptime>,
-    /// Time of the next own heartbeat tick. A late tick shows that this process stood still.
-    next_beat: Uptime,
+    /// Time of the next own tick. A late tick shows that this process stood still.
+    next_tick: Uptime,
     job_masters: JobMasters,
     unfulfillable_jobs: UnfulfillableJobs,
     shortages: KnownShortages,
@@ -105,7 +111,7 @@ impl ResourceManagerCore {
             .reserving_after(options.reservation_delay);
         ResourceManagerCore {
             unfulfillable_jobs: UnfulfillableJobs::new(now, options.start_up_time),
-            next_beat: now + options.heartbeat_interval,
+            next_tick: now + options.heartbeat_interval,
             options,
             resource_id: format!("rm-{}-{seed:016x}", term.epoch),
             term,
@@ -240,7 +246,7 @@ impl ResourceManagerCore {
                 reason,
                 check,
             }),
-            // Whether it is gone shall not have to wait for the next heartbeats.
+            // The next heartbeat is sent early, so that it is soon known whether the TaskExecutor is gone.
             CheckOutcome::Undecided if calls > 0 && calls < threshold => {
                 self.task_executors.probe(to, Suspicion::Refused);
             }
@@ -305,7 +311,7 @@ impl ResourceManagerCore {
             .into_iter()
             .chain(self.job_masters.next_deadline())
             .chain(self.unfulfillable_jobs.next_deadline())
-            .chain([self.next_beat])
+            .chain([self.next_tick])
             .chain(self.drains.next_deadline())
             .chain(self.check_at)
             .chain(self.retry_at)
@@ -319,9 +325,11 @@ impl ResourceManagerCore {
 
     /// Handles everything that is due.
     fn on_time(&mut self, now: Uptime) {
-        self.note_beat(now);
-        self.beat(now);
-        self.attend_workers(now);
+        // First, so that no deadline passes because this process stood still.
+        self.note_tick(now);
+        // Before slots are matched: a TaskExecutor that is lost gets no slot requests.
+        self.send_due_heartbeats(now);
+        self.on_time_for_workers(now);
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             for request in self.slots.retry() {
@@ -334,6 +342,7 @@ impl ResourceManagerCore {
         }
         if self.check_at.is_some_and(|at| at <= now) {
             self.check_at = None;
+            // First: to keep slots for a job, matching also counts on workers that could be started.
             let driver = self.workers_of_driver.as_ref();
             self.slots.set_startable(driver.map(Workers::startable));
             let requests = self.slots.match_slots(now);
@@ -347,11 +356,13 @@ impl ResourceManagerCore {
                 });
                 self.request_slot(request);
             }
+            // After matching, which changes what jobs lack. All that follows judges by this count.
             let changed = self.slots.take_changed_jobs();
             self.note_shortages(&changed);
             self.judge_room(&changed);
             self.judge_leaving(now);
             self.judge_requirements(now);
+            // Workers are started only for slots that matching did not find.
             self.review_workers(now);
             // Starts the job timeout of jobs that hold slots but have no JobMaster.
             let holding = changed
@@ -359,10 +370,11 @@ impl ResourceManagerCore {
                 .map(|job| (job, self.slots.is_holder(job)));
             self.job_masters.follow(now, holding);
         }
-        self.let_go_of_jobs(now);
+        self.abandon_jobs(now);
     }
 
-    fn beat(&mut self, now: Uptime) {
+    /// Sends the heartbeats that are due, and gives up TaskExecutors that have answered none within the timeout.
+    fn send_due_heartbeats(&mut self, now: Uptime) {
         let (interval, timeout) = (
             self.options.heartbeat_interval,
             self.options.heartbeat_timeout,
@@ -382,7 +394,8 @@ impl ResourceManagerCore {
 
     /// Notifies the JobMasters of all jobs that hold slots of a TaskExecutor that its process is gone.
     ///
-    /// One that is only silent is not named: each JobMaster judges silence by the answers that it got itself.
+    /// One that is only silent is not named: each JobMaster judges silence by the answers that it got itself. To be
+    /// called before its slots are removed or replaced: they show which jobs these are.
     fn tell_gone(&mut self, id: &ResourceId, cause: &str) {
         let Some(known) = self.task_executors.get(id) else {
             return;
@@ -469,7 +482,7 @@ impl ResourceManagerCore {
 
     /// Withdraws the requirements of jobs without JobMaster whose timeout has passed, and asks TaskExecutors to
     /// free their unused slots. Slots in use stay with their TaskExecutor.
-    fn let_go_of_jobs(&mut self, now: Uptime) {
+    fn abandon_jobs(&mut self, now: Uptime) {
         let timeout = self.options.job_timeout;
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
         let overdue = self.job_masters.take_overdue(now);

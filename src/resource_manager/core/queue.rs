@@ -67,8 +67,9 @@ pub(super) struct Queue {
     /// The same, longest waiting first.
     by_age: BTreeSet<(Uptime, JobId)>,
     /// Jobs that became short since the last match.
-    came: Vec<JobId>,
+    newly_short: Vec<JobId>,
     reservation: Option<Reservation>,
+    /// Always empty: what [`Queue::closed`] returns without a reservation.
     nothing: BTreeSet<ResourceId>,
     startable: Option<Startable>,
 }
@@ -89,7 +90,7 @@ impl Queue {
                 self.by_age.remove(&(since, job));
             }
         } else if !self.waiting_since.contains_key(&job) {
-            self.came.push(job);
+            self.newly_short.push(job);
         }
     }
 
@@ -133,7 +134,7 @@ impl Queue {
 
     /// Records since when jobs lack slots.
     pub(super) fn note_waiting(&mut self, now: Uptime, short_jobs: &ShortJobs) {
-        for job in self.came.drain(..) {
+        for job in self.newly_short.drain(..) {
             if short_jobs.missing(job) > 0 && !self.waiting_since.contains_key(&job) {
                 self.waiting_since.insert(job, now);
                 self.by_age.insert((now, job));

@@ -1,7 +1,9 @@
 //! Registration at a ResourceManager, and checks of senders: compatible TaskExecutors, and the JobMaster of
 //! each job. Pure, a part of [`super`].
 //!
-//! - Only a leader may reject permanently: the term is compared before anything else.
+//! A rejection is permanent: the TaskExecutor ends its process. So only a leader may reject, and the term is compared
+//! before the version, the cluster and the worker's record. Only the cluster incarnation is compared before the term,
+//! since epochs of two incarnations can't be compared.
 
 use std::time::Duration;
 
@@ -124,7 +126,7 @@ impl ResourceManagerCore {
                 sender.cluster_incarnation
             ))));
         }
-        // First, since a process that no longer leads must reject no TaskExecutor permanently.
+        // Before what follows, since a process that no longer leads must reject no TaskExecutor permanently.
         let location = request.location.as_ref();
         self.check_epoch(sender.epoch, || registrant(location))?;
         if let Some(reason) = self.misfit(request) {
@@ -154,7 +156,7 @@ impl ResourceManagerCore {
         }))
     }
 
-    /// Takes the slots of a registering TaskExecutor in, in place of those of the process that it replaces.
+    /// Records the slots of a registering TaskExecutor. They replace those of an earlier process or registration.
     fn note_registered(
         &mut self,
         registrant: &Registrant,

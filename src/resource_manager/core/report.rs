@@ -1,4 +1,5 @@
-//! Parses the slot reports and slot answers of TaskExecutors.
+//! Parses the slot reports and slot answers of TaskExecutors. Pure. A report with one id that can't be read is an error
+//! as a whole; an answer that can't be read counts as a refusal, and the slot is requested again later.
 
 use std::collections::BTreeMap;
 

@@ -123,7 +123,7 @@ impl Worker {
     }
 
     /// Adds the resources of a slot to the sums, or subtracts them.
-    fn count(&mut self, number: u32, slot: &Slot, is_there: bool) {
+    fn add_to_sums(&mut self, number: u32, slot: &Slot, is_there: bool) {
         if slot.state == SlotState::Free {
             return;
         }
@@ -293,12 +293,12 @@ impl Slots {
         id: &ResourceId,
         number: u32,
         profile: ResourceProfile,
-        slot: SlotState,
+        state: SlotState,
         changed: Turn,
     ) {
         let version = self.get(id, number).map(|slot| slot.version);
         let slot = Slot {
-            state: slot,
+            state,
             changed,
             version: version.unwrap_or_default(),
             profile,
@@ -420,12 +420,12 @@ impl Slots {
             } else {
                 worker.free.remove(&number);
             }
-            worker.count(number, &slot, true);
+            worker.add_to_sums(number, &slot, true);
             worker.slots.insert(number, slot)
         };
         worker.next_number = worker.next_number.max(number.saturating_add(1));
         if let Some(before) = before {
-            worker.count(number, &before, false);
+            worker.add_to_sums(number, &before, false);
             self.release(id, before.state);
         }
         if let Some(holder) = state.holder() {

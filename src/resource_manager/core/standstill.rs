@@ -13,7 +13,7 @@ impl ResourceManagerCore {
     /// Extends all deadlines by the time for which this process stood still. To be called before any input is
     /// handled.
     pub(crate) fn credit_standstill(&mut self, now: Uptime) {
-        let late = now.saturating_duration_since(self.next_beat);
+        let late = now.saturating_duration_since(self.next_tick);
         if late < self.options.heartbeat_interval {
             return;
         }
@@ -24,14 +24,14 @@ impl ResourceManagerCore {
         if let Some(workers) = &mut self.workers_of_driver {
             workers.put_off(late);
         }
-        self.next_beat = now + self.options.heartbeat_interval;
+        self.next_tick = now + self.options.heartbeat_interval;
     }
 
-    /// The same, called on time.
-    pub(super) fn note_beat(&mut self, now: Uptime) {
+    /// The same, and sets the next tick if this one has come in time.
+    pub(super) fn note_tick(&mut self, now: Uptime) {
         self.credit_standstill(now);
-        if self.next_beat <= now {
-            self.next_beat = now + self.options.heartbeat_interval;
+        if self.next_tick <= now {
+            self.next_tick = now + self.options.heartbeat_interval;
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Finds jobs that request slots which no TaskExecutor could ever provide. Pure, a part of [`super`].
 //!
 //! If TaskExecutors are started by hand, no larger one is started for a job; a driver starts none larger than
-//! its host. So such a job is notified at once instead of waiting for nothing. But not before the existing
+//! its host. So the JobMaster of such a job is notified, and the job need not wait. But not before the existing
 //! TaskExecutors have had `start_up_time` to register; one that left counts for that long too, since it may
-//! come back. If no TaskExecutor is known, nothing is sent: the ones that come are unknown.
+//! come back. If no TaskExecutor is known, nothing is sent: how large the first ones will be is unknown.
+//!
+//! A second verdict says whether a job that lacks slots would fit into the cluster if all others left ([`Capacity`]).
+//! Verdicts are not persisted: the next term judges again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,7 +30,7 @@ pub(super) struct UnfulfillableJobs {
     /// TaskExecutors that left, and when.
     departed: BTreeMap<ResourceId, (Uptime, WorkerResourceSpec)>,
     /// The verdicts that jobs were notified of.
-    told: BTreeMap<JobId, Unfulfillable>,
+    verdicts: BTreeMap<JobId, Unfulfillable>,
     /// Jobs that were last notified that the cluster has room for them.
     have_room: BTreeSet<JobId>,
     /// The capacity for which `have_room` was computed.
@@ -42,7 +45,7 @@ impl UnfulfillableJobs {
             start_up_time,
             starts_until,
             departed: BTreeMap::new(),
-            told: BTreeMap::new(),
+            verdicts: BTreeMap::new(),
             have_room: BTreeSet::new(),
             capacity: None,
             check_at: Some(starts_until),
@@ -104,7 +107,7 @@ impl ResourceManagerCore {
 
     /// The requirement that no TaskExecutor could ever fulfil, as the job was notified.
     pub(crate) fn unfulfillable(&self, job: JobId) -> Option<&Unfulfillable> {
-        self.unfulfillable_jobs.told.get(&job)
+        self.unfulfillable_jobs.verdicts.get(&job)
     }
 
     /// The specs of TaskExecutors whose slots may become available.
@@ -152,9 +155,9 @@ impl ResourceManagerCore {
             self.slots.with_room(short, &capacity)
         };
         self.unfulfillable_jobs.capacity = Some(capacity);
-        let told = &mut self.unfulfillable_jobs.have_room;
+        let known = &mut self.unfulfillable_jobs.have_room;
         for job in jobs {
-            let had_room = told.contains(&job);
+            let had_room = known.contains(&job);
             // A job that lacks nothing keeps the verdict it was sent.
             let has_room = with_room.contains(&job)
                 || had_room && self.slots.is_known(job) && !self.slots.is_short(job);
@@ -162,8 +165,8 @@ impl ResourceManagerCore {
                 continue;
             }
             match has_room {
-                true => told.insert(job),
-                false => told.remove(&job),
+                true => known.insert(job),
+                false => known.remove(&job),
             };
             self.effects.push(Effect::Room { job, has_room });
         }
@@ -198,7 +201,7 @@ impl ResourceManagerCore {
                 named.collect()
             }
         };
-        let before = std::mem::take(&mut self.unfulfillable_jobs.told);
+        let before = std::mem::take(&mut self.unfulfillable_jobs.verdicts);
         for (&job, verdict) in &unfulfillable {
             if before.get(&job) != Some(verdict) {
                 let verdict = verdict.clone();
@@ -214,6 +217,6 @@ impl ResourceManagerCore {
             let verdict = None;
             self.effects.push(Effect::Unfulfillable { job, verdict });
         }
-        self.unfulfillable_jobs.told = unfulfillable;
+        self.unfulfillable_jobs.verdicts = unfulfillable;
     }
 }

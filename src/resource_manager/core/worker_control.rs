@@ -43,6 +43,7 @@ impl ResourceManagerCore {
                 self.lose(now, &to, &cause);
             }
         }
+        // The release failed, so slots may be requested from it again.
         if let WorkerEvent::ReleaseRecorded(id, false) = &event {
             let known = self.task_executors.get(id);
             let is_draining = known.is_some_and(|it| it.availability().is_draining);
@@ -112,7 +113,7 @@ impl ResourceManagerCore {
     }
 
     /// Handles what is due for workers, and schedules a check if one is needed.
-    pub(super) fn attend_workers(&mut self, now: Uptime) {
+    pub(super) fn on_time_for_workers(&mut self, now: Uptime) {
         let Some(workers) = &mut self.workers_of_driver else {
             return;
         };
@@ -180,7 +181,7 @@ impl ResourceManagerCore {
                     self.effects
                         .push(Effect::Worker(workers::Effect::Release(id)));
                 }
-                workers::Effect::Drain(id) => {
+                workers::Effect::AskToLeave(id) => {
                     self.task_executors.release(&id);
                     self.send_heartbeat(&id);
                 }

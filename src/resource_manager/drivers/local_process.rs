@@ -236,7 +236,7 @@ async fn find(
 /// has ended.
 async fn until_gone(processes: &Processes, worker: &ResourceId) {
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
-    let mut is_said = false;
+    let mut is_logged = false;
     loop {
         match find(processes, worker).await {
             Ok(None) => return,
@@ -245,7 +245,7 @@ async fn until_gone(processes: &Processes, worker: &ResourceId) {
                 backoff.reset();
             }
             Err(error) => {
-                if !std::mem::replace(&mut is_said, true) {
+                if !std::mem::replace(&mut is_logged, true) {
                     tracing::warn!(%worker, %error, "the process table can't be read, retrying until it shows whether the worker runs");
                 }
                 tokio::time::sleep(backoff.next_delay()).await;
@@ -348,7 +348,7 @@ impl ResourceManagerDriver for LocalProcessDriver {
     }
 
     async fn worker_ended(&self, worker: &ResourceId) -> String {
-        // The waiting task may end before it.
+        // If the task that waits for it has ended without telling how, the process table shows when the worker is gone.
         if let Some(mut child) = self.child(worker)
             && let Ok(how) = child.wait_for(Option::is_some).await
         {
@@ -400,7 +400,7 @@ async fn leave_group(group: PathBuf) -> String {
 }
 
 /// Identifies where this process sees every process of its user: host, boot id, and namespace of process ids.
-/// Nothing is known of another boot: it may be another host of the same name, which runs.
+/// A worker of another boot counts as out of sight, and not as gone: another host may have the same name, and run it.
 fn own_place() -> String {
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy();
@@ -440,8 +440,8 @@ fn prune_logs(directory: &Path, processes: &Processes) {
         })
         .collect();
     logs.sort();
-    let superfluous = logs.len().saturating_sub(KEPT_LOGS);
-    for (_, worker, path) in logs.into_iter().take(superfluous) {
+    let surplus = logs.len().saturating_sub(KEPT_LOGS);
+    for (_, worker, path) in logs.into_iter().take(surplus) {
         if matches!(processes.find(&worker), Ok(None))
             && let Err(error) = fs::remove_file(&path)
         {

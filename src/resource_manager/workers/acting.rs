@@ -73,7 +73,7 @@ impl Acts {
     }
 
     /// Removes the record of a worker. Retries until the term ends.
-    pub(crate) async fn remove(self, worker: ResourceId) -> WorkerEvent {
+    pub(crate) async fn remove_record(self, worker: ResourceId) -> WorkerEvent {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         while let Err(error) = self.commit(WorkerRecord::removal(&worker)).await {
             tracing::warn!(%worker, %error, "the record of a worker can't be removed yet");
@@ -83,8 +83,8 @@ impl Acts {
         WorkerEvent::Removed(worker)
     }
 
-    /// Ends a worker that has no record. Retries until the term ends.
-    pub(crate) async fn end(self, worker: ResourceId) -> WorkerEvent {
+    /// Stops a worker that has no record. Retries until the term ends.
+    pub(crate) async fn stop(self, worker: ResourceId) -> WorkerEvent {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         while let Err(error) = self.driver.stop_worker(&worker).await {
             tracing::warn!(%worker, %error, "a worker can't be stopped yet");

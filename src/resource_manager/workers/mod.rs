@@ -1,9 +1,8 @@
 //! Workers: the TaskManagers that the ResourceManager starts itself, through a driver, and releases again.
 //!
 //! [`crate::core::workers`] decides; `acting` writes decisions under the term's fence and then has the `driver` carry
-//! them out. TaskManagers started by hand are
-//! not workers: they are neither stopped nor waited for, but their slots count. `docs/adr/0016` says what is
-//! persisted when.
+//! them out. TaskManagers started by hand are not workers: they are neither stopped nor waited for, but their slots
+//! count. `docs/adr/0016` says what is persisted when, and what a crash between two steps leaves.
 //!
 //! ```text
 //! (none) --wanted--> REQUESTED --started--> PENDING --registers--> REGISTERED --idle, recorded--> RELEASING

@@ -1,4 +1,8 @@
-//! One place of objects of a term: begun once, and recognized from then on.
+//! One place of objects: what a term knows of it, and how the term begins, confirms and checks it. The protocol and its
+//! interleavings are in [`super`].
+//!
+//! Order of `begin`: record, marker, record with `is_begun`; only then is the place relied on. A confirmation is in the
+//! record before it is in the marker, so each marker of this cluster has one that its store knows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,6 +116,7 @@ struct Own {
     confirmed_at: Instant,
     /// Another cluster has written the marker, and may still do so.
     is_contested: bool,
+    /// Number of checks in a row that found this term's confirmation.
     quiet: u32,
 }
 
@@ -208,13 +213,11 @@ impl Place {
                 None => {
                     let error = blobs.lost();
                     self.set_trouble(Some(error.to_string()));
-                    known.note(record);
                     return Err(JobStoreError::Refused(error));
                 }
                 Some(marker) if marker.storage != record.storage => {
                     let error = blobs.taken(&marker);
                     self.set_trouble(Some(error.to_string()));
-                    known.note(record);
                     return Err(JobStoreError::Refused(error));
                 }
                 Some(_) => {}

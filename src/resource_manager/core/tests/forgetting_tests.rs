@@ -47,7 +47,7 @@ fn a_worker_is_rejected_for_good_only_once_the_removal_of_its_record_is_durable(
         let answer = world.registers(2);
         assert!(matches!(answer, Err(GatewayError::NotYet(_))), "{answer:?}");
     }
-    let end = Effect::Worker(workers::Effect::End(worker.clone()));
+    let end = Effect::Worker(workers::Effect::Stop(worker.clone()));
     assert!(!world.core.take_effects().contains(&end));
     let removed = WorkerEvent::Removed(worker);
     world.core.worker_event(world.now, removed);

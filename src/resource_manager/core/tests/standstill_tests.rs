@@ -9,7 +9,7 @@ use crate::Options;
 use crate::core::{Effect, workers};
 
 fn is_given_up(effects: &[Effect]) -> bool {
-    let stop = Effect::Worker(workers::Effect::Stop(worker()));
+    let stop = Effect::Worker(workers::Effect::RemoveRecord(worker()));
     let tells = |effect: &Effect| matches!(effect, Effect::Disconnect { .. });
     effects
         .iter()

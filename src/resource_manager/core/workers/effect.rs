@@ -17,10 +17,10 @@ pub(crate) enum Effect {
     Watch(ResourceId),
     /// Record that it is being released: [`Workers::release_recorded`].
     Release(ResourceId),
-    /// Ask it to leave.
-    Drain(ResourceId),
+    /// Ask it to leave. The core does that itself, by a heartbeat.
+    AskToLeave(ResourceId),
     /// Remove its record: [`Workers::removed`].
+    RemoveRecord(ResourceId),
+    /// End its process, since it has no record any more: [`Workers::stopped`].
     Stop(ResourceId),
-    /// End it, since it has no record any more: [`Workers::stopped`].
-    End(ResourceId),
 }

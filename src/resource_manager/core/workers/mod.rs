@@ -121,18 +121,26 @@ pub(crate) struct Workers {
     place: String,
     epoch: u64,
     seed: u64,
+    /// Makes the next worker's id different from those of this term's other workers.
     next: u64,
     workers: BTreeMap<ResourceId, Worker>,
+    /// The driver has reported which workers of earlier terms exist. Before that none is started, and no idle one is
+    /// released.
     is_recovered: bool,
+    /// When the driver is asked again, after it failed.
     recover_at: Option<Uptime>,
     start_rate_limit: StartRateLimit,
     /// Why workers are missing, until one registers.
     trouble: Option<String>,
+    /// Number of failed starts in this term, for display.
     failures: u64,
+    /// Of the last review.
     plan: Plan,
     /// Computed in the last review.
     startable: Option<Startable>,
+    /// When a review may release or start a worker because time has passed.
     review_at: Option<Uptime>,
+    /// The cluster ends: all workers are released.
     is_dismissed: bool,
     /// The host on which the driver starts workers, if it is drained: new workers would be drained, too.
     drained_host: Option<String>,
@@ -293,7 +301,8 @@ impl Workers {
         is_review_due
     }
 
-    /// Compares existing workers with the need, and closes the difference. To be called after every change of its
+    /// Compares existing workers with the need, then starts what is missing and releases what is idle. To be called
+    /// after every change of its
     /// input, and when [`Workers::on_time`] says so.
     pub(crate) fn review(
         &mut self,
@@ -307,6 +316,7 @@ impl Workers {
             self.drained_host.is_some() || registered.values().any(|view| view.is_useless);
         self.note_startable(&situation, is_useless);
         self.plan = planning::plan(&situation, &bounds);
+        // The host of workers is drained, so that new ones would be drained, too.
         if is_useless {
             self.plan.start = 0;
             self.plan.kinds.clear();
@@ -527,7 +537,7 @@ impl Workers {
             && !matches!(worker.state, WorkerState::Stopping { .. })
         {
             worker.state = WorkerState::Stopping { is_removed: false };
-            self.effects.push(Effect::Stop(id.clone()));
+            self.effects.push(Effect::RemoveRecord(id.clone()));
         }
     }
 

@@ -36,20 +36,20 @@ impl Workers {
                     .map_or(worker.record.requested_at_ms, at_ms),
             })
             .collect();
-        let held_up = self.start_rate_limit.until(now);
-        let retry_at_ms = held_up.map_or(0, |until| {
+        let paused_until = self.start_rate_limit.until(now);
+        let retry_at_ms = paused_until.map_or(0, |until| {
             let left = until.saturating_duration_since(now).as_millis();
             wall_ms.saturating_add(u64::try_from(left).unwrap_or(u64::MAX))
         });
         pb::WorkersInfo {
-            text: self.text(held_up.is_some(), pending.len()),
+            text: self.text(paused_until.is_some(), pending.len()),
             retry_at_ms,
             start_failures: self.failures,
             pending,
         }
     }
 
-    fn text(&self, is_held_up: bool, pending: usize) -> String {
+    fn text(&self, is_paused: bool, pending: usize) -> String {
         let mut said = Vec::new();
         if !self.is_recovered {
             said.push("looking for the TaskManagers that earlier leaders started".to_owned());
@@ -62,7 +62,7 @@ impl Workers {
         if let Some(trouble) = &self.trouble {
             said.push(format!("the last one could not be started: {trouble}"));
         }
-        if is_held_up {
+        if is_paused {
             said.push("too many could not be started: the next is tried after a pause".to_owned());
         }
         if let Some(host) = &self.drained_host {

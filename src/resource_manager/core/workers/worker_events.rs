@@ -46,7 +46,7 @@ impl Workers {
                         requested_at: None,
                     };
                     self.workers.insert(id.clone(), worker);
-                    self.effects.push(Effect::Stop(id));
+                    self.effects.push(Effect::RemoveRecord(id));
                 }
                 (None, Found::Gone | Found::Unseen) => {}
                 (Some(worker), Found::Running) => {
@@ -210,7 +210,7 @@ impl Workers {
         if worker.state == (WorkerState::Releasing { is_recorded: false }) {
             if is_durable {
                 worker.state = WorkerState::Releasing { is_recorded: true };
-                self.effects.push(Effect::Drain(id.clone()));
+                self.effects.push(Effect::AskToLeave(id.clone()));
             } else {
                 worker.record.releasing = false;
                 worker.state = WorkerState::Registered { idle_since: None };
@@ -224,7 +224,7 @@ impl Workers {
             && worker.state == (WorkerState::Stopping { is_removed: false })
         {
             worker.state = WorkerState::Stopping { is_removed: true };
-            self.effects.push(Effect::End(id.clone()));
+            self.effects.push(Effect::Stop(id.clone()));
         }
     }
 

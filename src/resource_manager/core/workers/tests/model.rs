@@ -111,7 +111,7 @@ impl World {
                             .is_some_and(|at| *at + RETRY > self.now);
                     assert!(!is_paused, "{id} is started though too many have failed");
                 }
-                Effect::Stop(id) => {
+                Effect::RemoveRecord(id) => {
                     let used = self.registered.get(id).copied().unwrap_or_default();
                     let is_excused = self.excused.remove(id) || used == 0;
                     assert!(
@@ -126,7 +126,7 @@ impl World {
                         "{id} is released while it is in use"
                     );
                 }
-                Effect::Drain(id) => {
+                Effect::AskToLeave(id) => {
                     self.draining.insert(id.clone());
                     continue;
                 }
@@ -134,7 +134,7 @@ impl World {
                     self.watched.insert(id.clone());
                     continue;
                 }
-                Effect::Recover(_) | Effect::End(_) => {}
+                Effect::Recover(_) | Effect::Stop(_) => {}
             }
             self.acts.push_back(effect);
         }

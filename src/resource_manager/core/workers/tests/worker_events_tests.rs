@@ -57,7 +57,7 @@ fn one_that_was_being_released_and_is_heard_of_no_more_is_given_up() {
         assert_eq!(workers.take_effects(), [], "{found:?}");
         workers.on_time(late);
         let stopped = workers.take_effects();
-        assert_eq!(stopped, [Effect::Stop(worker.clone())], "{found:?}");
+        assert_eq!(stopped, [Effect::RemoveRecord(worker.clone())], "{found:?}");
         assert_eq!(workers.failures, 0, "nobody has failed to start it");
         workers.stopped(&worker);
         assert!(workers.record_of(&worker).is_none());
@@ -82,7 +82,7 @@ fn one_that_was_being_released_and_registers_leaves_in_its_own_time() {
         workers.on_time(now + 2 * timeout(&workers));
         assert_eq!(workers.take_effects(), []);
         workers.lost(&worker);
-        assert_eq!(workers.take_effects(), [Effect::Stop(worker)]);
+        assert_eq!(workers.take_effects(), [Effect::RemoveRecord(worker)]);
     }
 }
 
@@ -114,5 +114,5 @@ fn one_that_was_being_released_elsewhere_is_given_up_when_the_cluster_ends() {
     workers.recovered(now, Ok(vec![(worker.clone(), Found::Unseen)]));
     workers.dismiss();
     workers.review(now, Shortages::default(), &BTreeMap::new());
-    assert_eq!(workers.take_effects(), [Effect::Stop(worker)]);
+    assert_eq!(workers.take_effects(), [Effect::RemoveRecord(worker)]);
 }

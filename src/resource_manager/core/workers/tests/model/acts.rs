@@ -58,15 +58,15 @@ impl World {
                 }
                 self.workers.release_recorded(&id, !fails);
             }
-            Effect::Stop(id) => {
+            Effect::RemoveRecord(id) => {
                 self.records.remove(&id);
                 self.workers.removed(&id);
             }
-            Effect::End(id) => {
+            Effect::Stop(id) => {
                 self.end_process_here(&id);
                 self.workers.stopped(&id);
             }
-            Effect::Drain(_) | Effect::Watch(_) => unreachable!("these are no acts"),
+            Effect::AskToLeave(_) | Effect::Watch(_) => unreachable!("these are no acts"),
         }
         self.settle();
     }
@@ -98,18 +98,18 @@ impl World {
                     let record = self.workers.record_of(&id).expect("it is known").clone();
                     self.records.insert(id, record);
                 }
-                Effect::Stop(id) if step > 0 => {
+                Effect::RemoveRecord(id) if step > 0 => {
                     self.records.remove(&id);
                     if step == 2 {
                         self.end_process_here(&id);
                     }
                 }
-                Effect::End(id) if step > 0 => self.end_process_here(&id),
+                Effect::Stop(id) if step > 0 => self.end_process_here(&id),
                 Effect::Recover(_)
                 | Effect::Release(_)
+                | Effect::RemoveRecord(_)
                 | Effect::Stop(_)
-                | Effect::End(_)
-                | Effect::Drain(_)
+                | Effect::AskToLeave(_)
                 | Effect::Watch(_) => {}
             }
         }
