@@ -53,7 +53,7 @@ pub(super) async fn describe(
     describe_as(context, text, parameters, false).await
 }
 
-/// `brief`: status and result are enough.
+/// `brief`: the answer has only the status and the result.
 async fn describe_as(
     context: &Context,
     text: &str,
@@ -270,7 +270,7 @@ pub(super) async fn change(
     match mode.as_deref() {
         None | Some("cancel") => {}
         Some("stop") => {
-            have_stopped(&context, job).await?;
+            request_stop(&context, job).await?;
             return Ok((StatusCode::ACCEPTED, Json(Nothing {})));
         }
         Some(mode) => {
@@ -287,8 +287,8 @@ pub(super) async fn change(
     Ok((StatusCode::ACCEPTED, Json(Nothing {})))
 }
 
-/// Has the job stopped without a savepoint.
-pub(super) async fn have_stopped(context: &Context, job: JobId) -> Result<(), RestError> {
+/// Requests that the job stops without a savepoint. The store has the request when this returns.
+pub(super) async fn request_stop(context: &Context, job: JobId) -> Result<(), RestError> {
     context
         .ask(async |dispatcher| {
             let job_id = job.to_string();
