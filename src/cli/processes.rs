@@ -1,4 +1,4 @@
-//! Starts the processes of a cluster: sets up the process itself and hands over to [`crate::process`].
+//! Starts the processes of a cluster: sets up the process itself and hands over to [`tanist_process`].
 
 use tanist_config::{AllowedHosts, Configuration, mask_arguments};
 use tanist_process::{ApplicationSetup, JobManager, TaskManager};
