@@ -1,4 +1,4 @@
-//! The HTTP server: which path leads to which handler.
+//! The HTTP server: the routes from paths to handlers, its options, and its end.
 
 use std::sync::Arc;
 use std::time::Duration;
