@@ -1,4 +1,6 @@
 //! `tanist savepoint` and `tanist stop`: standard output has the path of the savepoint alone, for scripts.
+//!
+//! The store has an accepted request: a signal ends the wait for the savepoint, and not the savepoint.
 
 use std::path::Component;
 use std::time::Duration;

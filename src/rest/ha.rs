@@ -1,4 +1,8 @@
 //! Handlers about high availability: leader, members, earlier terms, and handing leadership over.
+//!
+//! Except for `/ha/time` and `/ha/transfer`, this process answers from its own view and the store, so there are answers
+//! without a leader. A view may be old: another process may lead already. If the store or a member does not answer in
+//! time, the status has the reason instead.
 
 use std::time::Duration;
 

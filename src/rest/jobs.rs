@@ -1,4 +1,7 @@
-//! Handlers about jobs: reading, cancelling, and resolving quarantines.
+//! Handlers about jobs: reading, cancelling, stopping, and resolving quarantines.
+//!
+//! The leader's Dispatcher has the state. It is asked again after a change of leader ([`Context::ask`]), so each
+//! request that changes something has no further effect if it is repeated, and is answered only when the store has it.
 
 use std::num::NonZeroU64;
 
