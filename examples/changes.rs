@@ -5,8 +5,9 @@
 //! target/debug/examples/changes local --param output=/tmp/changes
 //! ```
 //!
-//! It tells how much the value of each sensor has changed in each interval of event time, also if it is killed and
-//! restarted, or started from a savepoint at another parallelism. See docs/guides/custom-operators.md.
+//! It writes by how much the value of each sensor has changed in each interval of event time. The output is the same if
+//! the application is killed and restarted, or started from a savepoint at another parallelism. See
+//! docs/guides/custom-operators.md.
 
 use std::process::ExitCode;
 use std::sync::Arc;

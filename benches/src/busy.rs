@@ -1,8 +1,8 @@
 //! A healthy cluster on an overloaded machine: no process may be declared dead, and no task may restart.
 //!
 //! The processes that load the machine end with this one in any case. They stay in its session: Linux
-//! divides the cores among sessions first, so that in their own sessions each of them would get as much
-//! CPU time as the whole cluster, regardless of niceness.
+//! divides the cores among sessions first. In a session of its own each of them would get as much CPU time as
+//! the whole cluster, regardless of niceness.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -35,8 +35,8 @@ pub(super) const METHOD: &str = "Three JobManagers and one TaskManager of 2 slot
 *Failover*). At the same time, one process per core counts without a pause at the same niceness, and another one \
 writes 64 MiB to the disk, with `fsync`, each second; for 30 minutes, or for `--minutes`. *Failovers*: number of \
 terms that the store's history has gained at the end. *Restarts*: tasks whose attempt number has changed. *Gap*: \
-the longest time between two printed records of one key. *Silence*: the longest time between two beats of the \
-leader, received on a stream like that of a standby by the measuring process, which gets no larger share of the \
+the longest time between two printed records of one key. *Silence*: the longest time between two heartbeats of \
+the leader, received on a stream like that of a standby by the measuring process, which gets no larger share of the \
 machine than the others. Gap and silence are measured in windows of 10 s. The run fails if a record is missing \
 or duplicated.";
 

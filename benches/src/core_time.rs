@@ -26,11 +26,11 @@ pub fn of(graph: pb::JobGraph, slots: u32, task_managers: usize) -> anyhow::Resu
         job.handle(registered(connection))?;
     }
     for slot in 0..slots {
-        let (of, slot) = (
+        let (index, slot) = (
             slot as usize % task_managers,
             slot / u32::try_from(task_managers)?,
         );
-        job.handle(offered(&connections[of], of, slot))?;
+        job.handle(offered(&connections[index], index, slot))?;
     }
     ensure!(
         job.deployed == tasks,
@@ -119,7 +119,7 @@ impl Job {
                     other => bail!("nothing went wrong, and it wants {other:?}"),
                 }
             }
-            // The actor asks for it after each event, too.
+            // Computed here because the actor also computes it after each event.
             let _ = self.core.next_deadline_ms();
         }
         Ok(())
@@ -149,8 +149,8 @@ fn registered(connection: &Connection) -> Event {
     }
 }
 
-fn offered(connection: &Connection, of: usize, slot: u32) -> Event {
-    let allocation = AllocationId::from_bits((of as u128) << 64 | u128::from(slot));
+fn offered(connection: &Connection, index: usize, slot: u32) -> Event {
+    let allocation = AllocationId::from_bits((index as u128) << 64 | u128::from(slot));
     Event::SlotsOffered {
         connection: connection.clone(),
         slots: vec![pb::SlotOffer {

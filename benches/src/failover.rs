@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use tanist_chaos::demo::ticks;
 use tanist_chaos::store::{Store, StoreKind};
-use tanist_chaos::{Cluster, Host, Leader, Link};
+use tanist_chaos::{Attempts, Cluster, Host, Leader, Link};
 use tanist_proto::id::JobId;
 use tokio::time::Instant;
 
@@ -128,7 +128,7 @@ async fn of_endings(
         let mut phases = PhaseFigures::of(ending.name());
         for _ in 0..ending.repetitions(options) {
             if matches!(ending, Ending::Frozen | Ending::Unreachable) {
-                // This waits for nothing: the age of the term matters.
+                // The age of the term matters; there is no condition to wait for.
                 tokio::time::sleep(AGE_BEFORE_SILENCE).await;
             }
             bench.ticks.take_longest_gap();
@@ -174,25 +174,11 @@ impl Bench {
         })
     }
 
-    /// The attempt number of every subtask.
-    async fn attempts(&mut self) -> anyhow::Result<Vec<String>> {
+    /// The attempt and the place of every subtask.
+    async fn attempts(&mut self) -> anyhow::Result<Attempts> {
         let leader = self.cluster.leader().await?;
         until_running(&self.http, &leader.rest, self.job).await?;
-        let path = format!("/v1/jobs/{}", self.job);
-        let body = self.http.get(&leader.rest, &path).await?;
-        let mut attempts = Vec::new();
-        for vertex in body["vertices"].as_array().into_iter().flatten() {
-            let id = vertex["id"].as_str().unwrap_or_default();
-            let vertex = format!("{path}/vertices/{id}");
-            let detail = self.http.get(&leader.rest, &vertex).await?;
-            for subtask in detail["subtasks"].as_array().into_iter().flatten() {
-                attempts.push(format!(
-                    "{id} {} {}",
-                    subtask["subtask"], subtask["attempt"]
-                ));
-            }
-        }
-        Ok(attempts)
+        self.cluster.attempts(self.job).await
     }
 
     /// Times until the new leader was confirmed and until all tasks ran, and the longest gap in the records.
@@ -253,8 +239,8 @@ impl Bench {
         let process = self.cluster.jobmanager(former.index);
         match ending {
             Ending::Transferred => {}
-            // Its host was lost and is started again. A process that was only unreachable would be found healthy
-            // afterwards: then the takeover counts as a false alarm, and the next silence is waited for twice as long.
+            // As if its host was lost and is started again. A process that was only unreachable would answer
+            // afterwards: then the takeover counts as a false alarm, and the next silence is tolerated twice as long.
             Ending::Unreachable => {
                 process.kill();
                 self.cluster.network()?.heal()?;

@@ -111,7 +111,7 @@ fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Next to the jar is a link to it with the version in its name.
+/// The version of Debian's ZooKeeper. Beside the jar is a link to it with the version in its name.
 fn zookeeper_version() -> Option<String> {
     let names = std::fs::read_dir(JARS).ok()?.flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());

@@ -51,7 +51,7 @@ pub(super) async fn measure(
         for pid in pids {
             before.push(proc::cpu(pid)?);
         }
-        // This waits for nothing: the idle time is part of the figure.
+        // The idle time is part of the figure; there is no condition to wait for.
         sleep(idle).await;
         for (index, pid) in pids.into_iter().enumerate() {
             let memory = proc::memory(pid)?;

@@ -12,8 +12,8 @@ use crate::http::Http;
 use crate::jobs::{PAIR, Template};
 use crate::watch::{until, until_all_run};
 
-/// Its listener, the connections between it and the leader in both directions, and its connection to the
-/// store; plus those of a takeover.
+/// Number of open files for each TaskExecutor: its listener, the connections between it and the leader in both
+/// directions, and its connection to the store; plus those of a takeover.
 pub const FILES_A_TASK_EXECUTOR: u64 = 8;
 /// Timeout of preparations: ten thousand deployments, and a cache that learns of each of them every ten seconds.
 pub const PREPARATION_BOUND: Duration = Duration::from_secs(300);

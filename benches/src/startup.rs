@@ -16,7 +16,7 @@ use crate::samples::Unit;
 use crate::watch::{until, until_known, until_led};
 
 pub(super) const METHOD: &str = "A new cluster with an empty store. *Leads*: from starting the process until its \
-`/v1/ha/status` names it as the confirmed leader; also the CPU time until then. *Stands by*: a second \
+`/v1/ha/leader` reports that it leads, confirmed; also the CPU time until then. *Stands by*: a second \
 JobManager's `/v1/ha/status` names the leader. *TaskManager*: the leader's `/v1/taskmanagers` lists it with its \
 2 slots.";
 

@@ -1,5 +1,5 @@
 //! A leader that becomes unreachable. This needs a network of its own, so the program runs itself once
-//! more in one and reads the results of that run.
+//! more in such a network and reads the results of that run.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -10,8 +10,8 @@ use crate::report::Figure;
 use crate::samples::Unit;
 use crate::{BenchOptions, Benchmark, failover};
 
-pub(super) const METHOD: &str = "As *Failover*, but each process has its own host (a network namespace). From \
-some moment on the leader's host sends and receives nothing, also to and from the store's server (the embedded \
+pub(super) const METHOD: &str = "As *Failover*, but each process has its own host (a network namespace). At \
+some moment the leader's host stops sending and receiving, also to and from the store's server (the embedded \
 store has none). After the takeover the leader's process is killed and started again, as after the loss of a \
 host.";
 

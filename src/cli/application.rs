@@ -1,4 +1,5 @@
-//! The command line of an application: its binary is JobManager, TaskManager and client, chosen by subcommand.
+//! The command line of an application: its binary is JobManager, TaskManager and client, chosen by subcommand. It owns
+//! only the subcommands of an application; the commands that it has in common with `tanist` are in the other modules.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,9 +30,10 @@ use super::{
 
 const EXIT_STATUS: &str = "\
 Exit status of jobmanager and local: 0 the application SUCCEEDED, or a signal asked a jobmanager to end; 4 it FAILED; \
-5 it was CANCELED; 130 (SIGINT) or 143 (SIGTERM) a signal ended local: an application with a store of its own ends with it, another one continues with \
-the store that is configured; 10, 11 and 13 not started: configuration, port, directory; 20 fatal error, or it is not known how the \
-application ended; 21 refused permanently, also because the program is not the one that the application was started with.";
+5 it was CANCELED; 130 (SIGINT) or 143 (SIGTERM) a signal ended local: an application with a store of its own ends \
+with it, another one continues with the store that is configured; 10, 11 and 13 not started: configuration, port, \
+directory; 20 fatal error, or it is not known how the application ended; 21 refused permanently, also because the \
+program is not the one that the application was started with.";
 
 /// An application: JobManager, TaskManager and client by subcommand
 #[derive(Debug, Parser)]

@@ -67,7 +67,7 @@ pub(super) fn overrides_first(arguments: impl IntoIterator<Item = OsString>) -> 
         } else if bytes == b"-D" {
             match arguments.next() {
                 Some(value) => first.extend([argument, value]),
-                // It is told that there is no value.
+                // clap reports that the value is missing.
                 None => others.push(argument),
             }
         } else if bytes.starts_with(b"-D") {

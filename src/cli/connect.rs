@@ -1,4 +1,8 @@
 //! Makes a client of the cluster from configuration and arguments.
+//!
+//! Without an address the client opens the store first, to find the leader. While the store does not answer, the reason
+//! is shown, and after the timeout the error is [`ClientError::Unreachable`], or [`ClientError::NoCluster`] if there is
+//! no store.
 
 use std::time::Duration;
 
@@ -8,7 +12,7 @@ use tokio::sync::watch;
 
 use super::output::inform;
 
-/// How long a read is retried while no JobManager accepts a connection. Commands that change something use
+/// Timeout of a command that reads, while no JobManager accepts a connection. Commands that change something use
 /// `client.timeout`.
 const REACH_TIMEOUT: Duration = Duration::from_secs(5);
 /// After this time without a store a command shows what it waits for.

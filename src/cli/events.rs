@@ -1,4 +1,4 @@
-//! `tanist job events`.
+//! `tanist job events`: the history of a job, oldest first.
 
 use std::fmt::Write as _;
 

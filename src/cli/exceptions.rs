@@ -1,4 +1,4 @@
-//! `tanist job exceptions`.
+//! `tanist job exceptions`: the recorded failures of a job, oldest first.
 
 use tanist_client::{JobClient, JobExceptionInfo};
 use tanist_config::Configuration;

@@ -36,6 +36,7 @@ pub(super) async fn ha(
                 HaCommand::Transfer { to } => {
                     transfer(&connection, global.output, to.as_deref()).await
                 }
+                // It was done above.
                 HaCommand::Accept { .. } => Ok(()),
             }
         })

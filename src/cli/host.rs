@@ -1,4 +1,4 @@
-//! What a process that runs a part of a cluster sets up first: signal handlers, and a directory.
+//! The first set-up of a process that runs a part of a cluster: signal handlers, and a working directory.
 
 use tanist_config::Configuration;
 use tanist_process::WorkingDir;
@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::output::fail;
 
-/// Both, until it is dropped.
+/// The signal handlers and the directory of this process.
 #[derive(Debug)]
 pub(super) struct Host {
     /// Cancelled when the process is asked to end.

@@ -1,7 +1,8 @@
-//! What a savepoint holds, for `tanist savepoint inspect`: the steps with their kinds of state and sizes.
+//! The content of a savepoint, for `tanist savepoint inspect`: the steps with their kinds of state and sizes.
 //!
-//! It follows from the manifest alone. Positions of the project's sources are decoded; the meaning of others, and of
-//! the bytes of a state, is known to their step.
+//! It follows from the manifest alone. A manifest may come from elsewhere and have any numbers, so sums saturate.
+//! Positions of the built-in sources are decoded. Only its own step understands another position, or the bytes of a
+//! state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,7 +29,7 @@ struct StateSize {
     pieces: u64,
     bytes: u64,
     kind: &'static str,
-    /// What the state is of, as its operator says. Empty: only a read of its objects would tell.
+    /// The signature that the operator gave the state. Empty: it is in the objects, which are not read.
     signature: String,
     /// By range of key groups, or by subtask if it has no keys.
     parts: BTreeMap<(u32, u32), u64>,
@@ -93,7 +94,7 @@ impl Position {
     }
 }
 
-/// What a savepoint holds.
+/// The content of a savepoint.
 #[derive(Debug, Clone)]
 pub(super) struct Inspection {
     path: String,
@@ -129,17 +130,17 @@ impl Inspection {
             for position in &subtask.positions {
                 let states = found.entry(&position.uid).or_default();
                 let length = add(Piece::Position(position));
-                let of = (subtask.subtask, subtask.subtask);
+                let part = (subtask.subtask, subtask.subtask);
                 let state = states.entry(POSITIONS.to_owned()).or_default();
-                state.add("positions", of, length);
+                state.add("positions", part, length);
                 positions.push(Position::of(position, subtask.subtask));
             }
             for operator in &subtask.operators {
                 let states = found.entry(&operator.uid).or_default();
                 let length = add(Piece::State(operator));
-                let of = (subtask.subtask, subtask.subtask);
+                let part = (subtask.subtask, subtask.subtask);
                 let state = states.entry(operator.name.clone()).or_default();
-                state.add(kind_of(operator.redistribution()), of, length);
+                state.add(kind_of(operator.redistribution()), part, length);
                 if let Some(signature) = saved_positions::signature(&operator.content) {
                     state.signature = signature;
                 }

@@ -1,4 +1,5 @@
-//! `tanist list`, `tanist info`, `tanist cancel`, `tanist stop`.
+//! `tanist list`, `tanist info`, `tanist cancel`, and `tanist stop` without a savepoint. Other commands that show
+//! something use [`show`] and [`finish`].
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -119,7 +120,7 @@ async fn status_of(connection: &Connection, job: JobId) -> Option<JobStatus> {
     info.ok().map(|info| info.state)
 }
 
-/// Answers with the JSON of a REST path, or with a text for people that has about the same content.
+/// Answers with the JSON of a REST path, or with a text for people of about the same content.
 pub(super) async fn show(
     configuration: &Configuration,
     global: &GlobalArgs,
@@ -185,8 +186,8 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
         line("Quarantine", reason);
     }
     // The reason of the quarantine is in the line above.
-    let is_told = |it: &&BlockedReason| job.quarantine.is_some() && it.kind == QUARANTINED;
-    for blocked_reason in job.blocked_by.iter().filter(|it| !is_told(it)) {
+    let is_above = |it: &&BlockedReason| job.quarantine.is_some() && it.kind == QUARANTINED;
+    for blocked_reason in job.blocked_by.iter().filter(|it| !is_above(it)) {
         let mut text = blocked_reason.text.clone();
         if !blocked_reason.missing.is_empty() {
             write!(text, " ({})", blocked_reason.missing.join(", "))
@@ -283,7 +284,7 @@ fn checkpoint_lines(checkpoints: &JobCheckpoints) -> Vec<(&'static str, String)>
     for regions in &checkpoints.failing {
         lines.push(("Failing", failing(regions)));
     }
-    // Of regions that fail it is said why.
+    // Regions that fail are listed with their own reasons.
     if let Some(failure) = &checkpoints.failure
         && checkpoints.failing.is_empty()
     {

@@ -104,7 +104,7 @@ fn with_runtime(
     tanist_process::grow_descriptor_table();
     umask::restrict(configuration.process().output_umask.map(Umask::bits));
     // A user who requests something wants the answer, not a log.
-    let level = if is_server || is_enabled(&configuration, "log.level") {
+    let level = if is_server || is_set_by_flag(&configuration, "log.level") {
         configuration.log().level.as_str()
     } else {
         "error"
@@ -140,7 +140,7 @@ fn with_runtime(
         }
         Box::pin(command(configuration)).await
     });
-    // Nothing waits for tasks that still run.
+    // Tasks that still run are not waited for.
     runtime.shutdown_background();
     match code {
         ExitCode::Ended if output::is_answer_lost() => ExitCode::Unsuccessful,
@@ -149,7 +149,7 @@ fn with_runtime(
 }
 
 /// Whether the user set this option on the command line, not in a file that is shared with others.
-fn is_enabled(configuration: &Configuration, key: &str) -> bool {
+fn is_set_by_flag(configuration: &Configuration, key: &str) -> bool {
     let mut explicit = configuration.explicit_settings().into_iter();
     explicit.any(|it| it.key == key && it.source == Source::Flag)
 }
@@ -211,7 +211,7 @@ fn report_error(error: &ClientError) -> ExitCode {
     advise(error)
 }
 
-/// The same; `what` says what failed because of the error.
+/// The same; `what` names the action that failed because of the error.
 fn report_failure(what: impl Display, error: &ClientError) -> ExitCode {
     fail(format_args!("{what}: {error}"));
     advise(error)

@@ -1,4 +1,7 @@
 //! `tanist local`: a cluster in this process, for one job, on free ports and an embedded store that ends with it.
+//!
+//! This command owns the cluster and its directory, and removes both when it ends, however the job ended. So a signal,
+//! or a TaskManager that can't continue, ends the job, and no other process can continue it.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -61,8 +61,8 @@ pub(super) async fn per_job(
     };
     let taskmanagers = args
         .taskmanagers
-        .unwrap_or_else(|| by_default(configuration));
-    let (load, is_own) = of_its_own(load, configuration, &graph, taskmanagers);
+        .unwrap_or_else(|| default_taskmanagers(configuration));
+    let (load, is_own) = own_cluster(load, configuration, &graph, taskmanagers);
     let configuration = match Configuration::load(load) {
         Ok(configuration) => configuration,
         Err(error) => {
@@ -70,7 +70,7 @@ pub(super) async fn per_job(
             return ExitCode::Configuration;
         }
     };
-    let code = Box::pin(host(
+    let code = Box::pin(run_cluster(
         configuration.clone(),
         (graph, restore),
         taskmanagers,
@@ -112,7 +112,8 @@ async fn remove_when_all_have_ended(configuration: &Configuration) {
     ));
 }
 
-async fn host(
+/// Runs a part of the job's cluster in this process until the cluster has ended, or this process has to.
+async fn run_cluster(
     configuration: Configuration,
     (graph, restore): (JobGraph, Option<Restore>),
     taskmanagers: u32,
@@ -198,7 +199,7 @@ pub(super) fn end_of(job: JobId, state: &str, cause: Option<String>) -> serde_js
 }
 
 /// Default number of TaskManagers in this process.
-fn by_default(configuration: &Configuration) -> u32 {
+fn default_taskmanagers(configuration: &Configuration) -> u32 {
     match configuration.resources().workers.driver {
         WorkerDriver::Standalone => 1,
         WorkerDriver::LocalProcess => 0,
@@ -274,7 +275,7 @@ async fn follow(client: &ClusterClient, cluster_id: &Name, job: JobId) {
 
 /// The configuration with a generated cluster id, unless one is set, and with free ports, unless ports are
 /// set. Also returns whether the id was generated.
-fn of_its_own(
+fn own_cluster(
     mut load: LoadOptions,
     configuration: &Configuration,
     graph: &JobGraph,
@@ -299,8 +300,7 @@ fn of_its_own(
     (load, is_own)
 }
 
-/// Removes the cluster from the store. A generated cluster id is unknown to users, so they could not ask for
-/// its result.
+/// Removes the cluster from the store. No user asks for its result later, because its id was generated.
 async fn remove_store(configuration: &Configuration) {
     let options = configuration.ha();
     let cluster_id = options.cluster_id.as_str();

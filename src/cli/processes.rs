@@ -1,4 +1,5 @@
-//! Starts the processes of a cluster: sets up the process itself and hands over to [`crate::process`].
+//! Starts the processes of a cluster: sets up the process itself and hands over to [`tanist_process`]. The last entry
+//! of the log names the exit code and the cause, also if the process did not start.
 
 use tanist_config::{AllowedHosts, Configuration, mask_arguments};
 use tanist_process::{ApplicationSetup, JobManager, TaskManager};

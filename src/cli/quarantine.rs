@@ -1,4 +1,4 @@
-//! `tanist job quarantine list | retry | delete`.
+//! `tanist job quarantine list | retry | delete`: lists quarantined jobs, leads one again, or cancels it.
 
 use tanist_client::{Evidence, QuarantinedJob};
 use tanist_config::Configuration;

@@ -56,7 +56,7 @@ fn take_effect(running: &Configuration, read: &Configuration) {
     }
 }
 
-/// The options that differ, except the live one.
+/// The options that differ, except [`RELOADABLE`].
 fn changed(running: &Configuration, read: &Configuration) -> Vec<&'static str> {
     let of = |configuration: &Configuration| -> BTreeMap<&'static str, Option<String>> {
         let settings = configuration.explicit_settings().into_iter();

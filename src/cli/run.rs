@@ -187,13 +187,14 @@ fn settings_of_job_managers(configuration: &Configuration) -> Vec<String> {
     warnings.collect()
 }
 
-/// What the job begins from: as the arguments say, else as the configuration says; `None`: from the start.
+/// The savepoint or checkpoint that the job begins from: that of the arguments, else the configured one; `None`: from
+/// the start.
 pub(super) fn restore_of(
     configuration: &Configuration,
     args: &RestoreArgs,
 ) -> Result<Option<Restore>, &'static str> {
     let restore = match &args.from_savepoint {
-        // What is configured about the claim is meant for the path that is configured.
+        // The configured claim mode belongs to the configured path.
         Some(from) => Some(Restore::new(from.clone())),
         None => Restore::configured(configuration),
     };
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_interrupts_a_submission_is_told_that_it_may_have_been_accepted() {
+    async fn an_interrupted_submission_says_that_it_may_have_been_accepted() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("job.yaml");
         let steps = "[{datagen: {count: 1}}, {discard: {}}]";
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_wants_the_end_as_json_and_gets_none_is_not_told_that_all_went_well() {
+    async fn an_end_that_can_not_be_shown_as_json_is_no_success() {
         for (output, code) in [
             (OutputFormat::Json, ExitCode::Unsuccessful),
             (OutputFormat::Table, ExitCode::Ended),
@@ -496,7 +497,7 @@ mod tests {
         ];
         assert_eq!(claim_mode(&[], here(), None), kept);
         assert_eq!(claim_mode(&[], here(), Some(ClaimMode::Claim)), claimed);
-        // What is configured is about the path that is configured.
+        // The configured claim mode belongs to the configured path.
         assert_eq!(claim_mode(&claim, here(), None), kept);
         let nowhere = RestoreArgs::default;
         assert_eq!(claim_mode(&claim, nowhere(), None), claimed);

@@ -1,4 +1,6 @@
 //! `tanist savepoint` and `tanist stop`: standard output has the path of the savepoint alone, for scripts.
+//!
+//! The store has an accepted request: a signal ends the wait for the savepoint, and not the savepoint.
 
 use std::path::Component;
 use std::time::Duration;
@@ -148,7 +150,7 @@ async fn take(configuration: &Configuration, global: &GlobalArgs, wanted: &Wante
     }
 }
 
-/// What is shown while a savepoint is waited for.
+/// The notices while a savepoint is waited for.
 #[derive(Debug)]
 struct Wait {
     /// When something may be shown again.
@@ -164,7 +166,7 @@ impl Wait {
         }
     }
 
-    /// What is to be shown of this.
+    /// The text if it is to be shown: it has changed, and it is time to show something again.
     fn news<'a>(&mut self, awaited: &'a str, now: Instant) -> Option<&'a str> {
         if now < self.next_at || self.shown == awaited {
             return None;
@@ -216,7 +218,7 @@ fn absolute(path: &str) -> Result<String, String> {
     };
     let goes_up = |part: Component<'_>| part == Component::ParentDir;
     match absolute.components().any(goes_up) {
-        // This host alone reads it, so that links are what they are here.
+        // Only this host reads the path, so its links are resolved here.
         true => match absolute.canonicalize() {
             Ok(path) => Ok(path.display().to_string()),
             Err(error) => Err(format!("{path:?} can't be read: {error}")),

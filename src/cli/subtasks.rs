@@ -1,4 +1,4 @@
-//! `tanist job subtasks`.
+//! `tanist job subtasks`: the state and the place of each subtask, of all vertices or of a named one.
 
 use tanist_client::{ClientError, VertexInfo, VertexSubtasks};
 use tanist_config::Configuration;

@@ -1,5 +1,6 @@
-//! Selects where a job goes: `--target`, else `execution.target`, else a given address or cluster, else the
-//! configured high-availability store.
+//! Selects where a job goes: `--target`, else `execution.target`, else a running cluster, by a given address or
+//! cluster id, else by the configured high-availability store. [`choose`] tests these in this order. An option that
+//! does not fit the target is refused: the user expected another target.
 
 use tanist_config::{Configuration, ExecutionTarget, LoadOptions};
 use tanist_telemetry::ExitCode;
@@ -81,7 +82,7 @@ pub(super) async fn run(
     }
 }
 
-/// The error for an option that does not fit the target: the user expected another target.
+/// The error for an option that does not fit the target.
 fn misplaced_option(
     target: ExecutionTarget,
     addresses: &[String],
@@ -104,6 +105,7 @@ fn misplaced_option(
     }
 }
 
+/// The first one that is set counts.
 fn choose(
     configuration: &Configuration,
     addresses: &[String],

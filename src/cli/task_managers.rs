@@ -1,4 +1,5 @@
-//! `tanist taskmanager list | drain | undrain`.
+//! `tanist taskmanager list | drain | undrain`. Several TaskManagers are drained one after the other; an error leaves
+//! the later ones undrained, and the command can be repeated.
 
 use tanist_client::{DrainOptions, DrainSummary, Drained, JobClient, TaskManagerList};
 use tanist_config::Configuration;

@@ -198,17 +198,12 @@ impl ClusterClient {
     ) -> Result<ClusterClient, ClientError> {
         let reach_timeout = reach_timeout.map(|it| it.min(configuration.client().timeout));
         let client = configuration.client();
+        let addresses = match &client.rest {
+            Some(rest) if addresses.is_empty() => vec![rest.to_string()],
+            Some(_) | None => addresses.to_vec(),
+        };
         if !addresses.is_empty() {
-            let finder = StaticAddresses(addresses.to_vec());
-            return Ok(ClusterClient::over(
-                configuration,
-                finder,
-                None,
-                reach_timeout,
-            ));
-        }
-        if let Some(rest) = &client.rest {
-            let finder = StaticAddresses(vec![rest.to_string()]);
+            let finder = StaticAddresses(addresses);
             return Ok(ClusterClient::over(
                 configuration,
                 finder,

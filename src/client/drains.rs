@@ -1,4 +1,4 @@
-//! What can be drained.
+//! The target of a drain: a TaskManager or a host, with its path in REST.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Errors of the client.
+//! Errors of the client. After [`ClientError::Unreachable`] and [`ClientError::BadAnswer`] it is not known whether the
+//! request took effect.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Finds the JobManagers to ask.
+//! Finds the JobManagers to ask: configured addresses, or the leader that the store names. Without an address in time
+//! the result is the reason, and the request is retried until its own timeout.
 
 use std::fmt;
 use std::time::Duration;

@@ -29,10 +29,7 @@ impl JobClient {
             epoch: Some(epoch),
             to: to.map(str::to_owned),
         };
-        let request = Request {
-            headers: vec![("content-type", "application/json".to_owned())],
-            ..Request::post(paths::HA_TRANSFER, &wanted)
-        };
-        self.fetch_json(&request).await
+        self.fetch_json(&Request::post(paths::HA_TRANSFER, &wanted))
+            .await
     }
 }

@@ -1,4 +1,8 @@
-//! Requests about jobs.
+//! Requests to a cluster, about its jobs and TaskManagers. Those about savepoints, uploads and leadership are in the
+//! files of these names.
+//!
+//! A client and its clones share the connections, and whether a submission was sent. Each request is retried until it
+//! has an answer, or fails with a [`ClientError`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +36,7 @@ pub struct JobClient {
     rest: RestClient,
     /// Maximum size, in bytes, of a file that is fetched for a job.
     most_artifacts: u64,
-    /// A submission has been sent.
+    /// Whether a submission was sent. It is set before the submission is sent, so that none is forgotten.
     has_submitted: Arc<AtomicBool>,
 }
 
@@ -153,7 +157,7 @@ impl JobClient {
     /// Requests a stop of the job: its sources end, and it finishes with what they have read. An acknowledged
     /// request is durable, but the job ends later.
     pub async fn stop(&self, job: JobId) -> Result<(), ClientError> {
-        // Without this a cluster with a directory for savepoints takes one.
+        // Without `drain` a cluster that has a directory for savepoints takes a savepoint.
         let body = StopRequest {
             drain: Some(true),
             ..StopRequest::default()

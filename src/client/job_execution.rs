@@ -1,4 +1,5 @@
-//! A submitted job, for the program that submitted it.
+//! A submitted job, for the program that submitted it. The cluster has the job's state; this has the id alone. A job
+//! that is quarantined ends the wait for it, although it has not ended.
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
 //! Sends a request, with retries until a JobManager answers it.
+//!
+//! Several JobManagers may receive one request, so a request must be safe to repeat. It ends with an answer, with an
+//! error that each JobManager would give, or with [`ClientError::Unreachable`] after its timeout: then it is not known
+//! whether it took effect. Meanwhile [`JobClient::waits`](super::JobClient::waits) says why there is no answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,6 +125,7 @@ pub struct RestClient {
     http: HttpClient<RequestBody>,
     /// Address that answered last; it is tried first.
     answered: Arc<Mutex<Option<String>>>,
+    /// Why a request has no answer yet, or which requests come first; `None` while all is well.
     waits: watch::Sender<Option<String>>,
 }
 
@@ -180,23 +185,24 @@ impl RestClient {
         ask: impl AsyncFn(&str, Duration) -> Result<Answer, Failure>,
     ) -> Result<Answer, ClientError> {
         let began_at = Instant::now();
-        let mut last_contact = began_at;
+        // When the timeout began: a JobManager that is busy restarts it.
+        let mut timed_from = began_at;
+        // `reach_timeout` until a JobManager has accepted a connection, then that of the whole request.
         let mut timeout = reach_timeout.unwrap_or(self.options.timeout);
-        let left = |last_contact: Instant, timeout: Duration| {
-            timeout.saturating_sub(last_contact.elapsed())
-        };
+        let left =
+            |timed_from: Instant, timeout: Duration| timeout.saturating_sub(timed_from.elapsed());
         let mut last = None;
         loop {
-            let finding = self.finder.addresses(left(last_contact, timeout));
+            let finding = self.finder.addresses(left(timed_from, timeout));
             match self.noticing(began_at, finding).await {
                 Ok(addresses) => {
                     for address in self.in_order(addresses) {
-                        if left(last_contact, timeout).is_zero() {
+                        if left(timed_from, timeout).is_zero() {
                             break;
                         }
-                        // A server that has not been reached yet gets the full connect timeout: cut short, the
-                        // failure would look like one after an accepted connection.
-                        let most = left(last_contact, self.options.timeout);
+                        // A server that has not been reached yet gets the full connect timeout: if that were cut
+                        // short, the failure would look like one after an accepted connection.
+                        let most = left(timed_from, self.options.timeout);
                         let limit = self.options.request_timeout.min(most);
                         let answer = ask(&address, limit).await;
                         if !matches!(answer, Err(Failure::Unreached { .. })) {
@@ -209,7 +215,7 @@ impl RestClient {
                                 return Ok(answer);
                             }
                             Err(Failure::Busy(reason)) => {
-                                last_contact = Instant::now();
+                                timed_from = Instant::now();
                                 last = Some(format!("{address}: {reason}"));
                                 self.set_waits(Some(reason));
                             }
@@ -233,7 +239,7 @@ impl RestClient {
                                     "no answer; trying the next address"
                                 );
                                 // A try that our own timeout cut short says less than the error before it.
-                                let is_cut_short = left(last_contact, timeout).is_zero();
+                                let is_cut_short = left(timed_from, timeout).is_zero();
                                 if !is_cut_short || last.is_none() {
                                     last = Some(format!("{address}: {reason}"));
                                 }
@@ -246,7 +252,7 @@ impl RestClient {
                 }
                 Err(reason) => last = Some(reason),
             }
-            if left(last_contact, timeout) <= self.options.retry_period {
+            if left(timed_from, timeout) <= self.options.retry_period {
                 let waited = timeout;
                 let last = last.unwrap_or_else(|| {
                     "the timeout was too short to reach a JobManager".to_owned()

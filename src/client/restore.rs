@@ -1,4 +1,4 @@
-//! What a job begins from, instead of from the start.
+//! The savepoint or checkpoint from which a job begins, instead of from the start.
 
 use std::fmt::Write as _;
 

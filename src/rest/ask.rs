@@ -1,4 +1,7 @@
 //! Asks the current leader, and its successor after a change of leader.
+//!
+//! Two leaders may receive one request, so a request must be safe to repeat. It ends with the leader's answer, with an
+//! error that a repetition would not change, or with the last error once the timeout for a leader is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,13 +75,14 @@ impl Context {
         A: Fn(Arc<dyn DispatcherGateway>) -> F,
         F: Future<Output = GatewayResult<T>>,
     {
-        let timeout = self.options.await_leader_timeout;
-        let give_up = Instant::now() + timeout;
+        let give_up = Instant::now() + self.options.await_leader_timeout;
         let mut pause = FIRST_PAUSE;
         let mut refused_since = None;
         loop {
             let left = give_up.saturating_duration_since(Instant::now());
             let mut leaders = self.view.leaders();
+            // Read before the Dispatcher is taken: a change of leader in between then ends this try at once. Read
+            // after it, the change would not be noticed, and the former leader may never answer.
             let known = confirmed_epoch(&leaders.borrow());
             let dispatcher = self.view.dispatcher(left).await?;
             let asked = known.or_else(|| confirmed_epoch(&leaders.borrow()));

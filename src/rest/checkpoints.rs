@@ -89,7 +89,7 @@ pub(super) async fn vertex(
     Ok(of_job(&details, body))
 }
 
-/// Flink's clients ask for a checkpoint beside those of the interval.
+/// Refuses a checkpoint by request, which Flink's clients can ask for.
 pub(super) async fn trigger() -> RestError {
     let text = "a checkpoint is taken each `interval` of the job's `checkpoints`, and not by request: take a savepoint \
                 (`flink savepoint`, `tanist savepoint`)";

@@ -1,4 +1,5 @@
-//! An error as an HTTP status and Flink's error body: `{"errors": ["..."]}`.
+//! An error as an HTTP status and Flink's error body: `{"errors": ["..."]}`. A 503 has `Retry-After`: the request may
+//! be sent again.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};

@@ -133,6 +133,12 @@ pub(super) fn header_text<'a>(
     headers.get(name).map(read).transpose()
 }
 
+/// The length of the body as the client announced it, in bytes.
+pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, RestError> {
+    let text = header_text(headers, header::CONTENT_LENGTH.as_str())?;
+    Ok(text.and_then(|text| text.parse().ok()))
+}
+
 /// Reads the body, if it has at most `limit` bytes.
 pub(super) async fn read_body(
     headers: &HeaderMap,
@@ -143,9 +149,7 @@ pub(super) async fn read_body(
         let text = format!("the body is larger than the {limit} bytes that are allowed");
         RestError::new(StatusCode::PAYLOAD_TOO_LARGE, text)
     };
-    let announced = header_text(headers, header::CONTENT_LENGTH.as_str())?;
-    let announced: Option<u64> = announced.and_then(|text| text.parse().ok());
-    if announced.is_some_and(|length| length > limit as u64) {
+    if content_length(headers)?.is_some_and(|length| length > limit as u64) {
         return Err(too_large());
     }
     let read = to_bytes(body, limit).await;

@@ -1,10 +1,10 @@
-//! Refuses requests that a browser sends on behalf of another site: from a page of that site, or by a name that
-//! it had resolve to this host.
+//! Refuses requests that a browser sends on behalf of another site: from a page of that site (403), or by a name that
+//! the site resolves to this host (421).
 //!
 //! A browser lets any page send requests to any address, but adds headers that identify the page. `Host` is the
-//! name by which the page reached this server: a foreign name was made to resolve here (DNS rebinding), and the
-//! page could read the answers. `Origin` and `Sec-Fetch-Site` show a page of another origin: it can't read
-//! answers, but its writes would take effect. Programs send neither.
+//! name by which the page reached this server: if a foreign name resolves here (DNS rebinding), the page could read
+//! the answers. `Origin` and `Sec-Fetch-Site` show a page of another origin: it can't read answers, but its writes
+//! would take effect. Programs send neither.
 
 use std::net::IpAddr;
 

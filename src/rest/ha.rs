@@ -1,4 +1,8 @@
 //! Handlers about high availability: leader, members, earlier terms, and handing leadership over.
+//!
+//! Except for `/ha/time` and `/ha/transfer`, this process answers from its own view and the store, so there are answers
+//! without a leader. A view may be old: another process may lead already. If the store or a member does not answer in
+//! time, the status has the reason instead.
 
 use std::time::Duration;
 
@@ -7,11 +11,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use tanist_ha::clock::wall_clock_ms;
-use tanist_ha::election::{Epoch, ProcessId};
+use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_leadership::Role;
 use tanist_proto::v1 as pb;
 use tanist_rest_model::{HaStatusInfo, LeaderInfo, OwnStatus, TermList, TermTime, TransferRequest};
+use tokio::sync::watch;
 
 use super::ask::Context;
 use super::error::RestError;
@@ -56,7 +61,7 @@ pub(super) async fn own(State(context): State<Context>) -> Json<OwnStatus> {
     Json(own_status(&*context.view))
 }
 
-/// What the clock of the leader's term shows: a deadline by it is not compared with another clock.
+/// The time by the clock of the leader's term. A deadline by this clock is not compared with another clock.
 pub(super) async fn time(State(context): State<Context>) -> Result<Json<TermTime>, RestError> {
     let asked = context.ask(async |dispatcher| {
         let request = pb::TermTimeRequest {};
@@ -123,6 +128,20 @@ fn read_transfer(parameters: &Parameters, body: &[u8]) -> Result<TransferRequest
     Ok(wanted)
 }
 
+/// The confirmed leader, once its epoch is at least `epoch`; `None` after `timeout`.
+async fn leader_since(
+    leaders: &mut watch::Receiver<LeaderView>,
+    epoch: Epoch,
+    timeout: Duration,
+) -> Option<LeaderInformation> {
+    let known = leaders.wait_for(|view| {
+        let leader = view.leader.as_ref();
+        leader.is_some_and(|leader| leader.epoch >= epoch)
+    });
+    let view = tokio::time::timeout(timeout, known).await.ok()?.ok()?;
+    view.leader.clone()
+}
+
 /// Makes the current leader hand over. Returns the new leader.
 pub(super) async fn transfer(
     State(context): State<Context>,
@@ -134,23 +153,14 @@ pub(super) async fn transfer(
     let unavailable = |text: String| RestError::new(StatusCode::SERVICE_UNAVAILABLE, text);
     let timeout = context.options.await_leader_timeout;
     let mut leaders = context.view.leaders();
-    let known = leaders.wait_for(|view| view.leader.is_some());
-    let known = tokio::time::timeout(timeout, known).await;
-    let known = known.ok().and_then(Result::ok);
-    let known = known.and_then(|view| view.leader.clone());
+    let known = leader_since(&mut leaders, Epoch::ZERO, timeout).await;
     let mut known =
         known.ok_or_else(|| unavailable("no JobManager leads at present".to_owned()))?;
     if let Some(epoch) = wanted.epoch.map(Epoch::new)
         && epoch > known.epoch
     {
-        // This process may learn of it a moment later than the caller.
-        let has_come = |view: &LeaderView| {
-            let leader = view.leader.as_ref();
-            leader.is_some_and(|leader| leader.epoch >= epoch)
-        };
-        let heard = tokio::time::timeout(NEWER_TERM_TIMEOUT, leaders.wait_for(has_come)).await;
-        let heard = heard.ok().and_then(Result::ok);
-        let leader = heard.and_then(|view| view.leader.clone());
+        // This process may learn of the term a moment later than the caller.
+        let leader = leader_since(&mut leaders, epoch, NEWER_TERM_TIMEOUT).await;
         known = leader.ok_or_else(|| {
             let text = format!("epoch {epoch} has not begun: epoch {} leads", known.epoch);
             RestError::new(StatusCode::CONFLICT, text)
@@ -165,16 +175,10 @@ pub(super) async fn transfer(
         return Ok(Json(leader_info(&known)));
     }
     let epoch = context.view.transfer(to.as_ref()).await?;
-    let confirmed = |view: &LeaderView| {
-        let leader = view.leader.as_ref();
-        leader.is_some_and(|leader| leader.epoch >= epoch)
-    };
-    let followed = tokio::time::timeout(timeout, leaders.wait_for(confirmed)).await;
-    let followed = followed.ok().and_then(Result::ok);
-    let leader = followed.and_then(|view| view.leader.as_ref().map(leader_info));
+    let leader = leader_since(&mut leaders, epoch, timeout).await;
     let unconfirmed = || {
         let text = format!("epoch {epoch} began, and was not confirmed within {timeout:?}");
         unavailable(text)
     };
-    Ok(Json(leader.ok_or_else(unconfirmed)?))
+    Ok(Json(leader_info(&leader.ok_or_else(unconfirmed)?)))
 }

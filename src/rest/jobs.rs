@@ -1,4 +1,7 @@
-//! Handlers about jobs: reading, cancelling, and resolving quarantines.
+//! Handlers about jobs: reading, cancelling, stopping, and resolving quarantines.
+//!
+//! The leader's Dispatcher has the state. It is asked again after a change of leader ([`Context::ask`]), so each
+//! request that changes something has no further effect if it is repeated, and is answered only when the store has it.
 
 use std::num::NonZeroU64;
 
@@ -53,7 +56,7 @@ pub(super) async fn describe(
     describe_as(context, text, parameters, false).await
 }
 
-/// `brief`: status and result are enough.
+/// `brief`: the answer has only the status and the result.
 async fn describe_as(
     context: &Context,
     text: &str,
@@ -270,7 +273,7 @@ pub(super) async fn change(
     match mode.as_deref() {
         None | Some("cancel") => {}
         Some("stop") => {
-            have_stopped(&context, job).await?;
+            request_stop(&context, job).await?;
             return Ok((StatusCode::ACCEPTED, Json(Nothing {})));
         }
         Some(mode) => {
@@ -287,8 +290,8 @@ pub(super) async fn change(
     Ok((StatusCode::ACCEPTED, Json(Nothing {})))
 }
 
-/// Has the job stopped without a savepoint.
-pub(super) async fn have_stopped(context: &Context, job: JobId) -> Result<(), RestError> {
+/// Requests that the job stops without a savepoint. The store has the request when this returns.
+pub(super) async fn request_stop(context: &Context, job: JobId) -> Result<(), RestError> {
     context
         .ask(async |dispatcher| {
             let job_id = job.to_string();

@@ -2,11 +2,11 @@
 //!
 //! Any JobManager can be asked, and the leader answers: a request finds the leader's Dispatcher through
 //! [`ClusterView`], waits for one while there is no leader, and asks the next leader if the leader changes
-//! meanwhile. That is allowed because no request takes effect twice: reads, cancelling, and submitting, which
-//! carries a job id and a token.
+//! meanwhile. That is allowed because a repeated request has no further effect: a submission carries a job id and
+//! a token, a savepoint a trigger id.
 //!
-//! It keeps nothing between two requests and decides nothing: apart from the form of a request, the Dispatcher
-//! validates it.
+//! The server keeps nothing between two requests and decides nothing: apart from the form of a request, the
+//! Dispatcher validates it. A request without an answer in time ends with 503; each error has Flink's error body.
 
 mod aggregates;
 mod ask;

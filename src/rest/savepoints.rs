@@ -2,7 +2,7 @@
 //!
 //! Nothing is kept here. The job's record has each request for a savepoint with its trigger id, and whether the job was
 //! asked to stop. So each JobManager can answer, also after failovers, and a repeated request is the same one. A
-//! savepoint is removed before its request is answered: that a trigger id was given out says that the removal is done.
+//! savepoint is removed before the request is answered, so a trigger id of a removal shows that the removal is done.
 
 use axum::Json;
 use axum::body::Body;
@@ -20,7 +20,7 @@ use tanist_rest_model::{
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::{Parameters, PathParts, id, read_body};
-use super::jobs::{describe, have_stopped, of_job};
+use super::jobs::{describe, of_job, request_stop};
 use super::json::savepoint::{find, operation};
 
 /// Maximum size of a body, in bytes.
@@ -134,7 +134,7 @@ pub(super) async fn take(
         job_id: job.to_string(),
         trigger_id: trigger.unwrap_or_else(random_trigger),
         directory,
-        // Flink's cancellation with a savepoint is deprecated there; a stop writes no more output either.
+        // Flink cancels the job after the savepoint (deprecated there). A stop writes no output after it either.
         stop: request.cancel_job.unwrap_or_default(),
     };
     trigger_savepoint(&context, wanted, &parameters).await
@@ -195,7 +195,8 @@ async fn trigger_savepoint(
     Ok(accepted(wanted.trigger_id))
 }
 
-/// Whether an ended job has had this request. What its trigger id stands for in a job that runs, its JobMaster says.
+/// Whether an ended job had this request. For a job that runs, its JobMaster has compared the request with the one of
+/// the same trigger id.
 fn was_taken(job: &pb::JobDetails, wanted: &pb::TriggerSavepointRequest) -> bool {
     let known = find(job, &wanted.trigger_id).filter(|_| job.status().has_ended());
     known.is_some_and(|known| {
@@ -228,7 +229,7 @@ pub(super) async fn stop(
             return Err(RestError::bad_request(text));
         }
         (Some(true), None) => None,
-        (_, Some(text)) => Some(directory_of(OF_STOP.field, text)?),
+        (Some(false) | None, Some(text)) => Some(directory_of(OF_STOP.field, text)?),
         (Some(false), None) => Some(configured(&context, OF_STOP).map_err(|error| {
             RestError::bad_request(format!(
                 "{}; or stop with drain (`flink stop --drain`, `tanist stop`), and the job finishes with what its \
@@ -247,7 +248,7 @@ pub(super) async fn stop(
         };
         return trigger_savepoint(&context, wanted, &parameters).await;
     }
-    have_stopped(&context, job).await?;
+    request_stop(&context, job).await?;
     // Any trigger id leads to the job, whose record has the status of its stop.
     Ok(accepted(trigger.unwrap_or_else(|| job.to_string())))
 }
@@ -290,7 +291,8 @@ pub(super) async fn dispose(
     Ok(Json(Triggered { request_id }))
 }
 
-/// The trigger id of a completed removal: a random half, and a half that follows from it.
+/// The trigger id of a completed removal: a random half, and a half that follows from it. So any JobManager recognizes
+/// an id that one of them gave out.
 fn removal_id(random: &str) -> String {
     let mut digest = Sha256::new();
     digest.update(b"tanist savepoint removal\0");

@@ -1,4 +1,4 @@
-//! The HTTP server: which path leads to which handler.
+//! The HTTP server: the routes from paths to handlers, its options, and its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub struct RestServerOptions {
     pub allowed_hosts: AllowedHosts,
     /// Directory of savepoints whose request names none, an absolute path or a URL.
     pub savepoint_dir: Option<String>,
-    /// What jobs of job files begin from whose submission names nothing.
+    /// The state from which the job of a job file begins if its submission names none.
     pub state_recovery: StateRecoveryOptions,
     /// Why no jobs are accepted here; `None` if they are.
     pub refuses_submissions: Option<String>,

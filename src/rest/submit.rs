@@ -8,8 +8,8 @@
 //!
 //! Query: `savepoint-path`, the path of a savepoint or `job:` and the id of a job, `allow-non-restored-state` and
 //! `claim-mode` say what the job begins from. For a job file they default to `execution.state-recovery` of this
-//! process, as for Flink's `/jars/:id/run`; who sends a graph has compiled it, and has applied a configuration of its
-//! own.
+//! process, as for Flink's `/jars/:id/run`. A client that sends a graph has applied its own configuration when it
+//! compiled the graph.
 //!
 //! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters. Without `job-id` the
 //! id follows from the token, so that repeated attempts submit the same job.
@@ -110,7 +110,7 @@ fn restore(
         RestError::bad_request(format!("the query parameter `{name}={text}` {wrong}"))
     };
     let claim_mode = match parameters.0.get(CLAIM_MODE) {
-        // What is configured is meant for the path that is configured.
+        // The configured claim mode belongs to the configured path.
         None if parameters.0.contains_key(SAVEPOINT_PATH) => ClaimMode::NoClaim,
         None => recovery.claim_mode,
         Some(text) => text

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
 use futures::StreamExt as _;
 use tanist_gateway::GatewayError;
@@ -22,11 +22,11 @@ use tanist_rest_model::Uploaded;
 
 use super::ask::Context;
 use super::error::RestError;
-use super::extract::{PathParts, broken_body, header_text, id};
+use super::extract::{PathParts, broken_body, content_length, id};
 use super::server::UPLOADS_AT_ONCE;
 
-/// Timeout of an upload's wait for its turn: shorter than the silence after which a client takes a JobManager
-/// for gone.
+/// Timeout of an upload that waits for its turn: shorter than the silence after which a client tries another
+/// JobManager.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn upload(
@@ -42,9 +42,7 @@ pub(super) async fn upload(
     let job: JobId = id(&job)?;
     let wanted: Checksum = id(&sha256)?;
     let limit = context.options.max_artifact_size;
-    let announced = header_text(&headers, header::CONTENT_LENGTH.as_str())?;
-    let announced: Option<u64> = announced.and_then(|text| text.parse().ok());
-    if announced.is_some_and(|length| length > limit) {
+    if content_length(&headers)?.is_some_and(|length| length > limit) {
         return Err(too_large(limit));
     }
     let store = context.view.uploads()?;

@@ -1,4 +1,7 @@
-//! The REST server's view of its cluster.
+//! The REST server's view of its cluster: the leader's Dispatcher, and the state of this process.
+//!
+//! [`JobManagerView`] implements it, and tests have one that follows a script. A call with a timeout never waits longer
+//! for the store or the leader: it returns the reason, or an answer without the parts that are missing.
 
 use std::fmt;
 use std::sync::Arc;

@@ -19,7 +19,8 @@ pub struct JobEvents {
 pub struct JobEventInfo {
     /// Time of the event.
     pub timestamp: u64,
-    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`, `QUARANTINE`, `RETRY`; `TASK` only on request.
+    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`, `QUARANTINE`, `RETRY`, `SAVEPOINT`, `CHECKPOINT`,
+    /// `NOTICE`; `TASK` only on request.
     pub kind: Word,
     /// Epoch of the term in which it happened; not for `TASK`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,8 @@
 //! Compares Tanist and Apache Flink on one machine in one run, in turns: start time, memory, throughput,
 //! recovery from the loss of the leader and of a worker, and savepoints.
 //!
-//! Both use the same ZooKeeper for high availability, and the jobs process the same records. Not here:
-//! how the clusters are set up and asked (`flink_cluster`, `tanist_cluster`).
+//! Both use the same ZooKeeper for high availability, and the jobs process the same records. How the clusters are
+//! started and asked is in `flink_cluster` and `tanist_cluster`.
 
 mod flink_cluster;
 mod restores;
@@ -10,7 +10,6 @@ mod tanist_cluster;
 
 use std::time::Duration;
 
-use self::tanist_cluster::TanistCluster;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tanist_chaos::wait::wait_for_every;
@@ -19,6 +18,7 @@ use tokio::time::Instant;
 
 use self::flink_cluster::FlinkCluster;
 use self::restores::Restores;
+use self::tanist_cluster::TanistCluster;
 use crate::BenchOptions;
 use crate::host::milliseconds;
 use crate::memory::mebibytes;
@@ -35,11 +35,11 @@ million records of 1,000 keys, the same numbers in both, generated -> by key -> 
 -> discarded, at parallelism 2, in Flink with object reuse; from the acknowledgement until \
 the job is seen FINISHED. *A CPU second* is one second of user and system time of all JobManagers and workers \
 together. The *first* count runs in new processes and takes no checkpoint, the *second* follows in the same ones, the \
-*third* takes one each second. *SIGKILL*: of the \
-leader, with an endless job of 2,000 records per second and a checkpoint each second, until the next \
-leader has every subtask RUNNING. *Worker SIGKILL*: of the one with all tasks of that job, beside another one with \
-free slots, until the job was restored and every subtask is RUNNING. *Stop*: from the request until the location of \
-the savepoint is known. *Start*: from the request until every subtask is RUNNING. Tanist always uses its defaults. Flink uses *short timeouts*: ZooKeeper \
+*third* takes one each second. *SIGKILL*: of the leader, with an endless job of 2,000 records per second and a \
+checkpoint each second, until the next leader has every subtask RUNNING. *Worker SIGKILL*: of the one with all tasks \
+of that job, beside another one with free slots, until the job was restored and every subtask is RUNNING. *Stop*: \
+from the request until the location of the savepoint is known. *Start*: from the request until every subtask is \
+RUNNING. Tanist always uses its defaults. Flink uses *short timeouts*: ZooKeeper \
 session and heartbeat timeout of 2 s, heartbeats every 500 ms, restarts after 100 ms; or its *defaults*, with a \
 ZooKeeper server in its default configuration (ticks of 2 s, so that it grants a session of 40 s).";
 
@@ -305,7 +305,7 @@ impl Rounds {
         cluster.start_leader().await?;
         self.leads.push(milliseconds(started.elapsed()));
         cluster.start_the_rest().await?;
-        // This waits for nothing: the idle time is part of the figure.
+        // The idle time is part of the figure; there is no condition to wait for.
         tokio::time::sleep(options.pick(IDLE.0, IDLE.1)).await;
         let pids = cluster.pids()?;
         let resident = [&mut self.leader, &mut self.standby, &mut self.worker];

@@ -1,5 +1,5 @@
-//! What a worker's loss costs, and a stop with a savepoint and the start from it. Both systems answer the same REST
-//! paths.
+//! Times of a restore after the loss of a worker, of a stop with a savepoint, and of the start from that savepoint.
+//! Both systems answer the same REST paths.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};

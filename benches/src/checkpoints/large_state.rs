@@ -31,10 +31,10 @@ const RATE: (u64, u64) = (230_000, 100_000);
 const FILLED: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(9));
 const WATCHED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(4));
 const RESTORES: (usize, usize) = (3, 1);
-/// All cores load the state: the answers of the leader to more questions would take part of them.
+/// Interval of requests during a restore. More requests would take a part of the cores, all of which load the state.
 const ASKED_EACH: Duration = Duration::from_millis(20);
 
-/// What one checkpoint did at the step that counts.
+/// The part of the counting step in one checkpoint.
 struct Taken {
     /// Time in which the task did nothing else.
     stood_still_ms: f64,

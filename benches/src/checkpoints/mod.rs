@@ -1,4 +1,5 @@
-//! What checkpoints cost, and how long one takes.
+//! The cost of checkpoints, the time for one, and the recovery with checkpoints. Each measurement has a cluster of its
+//! own.
 
 pub(crate) mod large_state;
 pub(crate) mod many_subtasks;
@@ -26,7 +27,8 @@ use crate::watch::{until_finished, until_running};
 
 pub(super) const METHOD: &str = "`datagen` (unthrottled) -> key-by -> count with each update emitted -> discard, one \
 TaskManager of 2 slots, parallelism 2, a fixed number of records; in turns with an interval that \
-is never over and with one each second. *Cost*: CPU time of the TaskManager. *Trigger to durable*: of each checkpoint of a job of 20,000 records a \
+never ends and with one each second. *Cost*: CPU time of the TaskManager. *Trigger to durable*: of each \
+checkpoint of a job of 20,000 records a \
 second, one each 200 ms, as `/checkpoints` says. *Puts a checkpoint*: what etcd counts meanwhile \
 (`etcd_mvcc_put_total`), everything that the cluster writes included; *store*: the growth of its file \
 (`etcd_mvcc_db_total_size_in_bytes`), with no compaction. *Leader*: SIGKILL while a checkpoint of that job is \
@@ -36,12 +38,12 @@ with all tasks, beside one with free slots, with restarts after 100 ms.";
 const REPETITIONS: (usize, usize) = (3, 1);
 const RECORDS: (u64, u64) = (100_000_000, 2_000_000);
 const KEYS: [u64; 2] = [1_000, 100_000];
-/// Interval of a job that takes none while it runs.
+/// Interval of a job that takes no checkpoint while it runs.
 const NEVER: &str = "1d";
 const WATCHED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(4));
 const LOOK_EACH: Duration = Duration::from_millis(1_000);
 
-/// What all clusters of this benchmark have in common.
+/// The common settings of all clusters of this benchmark.
 struct Setup<'o> {
     options: &'o BenchOptions,
     /// The directory of objects. Without it a state above 64 KiB could not be saved.
@@ -148,7 +150,7 @@ struct Completed {
     bytes: f64,
 }
 
-/// Collects the job's checkpoints by their numbers until then.
+/// Collects the job's complete checkpoints by their numbers, until `until`.
 async fn watch(
     http: &Http,
     address: &str,
@@ -177,7 +179,7 @@ async fn watch(
     Ok(completed)
 }
 
-/// What etcd says about itself.
+/// Metrics of etcd.
 struct EtcdMetrics {
     puts: f64,
     bytes: f64,

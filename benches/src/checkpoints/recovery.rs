@@ -1,4 +1,4 @@
-//! A leader that dies in the middle of a checkpoint, and a TaskManager that dies with state.
+//! Recovery with checkpoints: the death of a leader in the middle of a checkpoint, and of a TaskManager with state.
 
 use std::time::Duration;
 
@@ -69,22 +69,6 @@ async fn in_progress(http: &Http, address: &str, job: JobId) -> anyhow::Result<u
     .await
 }
 
-/// Number of the newest attempt of any subtask.
-async fn newest_attempt(http: &Http, address: &str, job: JobId) -> anyhow::Result<u64> {
-    let path = format!("/v1/jobs/{job}");
-    let body = http.get(address, &path).await?;
-    let mut newest = 0;
-    for vertex in body["vertices"].as_array().into_iter().flatten() {
-        let id = vertex["id"].as_str().unwrap_or_default();
-        let detail = http.get(address, &format!("{path}/vertices/{id}")).await?;
-        for subtask in detail["subtasks"].as_array().into_iter().flatten() {
-            let attempt = subtask["attempt"].as_u64().context("an attempt")?;
-            newest = newest.max(attempt);
-        }
-    }
-    Ok(newest)
-}
-
 pub(super) async fn of_leader(store: StoreKind, setup: &Setup<'_>) -> anyhow::Result<Vec<Figure>> {
     let mut completed = Figure::new(
         "leader SIGKILL in a checkpoint: confirmed -> it is durable",
@@ -94,8 +78,7 @@ pub(super) async fn of_leader(store: StoreKind, setup: &Setup<'_>) -> anyhow::Re
     let mut cluster = builder.jobmanagers(2).taskmanagers(1).start().await?;
     let http = Http::default();
     let job = start_job(&http, &mut cluster).await?;
-    let first = cluster.leader().await?;
-    let attempt = newest_attempt(&http, &first.rest, job).await?;
+    let attempts = cluster.attempts(job).await?;
     for _ in 0..setup.pick(REPETITIONS.0, REPETITIONS.1) {
         let leader = cluster.leader().await?;
         let observer = cluster.rest_address(1 - leader.index).to_owned();
@@ -106,8 +89,8 @@ pub(super) async fn of_leader(store: StoreKind, setup: &Setup<'_>) -> anyhow::Re
         until_completed(&http, successor, job, number).await?;
         completed.push(milliseconds(start.elapsed()));
         until_running(&http, successor, job).await?;
-        let after = newest_attempt(&http, successor, job).await?;
-        ensure!(after == attempt, "a task was restarted");
+        let after = cluster.attempts(job).await?;
+        ensure!(after == attempts, "a task was restarted: {after:?}");
         cluster.jobmanager(leader.index).start()?;
         cluster.wait_until_complete().await?;
         cluster.until_recovered().await?;
@@ -180,7 +163,8 @@ pub(super) async fn until_restored(
     Ok(milliseconds(start.elapsed()))
 }
 
-/// Which TaskManager has no free slot: tasks are spread over as few TaskManagers as possible.
+/// The index of the TaskManager that has no free slot. It has all tasks, because slots are taken from as few
+/// TaskManagers as possible.
 pub(super) async fn host_of_tasks(http: &Http, cluster: &mut Cluster) -> anyhow::Result<usize> {
     let address = cluster.rest_address(0).to_owned();
     let body = http.get(&address, "/v1/taskmanagers").await?;

@@ -18,7 +18,7 @@ use tanist_rest_model::{
 
 use super::savepoint::savepoint_info;
 use super::vertex_checkpoints::{in_progress, slowest, vertices};
-use super::{duration, time};
+use super::{duration, known, time};
 
 /// `/jobs/:id/checkpoints`, at `now`.
 pub(crate) fn checkpoint_statistics(details: &CheckpointDetails, now: u64) -> CheckpointStatistics {
@@ -47,7 +47,7 @@ pub(crate) fn checkpoint_statistics(details: &CheckpointDetails, now: u64) -> Ch
                 id: details.restored_from,
                 restore_timestamp: time(details.restored_at_ms),
                 is_savepoint: !details.restored_directory.is_empty(),
-                external_path: named(&details.restored_directory),
+                external_path: known(&details.restored_directory),
             }),
         },
         history,
@@ -60,12 +60,8 @@ pub(crate) fn checkpoint_statistics(details: &CheckpointDetails, now: u64) -> Ch
             .rev()
             .map(savepoint_info)
             .collect(),
-        started_from: named(&details.started_from),
+        started_from: known(&details.started_from),
     }
-}
-
-fn named(path: &str) -> Option<String> {
-    (!path.is_empty()).then(|| path.to_owned())
 }
 
 /// The checkpoint of which the last complete savepoint is a copy.
@@ -119,7 +115,7 @@ pub(crate) fn job_checkpoints(job: &JobDetails, details: &CheckpointDetails) -> 
         failing: details.failing.iter().map(failing).collect(),
         storage_problem: details.storage_problem.as_ref().map(storage_problem),
         savepoint: details.savepoints.last().map(savepoint_info),
-        started_from: named(&details.started_from),
+        started_from: known(&details.started_from),
         kept: Some(details.kept).filter(|number| *number != 0),
     }
 }
@@ -184,7 +180,8 @@ fn checkpoint_info(details: &CheckpointDetails, summary: &Summary, now: u64) -> 
     }
 }
 
-/// Whether this leader saw it end. An earlier one may have taken it: then its number and its size are known.
+/// Whether this leader saw it end. Of a checkpoint that an earlier leader took, only the number, the trigger and the
+/// size are known.
 fn is_timed(summary: &Summary) -> bool {
     summary.ended_at_ms > 0
 }

@@ -7,6 +7,9 @@ use tanist_rest_model::{Word, execution_state_name};
 
 use super::states::EXECUTION_STATES;
 
+/// The rank of the states in which an attempt has ended.
+const ENDED: u8 = 7;
+
 /// The order in which an attempt may go through the states.
 fn rank(state: ExecutionState) -> u8 {
     match state {
@@ -17,7 +20,7 @@ fn rank(state: ExecutionState) -> u8 {
         ExecutionState::Initializing => 4,
         ExecutionState::Running => 5,
         ExecutionState::Canceling => 6,
-        ExecutionState::Finished | ExecutionState::Canceled | ExecutionState::Failed => 7,
+        ExecutionState::Finished | ExecutionState::Canceled | ExecutionState::Failed => ENDED,
     }
 }
 
@@ -47,7 +50,7 @@ pub(super) fn status_durations(subtask: &SubtaskDetails, now: u64) -> BTreeMap<W
     for (nth, &(at_ms, state)) in entered.iter().enumerate() {
         let left_at_ms = match entered.get(nth + 1) {
             Some(&(next_ms, _)) => next_ms,
-            None if state == subtask.state() && rank(state) < 7 => now,
+            None if state == subtask.state() && rank(state) < ENDED => now,
             None => continue,
         };
         let duration = i64::try_from(left_at_ms.saturating_sub(at_ms)).unwrap_or(i64::MAX);

@@ -124,6 +124,7 @@ pub(crate) fn job_info(job: &JobDetails, now: u64) -> JobInfo {
         start_time: time(job.started_at_ms),
         end_time: time(job.ended_at_ms),
         duration: duration(job.started_at_ms, job.ended_at_ms, now),
+        // Like a time: -1 if it is not known.
         max_parallelism: time(job.max_parallelism.into()),
         now,
         timestamps: JOB_STATUSES.map(|status| entered(job, status)).into(),

@@ -15,6 +15,7 @@ use super::time;
 /// restored from it, as it is neither a scheme nor a file.
 const NO_SAVEPOINT: &str = "none: the job was drained and has finished, no savepoint was taken";
 
+/// Why a savepoint failed whose job has ended.
 const LOST: &str = "the job ended before the savepoint was complete";
 
 /// The requested savepoints of a job, oldest first.
@@ -47,13 +48,13 @@ fn located(location: &str) -> OperationStatus {
 pub(crate) fn operation(job: &JobDetails, trigger: &str) -> Option<OperationStatus> {
     match find(job, trigger) {
         Some(savepoint) => Some(of_savepoint(job, savepoint)),
-        // The job was not drained: its stop has another id.
+        // The job stops with a savepoint, under another trigger id, so it is not drained.
         None if savepoints_of(job).iter().any(is_stop_in_effect) => None,
         None => of_drain(job),
     }
 }
 
-/// After a failed one the job continued.
+/// Whether the job stops with this savepoint. After one that failed the job continued.
 fn is_stop_in_effect(savepoint: &SavepointSummary) -> bool {
     savepoint.stops && savepoint.outcome() != SavepointOutcome::Failed
 }
@@ -81,9 +82,9 @@ fn waits_for(savepoint: &SavepointSummary) -> Option<String> {
 /// The status of a job's stop without a savepoint; `None` if it was not asked to stop. The job is stopped once, so the
 /// trigger id does not matter.
 fn of_drain(job: &JobDetails) -> Option<OperationStatus> {
-    let is_told = |kind| job.events.iter().any(|event| event.kind() == kind);
+    let has_event = |kind| job.events.iter().any(|event| event.kind() == kind);
     let is_stopping = |kind| kind == BlockedReasonKind::Stopping;
-    let is_asked = is_told(JobEventKind::Stop)
+    let is_asked = has_event(JobEventKind::Stop)
         || job.blocked_reasons.iter().any(|it| is_stopping(it.kind()))
         // The remaining record of an old job does not say whether it was asked to stop.
         || !job.undescribed.is_empty();
@@ -95,7 +96,7 @@ fn of_drain(job: &JobDetails) -> Option<OperationStatus> {
     };
     Some(match end {
         JobEnd::Finished => located(NO_SAVEPOINT),
-        JobEnd::Canceled if is_told(JobEventKind::Cancel) => failed(
+        JobEnd::Canceled if has_event(JobEventKind::Cancel) => failed(
             "tanist.JobCanceled",
             "the job was cancelled before it had stopped",
         ),

@@ -40,6 +40,7 @@ pub(super) fn vertex_state(vertex: &VertexDetails) -> ExecutionState {
             .iter()
             .any(|subtask| subtask.state() == state)
     };
+    // The first of these that a subtask has decides.
     let deciding = [
         ExecutionState::Failed,
         ExecutionState::Canceling,

@@ -12,7 +12,7 @@ use tanist_rest_model::{
 use super::aggregated::aggregated;
 use super::durations::{status_durations, timestamps};
 use super::states::vertex_state;
-use super::{duration, time};
+use super::{duration, known, time};
 
 /// A vertex of a job at `now`.
 pub(super) fn vertex_info(job_id: &str, vertex: &VertexDetails, now: u64) -> VertexInfo {
@@ -113,7 +113,7 @@ fn subtask_info(subtask: &SubtaskDetails, now: u64) -> SubtaskInfo {
         taskmanager_id: placed(&subtask.resource_id),
         timestamps: timestamps(subtask),
         status_duration: status_durations(subtask, now),
-        unread_state: (!subtask.unread_state.is_empty()).then(|| subtask.unread_state.clone()),
+        unread_state: known(&subtask.unread_state),
         other_concurrent_attempts: Vec::new(),
     }
 }

@@ -1,4 +1,5 @@
-//! Warnings for the operator in `/ha/status`. Pure, from the content of the status.
+//! Warnings for the operator in `/ha/status`. Pure, from the content of the status. A text names the problem, the
+//! process that has it, and the action.
 
 use std::collections::BTreeSet;
 

@@ -22,7 +22,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// The last complete one. None: an earlier leader took it, and its times are not known.
+    /// The last complete one. None: there is none, or an earlier leader took it, and its times are not known.
     fn last(&self) -> Option<&'a CheckpointSummary> {
         let mut newest_first = self.checkpoints.history.iter().rev();
         let is_complete = |it: &&CheckpointSummary| it.outcome() == CheckpointOutcome::Completed;

@@ -117,7 +117,7 @@ fn state_sizes(out: &mut Exposition, jobs: &[pb::JobDetails]) {
 /// Converts a number to the type of samples.
 #[expect(
     clippy::cast_precision_loss,
-    reason = "what is beyond 2^53 need not be exact"
+    reason = "values beyond 2^53 need not be exact"
 )]
 fn number(value: u64) -> f64 {
     value as f64
