@@ -26,6 +26,8 @@ pub async fn ask<M, T>(
     let (reply, mut answer) = oneshot::channel();
     let sent = mailbox.send(message(reply)).await;
     sent.map_err(|_| Unanswered::NotSent)?;
+    // An actor may answer and end before this task runs again: then both are ready, and the answer counts. If the
+    // actor answers after the first branch was polled, the second branch reads the answer.
     tokio::select! {
         biased;
         answered = &mut answer => answered.map_err(|_| Unanswered::Ended),

@@ -83,7 +83,7 @@ pub fn make(path: &Path) -> io::Result<()> {
 /// fails.
 pub fn check(path: &Path) -> io::Result<()> {
     let us = Us::this();
-    let mut left: VecDeque<OsString> = parts(&std::path::absolute(path)?).collect();
+    let mut left = VecDeque::from(parts(&std::path::absolute(path)?));
     let mut at = PathBuf::from("/");
     let mut links = 0;
     loop {
@@ -95,11 +95,12 @@ pub fn check(path: &Path) -> io::Result<()> {
             }
             us.check_link(&at, &found)?;
             let target = fs::read_link(&at)?;
+            // The parts of the target replace the link, before the parts that are left.
             at = match target.is_absolute() {
                 true => PathBuf::from("/"),
                 false => at.parent().unwrap_or(Path::new("/")).to_owned(),
             };
-            for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
+            for part in parts(&target).into_iter().rev() {
                 left.push_front(part);
             }
         } else if left.is_empty() {
@@ -120,16 +121,13 @@ pub fn check(path: &Path) -> io::Result<()> {
 }
 
 /// The parts of a path, without the root.
-fn parts(path: &Path) -> impl Iterator<Item = OsString> {
+fn parts(path: &Path) -> Vec<OsString> {
     let part = |component: Component<'_>| match component {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some(OsString::from("..")),
         Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
     };
-    path.components()
-        .filter_map(part)
-        .collect::<Vec<_>>()
-        .into_iter()
+    path.components().filter_map(part).collect()
 }
 
 /// The user and groups of this process.
@@ -229,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    const SOMEBODY: u32 = 65534;
+    const ANOTHER_USER: u32 = 65534;
 
     fn root() -> tempfile::TempDir {
         tempfile::tempdir().expect("a directory")
@@ -290,11 +288,11 @@ mod tests {
         make(&path).expect("made");
         let theirs = |path: &Path| NotOwn::Owner {
             path: path.to_owned(),
-            owner: SOMEBODY,
+            owner: ANOTHER_USER,
             user: 0,
         };
         for other in [&path, &above] {
-            chown(other, Some(SOMEBODY), None).expect("given away");
+            chown(other, Some(ANOTHER_USER), None).expect("given away");
             assert_eq!(reason(&path), Some(theirs(other)));
             chown(other, Some(0), None).expect("taken back");
         }
@@ -302,16 +300,16 @@ mod tests {
         symlink("a", &link).expect("linked");
         assert_eq!(reason(&link.join("b")), None);
         assert_eq!(reason(&link), None);
-        lchown(&link, Some(SOMEBODY), None).expect("given away");
+        lchown(&link, Some(ANOTHER_USER), None).expect("given away");
         let expected = NotOwn::Link {
             path: link.clone(),
-            owner: SOMEBODY,
+            owner: ANOTHER_USER,
         };
         assert_eq!(reason(&link.join("b")), Some(expected));
         // The target of one's own link is checked like any directory.
         let ours = root.path().join("ours");
         symlink(&path, &ours).expect("linked");
-        chown(&above, Some(SOMEBODY), None).expect("given away");
+        chown(&above, Some(ANOTHER_USER), None).expect("given away");
         assert_eq!(reason(&ours), Some(theirs(&above)));
     }
 
