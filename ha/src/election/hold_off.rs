@@ -13,6 +13,9 @@
 //!
 //! A process that starts while leadership is free has received no heartbeat of the term yet. If that term was
 //! confirmed, so that its address is known, the process waits a short time for the detector's report.
+//!
+//! Owned by the election's core. Only the time without a leader depends on it: a wrong answer costs a change of
+//! leader, or a wait up to the limit.
 
 use std::time::Duration;
 
@@ -125,20 +128,21 @@ impl HoldOff {
         if self.was_resigned(view) {
             return None;
         }
-        let seen = self.attached.is_some_and(|(epoch, _)| epoch == youngest);
+        let was_attached = self.attached.is_some_and(|(epoch, _)| epoch == youngest);
         let until = match self.reachable_until.filter(|(epoch, _)| *epoch == youngest) {
             Some((_, until)) => until,
-            None if seen || self.reported == Some(youngest) => return None,
+            // A process that has seen `leader` of this term had time to receive its heartbeats.
+            None if was_attached || self.reported == Some(youngest) => return None,
             None => since.after(no_contact?),
         };
-        let answered = self
+        let conclusive_from = self
             .renewals
             .as_ref()
             .and_then(|it| it.conclusive_from(now));
-        let is_cut_off_alone = answered.map(|from| from.max(since.after(CUT_OFF_TIMEOUT)));
-        let latest = since.after(bound);
-        let latest = is_cut_off_alone.map_or(latest, |alone| latest.min(alone));
-        Some(until.min(latest)).filter(|until| now < *until)
+        let cut_off_limit = conclusive_from.map(|from| from.max(since.after(CUT_OFF_TIMEOUT)));
+        let limit = since.after(bound);
+        let limit = cut_off_limit.map_or(limit, |cut_off| limit.min(cut_off));
+        Some(until.min(limit)).filter(|until| now < *until)
     }
 }
 
