@@ -1,12 +1,12 @@
 //! Asks other processes about a leader that this process lost, and decides when their answers suffice to act.
 //!
-//! The processes that lost the leader must outnumber all others that were asked. A process counts against if
-//! it receives heartbeats of the leader, gives no answer, does not know, or lost the leader long before the asker
+//! The processes that lost the leader must outnumber all others that were asked. A process counts as reaching the
+//! leader if it receives heartbeats of it, gives no answer, does not know, or lost the leader long before the asker
 //! did; a process that is proven dead is not counted. So the asker and those that agree outnumber those that
 //! may reach the leader, and if two or more are asked, no single "lost" deposes.
 //!
-//! Processes on one host are counted singly: together they may lose a leader that others hear. A wrong result
-//! costs a takeover, never safety (the epoch).
+//! Each process counts as one, also if several run on one host: that host may lose a leader that other hosts reach.
+//! A wrong result costs a takeover, never safety (the epoch).
 //!
 //! Owned by `DetectorCore`, which discards answers of earlier inquiries and ends this one at `until`; this type
 //! checks neither.
