@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lost_the_leader_never_outvotes_those_that_hear_it() {
+    fn one_process_that_lost_the_leader_never_outvotes_those_that_reach_it() {
         assert!(!confirmed(&[LOST, HEARS]));
         assert!(!confirmed(&[LOST, UNSURE]));
         assert!(!confirmed(&[LOST, HEARS, HEARS]));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_count_for_nobody() {
+    fn processes_that_are_proven_dead_do_not_count() {
         let mut inquiry = Inquiry::new(
             1,
             Detection::SilentConfirmed,

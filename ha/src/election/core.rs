@@ -408,7 +408,7 @@ impl ElectionCore {
     }
 
     /// Whether a view may date from before the end of this process's last term. If resigning does not move
-    /// the token in this store, the store itself says that the term was given up.
+    /// the token in this store, the store itself says that the term was resigned.
     fn may_precede_end(&self, view: &ElectionView) -> bool {
         let (Some((epoch, token)), Some((record, at))) = (self.ended, &view.epoch) else {
             return false;

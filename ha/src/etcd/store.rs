@@ -418,9 +418,10 @@ fn end_of_prefix(prefix: &str) -> Vec<u8> {
 }
 
 /// An item of a listing; `None` if its key is not this crate's.
-fn item(prefix: usize, kv: etcd_client::KeyValue) -> Option<(Name, Bytes)> {
+fn item(prefix_length: usize, kv: etcd_client::KeyValue) -> Option<(Name, Bytes)> {
     let (key, value) = kv.into_key_value();
-    let text = String::from_utf8_lossy(key.get(prefix..).unwrap_or_default()).into_owned();
+    let name = key.get(prefix_length..).unwrap_or_default();
+    let text = String::from_utf8_lossy(name).into_owned();
     match Name::new(text) {
         Ok(name) => Some((name, Bytes::from(value))),
         Err(error) => {

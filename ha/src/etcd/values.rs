@@ -214,7 +214,7 @@ mod tests {
     use crate::election::TermHolder;
 
     #[test]
-    fn a_commit_finds_its_epoch_whoever_holds_it_and_no_other() {
+    fn a_commit_matches_its_epoch_for_any_holder_and_no_other_epoch() {
         let record = |epoch, incarnation: &str, holds: bool| EpochRecord {
             epoch: Epoch::new(epoch),
             incarnation: ClusterIncarnation::new(incarnation),
