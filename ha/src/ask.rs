@@ -26,6 +26,8 @@ pub async fn ask<M, T>(
     let (reply, mut answer) = oneshot::channel();
     let sent = mailbox.send(message(reply)).await;
     sent.map_err(|_| Unanswered::NotSent)?;
+    // An actor may answer and end before this task runs again: then both are ready, and the answer counts. If the
+    // actor answers after the first branch was polled, the second branch reads the answer.
     tokio::select! {
         biased;
         answered = &mut answer => answered.map_err(|_| Unanswered::Ended),
@@ -55,7 +57,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_read_a_message_and_does_not_answer_it_has_ended() {
+    async fn an_actor_that_reads_a_message_and_drops_it_counts_as_ended() {
         let (mailbox, mut messages) = mpsc::channel::<oneshot::Sender<u8>>(1);
         tokio::spawn(async move {
             drop(messages.recv().await);
@@ -67,7 +69,7 @@ mod tests {
     /// A thread drops the mailbox while messages are sent to it. A request unanswered by then is never
     /// answered.
     #[test]
-    fn nobody_waits_for_an_actor_that_ended_while_it_was_asked() {
+    fn no_request_waits_for_an_actor_that_ends_meanwhile() {
         for round in 0..500 {
             let (mailbox, messages) = mpsc::channel::<oneshot::Sender<u8>>(10_000);
             let start = Arc::new(Barrier::new(2));

@@ -49,9 +49,9 @@ const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 pub enum Access {
     /// It contends for leadership: it keeps a lease or session, and creates what is missing.
     Contend,
-    /// It only observes: it keeps no lease, and gets an error if a store in a directory was never created. A wrong
-    /// path would leave a store there otherwise, or one that belongs to the wrong user. On ZooKeeper it creates the
-    /// directories that are missing: watches need them.
+    /// It only observes: it keeps no lease. A store in a directory must exist already, otherwise it gets an error: an
+    /// observer with a wrong path, or one that runs as another user, must not create a store. On ZooKeeper it creates
+    /// the directories that are missing: watches need them.
     Observe,
 }
 
@@ -66,13 +66,13 @@ pub trait Backend: Any + fmt::Debug + Send + Sync {
     fn lease(&self) -> Option<Duration>;
 
     /// The local directory that contains the whole store, which all processes share. Its parent belongs to the store as
-    /// well: it has nothing but such directories, one a cluster. `None`: the store is elsewhere.
+    /// well: it contains only such directories, one a cluster. `None`: the store is elsewhere.
     fn directory(&self) -> Option<&Path> {
         None
     }
 
-    /// Whether the whole store was certainly removed: its local directory is gone. A process that has the store open
-    /// would still be answered.
+    /// Whether the whole store was certainly removed: its local directory is gone. Reads do not show this to a process
+    /// that has the store open, because they still reach the deleted files.
     fn is_removed(&self) -> bool {
         self.directory()
             .is_some_and(|directory| !directory.exists())

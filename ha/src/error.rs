@@ -1,7 +1,9 @@
 //! Errors of a coordination store, and what a caller may conclude from them.
 //!
 //! A refused guarded transaction is not an error: the store answered it
-//! ([`Attempt`](crate::election::Attempt), [`CommitReply`](crate::store::CommitReply)).
+//! ([`Attempt`](crate::election::Attempt), [`CommitReply`](crate::store::CommitReply)). A backend that reports a
+//! lost answer as anything but [`Error::NoAnswer`] breaks the pipeline: a write that may still be applied would
+//! count as not applied.
 
 use std::borrow::Cow;
 
@@ -82,7 +84,7 @@ pub enum Error {
     /// The transaction has more writes than the store takes; it was not sent.
     #[error("a transaction of {writes} writes is more than the {limit} writes that {store} takes")]
     TooManyWrites {
-        /// As above.
+        /// `etcd`, `ZooKeeper` or `the embedded store`.
         store: &'static str,
         /// Their number.
         writes: usize,

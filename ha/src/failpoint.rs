@@ -2,8 +2,8 @@
 //! feature `failpoints`. No release has that feature: with optimised code and without debug assertions it
 //! does not compile, except for benchmarks that enable `failpoints-in-release`.
 //!
-//! A process reads `TANIST_FAILPOINTS` once. It is a list like
-//! `submit.persisted=kill;job.result-written=hold`:
+//! A process reads `TANIST_FAILPOINTS` once, at the first place that it reaches, and panics there if the list names
+//! an unknown action. It is a list like `submit.persisted=kill;job.result-written=hold`:
 //!
 //! - `kill` ends the process at once by SIGKILL, as the kernel's out-of-memory killer would;
 //! - `hold` waits forever at that place, so that a test can act on a process that is known to be there;
@@ -98,6 +98,7 @@ mod imp {
         HoldOnce,
         HoldWhile(PathBuf),
         Note,
+        /// Was `HoldOnce`, and has held once.
         Spent,
     }
 

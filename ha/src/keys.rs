@@ -1,9 +1,9 @@
 //! What this crate keeps in a coordination store: fixed keys, and items of kinds that its user declares.
 //!
-//! The user declares each [`Kind`] as a constant next to what it stores, and lists them in one [`Kinds`], which
-//! a store is opened with. Kinds are flat (all items of a kind under one directory, no subtree for each owner).
-//! On ZooKeeper a flat kind costs one listing and a few multi-reads; a subtree for each owner would cost four
-//! requests an owner.
+//! The user declares each [`Kind`] as a constant, and lists all of them in one [`Kinds`], with which it opens the
+//! store. Every backend refuses an item of another kind with `Misconfigured`. Kinds are flat (all items of a kind
+//! under one directory, no subtree for each owner). On ZooKeeper a flat kind costs one listing and a few
+//! multi-reads; a subtree for each owner would cost four requests an owner.
 //!
 //! The keys, below the namespace, with their lifetime and value:
 //!
@@ -121,6 +121,7 @@ const fn is_directory_name(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= 32
 }
 
+/// `a == b`, which is not available where constants are evaluated.
 const fn same(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;

@@ -102,6 +102,11 @@
 //! | `etcd`, `zookeeper`, `embedded`, [`memory`] | the backends |
 //! | [`services`] | opens a backend with retries: election, records and blobs of a process |
 //! | [`keys`] | the keys in a coordination store: fixed ones, and kinds of items that the user declares |
+//! | [`retrieval`] | a watch of the current leader, for processes that do not contend |
+//! | [`error`] | errors of a store, and what a caller may conclude from each |
+//! | [`ask`], [`clock`], [`retry`] | requests to an actor; clocks; delays between retries |
+//! | [`own_directory`] | directories that only this user may change |
+//! | [`failpoint`] | named places where a test kills or holds the process |
 //!
 //! # Features
 //!

@@ -82,8 +82,8 @@ pub fn make(path: &Path) -> io::Result<()> {
 /// Checks that only this user may change an existing directory. The error wraps a [`NotOwn`] if the check
 /// fails.
 pub fn check(path: &Path) -> io::Result<()> {
-    let us = Us::this();
-    let mut left: VecDeque<OsString> = parts(&std::path::absolute(path)?).collect();
+    let own = ProcessUser::current();
+    let mut left = VecDeque::from(parts(&std::path::absolute(path)?));
     let mut at = PathBuf::from("/");
     let mut links = 0;
     loop {
@@ -93,19 +93,20 @@ pub fn check(path: &Path) -> io::Result<()> {
             if links > MOST_LINKS {
                 return Err(rustix::io::Errno::LOOP.into());
             }
-            us.check_link(&at, &found)?;
+            own.check_link(&at, &found)?;
             let target = fs::read_link(&at)?;
+            // The parts of the target replace the link, before the parts that are left.
             at = match target.is_absolute() {
                 true => PathBuf::from("/"),
                 false => at.parent().unwrap_or(Path::new("/")).to_owned(),
             };
-            for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
+            for part in parts(&target).into_iter().rev() {
                 left.push_front(part);
             }
         } else if left.is_empty() {
-            return Ok(us.check_itself(&at, &found)?);
+            return Ok(own.check_itself(&at, &found)?);
         } else {
-            us.check_above(&at, &found)?;
+            own.check_above(&at, &found)?;
         }
         match left.pop_front() {
             // `at` contains no symbolic link, so the directory above it is its parent. If `left` is empty,
@@ -120,20 +121,17 @@ pub fn check(path: &Path) -> io::Result<()> {
 }
 
 /// The parts of a path, without the root.
-fn parts(path: &Path) -> impl Iterator<Item = OsString> {
+fn parts(path: &Path) -> Vec<OsString> {
     let part = |component: Component<'_>| match component {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some(OsString::from("..")),
         Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
     };
-    path.components()
-        .filter_map(part)
-        .collect::<Vec<_>>()
-        .into_iter()
+    path.components().filter_map(part).collect()
 }
 
-/// The user and groups of this process.
-struct Us {
+/// The user and group of this process.
+struct ProcessUser {
     user: u32,
     group: u32,
     /// The id that the kernel shows for users who are unknown in this process's user namespace; `None` if it
@@ -141,9 +139,9 @@ struct Us {
     overflow_user: Option<u32>,
 }
 
-impl Us {
-    fn this() -> Us {
-        Us {
+impl ProcessUser {
+    fn current() -> ProcessUser {
+        ProcessUser {
             user: geteuid().as_raw(),
             group: getegid().as_raw(),
             overflow_user: unknown_user(),
@@ -163,8 +161,9 @@ impl Us {
     fn check_above(&self, path: &Path, found: &Metadata) -> Result<(), NotOwn> {
         // In a user namespace the host's root shows as the unknown user. A directory of that user which
         // others can only read is treated as root's.
-        let is_hosts = self.overflow_user == Some(found.uid());
-        self.check_owner(path, found, is_hosts || self.is_trusted(found.uid()))?;
+        let is_host_root = self.overflow_user == Some(found.uid());
+        let is_trusted = is_host_root || self.is_trusted(found.uid());
+        self.check_owner(path, found, is_trusted)?;
         let mode = found.mode();
         let is_our_group = found.gid() == self.group || found.gid() == 0;
         let is_closed = mode & OTHERS_WRITE == 0 && (mode & GROUP_WRITES == 0 || is_our_group);
@@ -229,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    const SOMEBODY: u32 = 65534;
+    const ANOTHER_USER: u32 = 65534;
 
     fn root() -> tempfile::TempDir {
         tempfile::tempdir().expect("a directory")
@@ -290,11 +289,11 @@ mod tests {
         make(&path).expect("made");
         let theirs = |path: &Path| NotOwn::Owner {
             path: path.to_owned(),
-            owner: SOMEBODY,
+            owner: ANOTHER_USER,
             user: 0,
         };
         for other in [&path, &above] {
-            chown(other, Some(SOMEBODY), None).expect("given away");
+            chown(other, Some(ANOTHER_USER), None).expect("given away");
             assert_eq!(reason(&path), Some(theirs(other)));
             chown(other, Some(0), None).expect("taken back");
         }
@@ -302,16 +301,16 @@ mod tests {
         symlink("a", &link).expect("linked");
         assert_eq!(reason(&link.join("b")), None);
         assert_eq!(reason(&link), None);
-        lchown(&link, Some(SOMEBODY), None).expect("given away");
+        lchown(&link, Some(ANOTHER_USER), None).expect("given away");
         let expected = NotOwn::Link {
             path: link.clone(),
-            owner: SOMEBODY,
+            owner: ANOTHER_USER,
         };
         assert_eq!(reason(&link.join("b")), Some(expected));
         // The target of one's own link is checked like any directory.
         let ours = root.path().join("ours");
         symlink(&path, &ours).expect("linked");
-        chown(&above, Some(SOMEBODY), None).expect("given away");
+        chown(&above, Some(ANOTHER_USER), None).expect("given away");
         assert_eq!(reason(&ours), Some(theirs(&above)));
     }
 
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn users_that_a_namespace_does_not_know_are_told_from_those_that_it_does() {
+    fn users_outside_a_namespace_are_distinguished_from_users_in_it() {
         assert!(is_mapped("         0          0 4294967295\n", 65534));
         assert!(!is_mapped("0 1000 1\n", 65534));
         assert!(is_mapped("0 1000 1\n1 100000 65536\n", 65534));

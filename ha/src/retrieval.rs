@@ -1,4 +1,9 @@
-//! Leader retrieval for processes that only need to know the leader: TaskManagers, clients, standbys.
+//! Leader retrieval: a watch of the current leader, for processes that do not contend.
+//!
+//! [`follow`] starts a task that converts each view of the election's keys into a [`LeaderView`]; the driver owns
+//! the keys' watch. Invariant: the epoch of the published views never decreases. So a store that was wiped, or
+//! restored from an earlier epoch, changes nothing here until its epoch has reached the former one: a watch may be
+//! late and can't prove that a store went back, a linearizable read can.
 
 use tokio::sync::watch;
 
@@ -53,18 +58,17 @@ pub fn follow(mut observed: watch::Receiver<Option<ElectionView>>) -> watch::Rec
             }
             let view = observed.borrow_and_update().clone();
             if view.as_ref().is_some_and(|view| view.unreadable.is_some()) {
-                // No process can lead; the youngest epoch stays the known one.
+                // No process can lead; such a view has no epoch, so the known one stays.
                 known.send_if_modified(|before| before.leader.take().is_some());
                 continue;
             }
             if let Some(view) = view.as_ref().map(LeaderView::from) {
                 known.send_if_modified(|before| {
-                    // Ignore a view of an older epoch.
-                    let news = view.epoch >= before.epoch && *before != view;
-                    if news {
+                    let is_news = view.epoch >= before.epoch && *before != view;
+                    if is_news {
                         *before = view;
                     }
-                    news
+                    is_news
                 });
             }
         }

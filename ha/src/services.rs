@@ -44,16 +44,16 @@ pub async fn open(
     let backoff = || Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     let blobs = match blobs {
         Some(places) => {
-            let opening = retry_open("the blob store", backoff(), warn_only, || places.open());
+            let opening = retry_open("the blob store", backoff(), no_report, || places.open());
             Some(Arc::new(opening.await))
         }
         None => None,
     };
-    let store = retry_open("the store's records", backoff(), warn_only, || {
+    let store = retry_open("the store's records", backoff(), no_report, || {
         backend.open_store(kinds, Access::Contend)
     });
     let store = store.await;
-    let started = retry_open("the store's election", backoff(), warn_only, || {
+    let started = retry_open("the store's election", backoff(), no_report, || {
         let (backend, process) = (backend.clone(), election.process.clone());
         LeaderElection::start_on_thread(election.clone(), async move || {
             backend.open_election(process, Access::Contend).await
@@ -111,9 +111,10 @@ pub async fn until_no_contender(backend: &Arc<dyn Backend>, timeout: Duration) -
     waited.unwrap_or(Ok(false))
 }
 
-/// For callers that only need the log.
-fn warn_only(_reason: &str) {}
+/// The `report` of callers that need only the log.
+fn no_report(_reason: &str) {}
 
+/// Tries to open `what` until it succeeds. Logs each new reason of a failure, and passes it to `report`.
 async fn retry_open<T, F>(
     what: &str,
     mut backoff: Backoff,

@@ -1,8 +1,9 @@
 //! The detector as an actor: feeds the [`core`](super::core) with events, and runs its effects.
 //!
-//! It runs beside the election, on the election's own runtime, so that no large or slow work of the process
-//! delays it. It keeps one stream to the leader, and a list of members to ask, read at each change of the
-//! election's keys and every 10 s: when the leader is lost, the store may be unreachable too.
+//! It owns the core, one heartbeat stream to the leader, the tasks that it has started, and a list of members to
+//! ask. It reads that list at each change of the election's keys and every 10 s, because the store may be
+//! unreachable when the leader is lost. It runs beside the election, on the election's own runtime, so that no
+//! large or slow work of the process delays it.
 
 use std::time::Duration;
 
@@ -43,8 +44,9 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// A depose request, which a task makes.
-struct DeposeRequest {
+/// A depose request of the core, which a task passes to the election.
+struct PendingDepose {
+    /// The core's number, not the election's.
     number: u64,
     task: tokio::task::Id,
     cancelled: CancellationToken,
@@ -69,7 +71,7 @@ pub(super) struct DetectorActor {
     /// Incarnation of the process with the same id that was last logged.
     duplicate: Option<String>,
     /// The last depose request.
-    request: Option<DeposeRequest>,
+    request: Option<PendingDepose>,
     /// The youngest epoch when this start first saw the keys: earlier starts of the process led in no later
     /// epoch.
     began: Option<Epoch>,
@@ -188,6 +190,8 @@ impl DetectorActor {
         }
     }
 
+    /// The process to watch, as the keys in `view` name it; `None`: this process leads, or no process does. The order
+    /// of the checks counts.
     fn target_in(&self, view: &ElectionView, leads: bool) -> Option<Target> {
         if leads {
             return None;
@@ -221,8 +225,7 @@ impl DetectorActor {
         let host = member
             .filter(|_| info.is_some() && of_member == known)
             .and_then(|member| member.host.clone());
-        // Before the term is confirmed only the members give the address: keep the address that was known
-        // before.
+        // If neither `leader-info` nor the members give an address at the moment, the one that is watched stays.
         let before = self.core.target().filter(|target| {
             target.epoch == leader.epoch && target.process == leader.process && known.is_none()
         });
@@ -292,10 +295,11 @@ impl DetectorActor {
             }
             Done::Answered { inquiry, reply } => self.feed(Event::Answered { inquiry, reply }),
             Done::ProvenDead { inquiry } => self.feed(Event::ProvenDead { inquiry }),
-            Done::Deposed { request, failed } if failed => {
-                self.feed(Event::DeposeFailed { request })
-            }
-            Done::Deposed { .. } => {}
+            Done::Deposed {
+                request,
+                failed: true,
+            } => self.feed(Event::DeposeFailed { request }),
+            Done::Deposed { failed: false, .. } => {}
         }
     }
 
@@ -342,18 +346,18 @@ impl DetectorActor {
                 let cancelled = CancellationToken::new();
                 let cancel = cancelled.clone();
                 let making = self.work.spawn(async move {
-                    let number = election.new_depose_request();
+                    let in_election = election.new_depose_request();
                     let failed = tokio::select! {
-                        deposed = election.depose_because(number, epoch, evidence) => deposed.is_err(),
+                        deposed = election.depose_because(in_election, epoch, evidence) => deposed.is_err(),
                         // Cancelled by the same task that made the request, so that the order is kept.
                         () = cancelled.cancelled() => {
-                            election.cancel_depose(number).await;
+                            election.cancel_depose(in_election).await;
                             false
                         }
                     };
                     Done::Deposed { request, failed }
                 });
-                self.request = Some(DeposeRequest {
+                self.request = Some(PendingDepose {
                     number: request,
                     task: making.id(),
                     cancelled: cancel,

@@ -1,4 +1,5 @@
-//! The decisions of a failure detector, without I/O, clock or randomness: events in, effects out.
+//! The decisions of a failure detector, without I/O, clock or randomness: events in, effects out. Owned by the
+//! detector's actor, which feeds it.
 //!
 //! ```text
 //!           heartbeat             stream ended                 refused on this host, or another one answers
@@ -32,6 +33,7 @@ pub use super::event::{DetectorOptions, Effect, Event, Target};
 const RESET_PAUSE: Duration = Duration::from_millis(5);
 /// Number of such attempts after which other processes are asked.
 const RESETS_BEFORE_INQUIRY: u32 = 10;
+/// Number of such attempts after which they follow each other slowly.
 const RESETS_BEFORE_PAUSING: u32 = 40;
 /// Pause after a failed deposition before the next try.
 const DEPOSE_PAUSE: Duration = Duration::from_secs(1);
@@ -47,13 +49,18 @@ struct LastContact {
     at: Moment,
 }
 
+/// The heartbeat stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Link {
+    /// No heartbeat of any process has arrived from the address yet.
     Opening,
+    /// A heartbeat arrived on the present connection.
     Up,
+    /// It was up, and broke or became silent.
     Down,
 }
 
+/// The leader that is watched, and the evidence against it.
 #[derive(Debug, Clone)]
 struct Watched {
     target: Target,
@@ -183,18 +190,19 @@ impl DetectorCore {
             }
             return;
         };
+        let (epoch, address) = (target.epoch, target.address.clone());
+        let is_own = target.process == self.own;
         if let Some(watched) = &mut self.watched
             && watched.target.epoch == target.epoch
             && watched.target.process == target.process
         {
-            if watched.target.address == target.address {
-                watched.host = watched.host.take().or_else(|| target.host.clone());
-                watched.target = target;
+            let is_same_address = watched.target.address == target.address;
+            watched.host = watched.host.take().or_else(|| target.host.clone());
+            watched.target = target;
+            if is_same_address {
                 return;
             }
             // The address became known late, or is a better address of the same leader.
-            watched.host = watched.host.take().or_else(|| target.host.clone());
-            watched.target = target;
             watched.link = Link::Opening;
         } else {
             self.silence.restart();
@@ -213,24 +221,18 @@ impl DetectorCore {
                 target,
             });
         }
-        match self.watched.as_ref().map(|watched| &watched.target) {
-            Some(Target {
-                address: Some(address),
-                ..
-            }) => effects.push(Effect::Connect {
-                address: address.clone(),
+        match address {
+            Some(address) => effects.push(Effect::Connect {
+                address,
                 after: Duration::ZERO,
             }),
-            // An earlier start of this process that ended before it was even confirmed.
-            Some(target) if target.process == self.own => {
-                self.depose(now, Detection::OwnEarlierIncarnation, effects);
-            }
-            // There is no address to listen to.
-            Some(target) => {
-                effects.push(Effect::TermReachable(target.epoch, None));
+            // An earlier start of this process that ended before it was confirmed.
+            None if is_own => self.depose(now, Detection::OwnEarlierIncarnation, effects),
+            // There is no address to connect to.
+            None => {
+                effects.push(Effect::TermReachable(epoch, None));
                 effects.push(Effect::Disconnect);
             }
-            None => effects.push(Effect::Disconnect),
         }
     }
 
@@ -257,6 +259,7 @@ impl DetectorCore {
             self.on_heartbeat_of_the_term(now, heartbeat, effects);
             return;
         }
+        // The heartbeat is not of the watched term. The first case that fits counts.
         effects.push(Effect::TermReachable(watched.target.epoch, None));
         let known = watched.contact.as_ref().map(|contact| &contact.incarnation);
         if known.is_none() && !is_own && !same_process {
@@ -352,6 +355,8 @@ impl DetectorCore {
         };
         effects.push(Effect::Connect { address, after });
         let is_unreachable = why != Break::Ended || watched.resets >= RESETS_BEFORE_PAUSING;
+        // First an earlier start of this process at an address that does not answer: this process replaces it, and no
+        // other process is asked about it.
         if is_unreachable && watched.target.process == self.own {
             self.depose(now, Detection::OwnEarlierIncarnation, effects);
         } else if suffices {
@@ -370,6 +375,7 @@ impl DetectorCore {
         if let Some(inquiry) = &watched.inquiry
             && now >= inquiry.until
         {
+            // Each inquiry without a result doubles the pause before the next one.
             let pause =
                 self.options.silence_timeout / 2 * 2u32.saturating_pow(watched.failed_inquiries);
             watched.next_inquiry = Some(now.after(pause.min(LONGEST_PAUSE)));
@@ -388,6 +394,7 @@ impl DetectorCore {
         if watched.is_unproven() {
             return;
         }
+        // A loss by a broken stream is already recorded as such.
         watched.loss.get_or_insert(Detection::SilentConfirmed);
         if watched.link == Link::Up {
             // A silently broken connection is replaced by a new one.

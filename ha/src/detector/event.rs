@@ -1,4 +1,5 @@
-//! Input and output of a detector's core.
+//! Input and output of a detector's core: values without behaviour. The actor makes the events and runs the
+//! effects.
 
 use std::time::Duration;
 

@@ -69,7 +69,8 @@ impl Detector {
         Ok(self.reachable_of(&query, addresses).await)
     }
 
-    fn led(&self) -> Result<LeaderSession, TransferError> {
+    /// The session of the term that this process leads.
+    pub(super) fn led(&self) -> Result<LeaderSession, TransferError> {
         let leadership = self.services.election.leadership();
         let session = leadership.borrow().session().cloned();
         session.ok_or(TransferError::NotLeading)
@@ -94,7 +95,7 @@ impl Detector {
             return Err(TransferError::NoStandby);
         };
         let is_better = |own: usize| reached * 2 > missed.len() && reached > own * 2;
-        // Once more, since followers that were being started again may have been asked too early.
+        // Counted once more: followers that were just restarting may have been asked too early.
         let own = match is_better(own) {
             true => self.count_reached(&query, missed).await,
             false => own,
@@ -147,7 +148,7 @@ impl Detector {
                 (standby, reached)
             }
         });
-        // They are sorted by most current cache first.
+        // `max_by_key` returns the last of equals, and the standbys are sorted by most current cache first.
         join_all(asked)
             .await
             .into_iter()

@@ -1,12 +1,12 @@
 //! Asks other processes about a leader that this process lost, and decides when their answers suffice to act.
 //!
-//! The processes that lost the leader must outnumber all others that were asked. A process counts against if
-//! it receives heartbeats of the leader, gives no answer, does not know, or lost the leader long before the asker
+//! The processes that lost the leader must outnumber all others that were asked. A process counts as reaching the
+//! leader if it receives heartbeats of it, gives no answer, does not know, or lost the leader long before the asker
 //! did; a process that is proven dead is not counted. So the asker and those that agree outnumber those that
 //! may reach the leader, and if two or more are asked, no single "lost" deposes.
 //!
-//! Processes on one host are counted singly: together they may lose a leader that others hear. A wrong result
-//! costs a takeover, never safety (the epoch).
+//! Each process counts as one, also if several run on one host: that host may lose a leader that other hosts reach.
+//! A wrong result costs a takeover, never safety (the epoch).
 //!
 //! Owned by `DetectorCore`, which discards answers of earlier inquiries and ends this one at `until`; this type
 //! checks neither.
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lost_the_leader_never_outvotes_those_that_hear_it() {
+    fn one_process_that_lost_the_leader_never_outvotes_those_that_reach_it() {
         assert!(!confirmed(&[LOST, HEARS]));
         assert!(!confirmed(&[LOST, UNSURE]));
         assert!(!confirmed(&[LOST, HEARS, HEARS]));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_count_for_nobody() {
+    fn processes_that_are_proven_dead_do_not_count() {
         let mut inquiry = Inquiry::new(
             1,
             Detection::SilentConfirmed,

@@ -1,4 +1,5 @@
-//! Messages between the processes of a cluster about liveness.
+//! Messages between the processes of a cluster about liveness. Values only: [`Peers`](super::peers::Peers) sends
+//! them, and the detector judges them. A message proves nothing; it is evidence at most.
 
 use std::time::Duration;
 

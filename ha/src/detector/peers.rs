@@ -1,4 +1,5 @@
-//! Communication between processes, without the store.
+//! Communication between the processes of a cluster, without the store: a trait that the user of this crate
+//! implements over its own transport. It decides nothing, and a failed call only says how it failed ([`Break`]).
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,8 @@
-//! The detector of one process: its start, its connection to the leader, and its answers to other processes.
-//! The actor does the work.
+//! The detector of one process as callers use it: [`Detector`], a handle to the `actor` that runs it, and the
+//! answers to other processes that ask about the leader.
+//!
+//! The actor owns the state and publishes the state of its connection here. An answer is a claim: the asker counts
+//! it, and never takes it for proof.
 
 use std::sync::Arc;
 
@@ -127,6 +130,7 @@ impl Detector {
         let news = link_status.wait_for(|now| {
             now.leader != asked_about || is_lost(now) || now.heartbeats != before.heartbeats
         });
+        // The first case that fits counts: a heartbeat that arrived outweighs a connection that broke after it.
         match timeout(query.timeout, news).await {
             Ok(Ok(now)) if now.leader == asked_about && now.heartbeats != before.heartbeats => {
                 Reply::Reachable

@@ -1,9 +1,9 @@
 //! Measures how long a leader has been silent, on a process that may itself be slow.
 //!
-//! Silence is counted in this process's own ticks, each for at most one and a half intervals: time in which
-//! this process did not run proves nothing about others. Late ticks and late heartbeats widen the bound for
-//! some seconds (the idea is Lifeguard's: Dadgar, Phillips, Currey, 2018), so that a machine with all cores
-//! busy accuses no process.
+//! Owned by `DetectorCore`. Silence is counted in this process's own ticks, each for at most one and a half
+//! intervals: time in which this process did not run proves nothing about others. Late ticks and late heartbeats
+//! widen the bound for some seconds (the idea is Lifeguard's: Dadgar, Phillips, Currey, 2018), so that a process on
+//! a machine with all cores busy suspects no other process.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Deposition by invitation: a leader asks a standby to depose it, and leads until that has happened.
 //!
-//! Nothing is given up before: if the invited process dies, or the store refuses it, the term continues. If
-//! this process dies in between, it was deposed as requested.
+//! The leader keeps its term until the store has granted the next one: if the invited process dies, or the store
+//! refuses it, the term continues. If the leader dies meanwhile, the invited process still deposes it.
 
 use std::time::Duration;
 
@@ -53,9 +53,7 @@ impl Detector {
         to: Option<&ProcessId>,
         bound: Duration,
     ) -> Result<Epoch, TransferError> {
-        let leadership = self.services.election.leadership();
-        let session = leadership.borrow().session().cloned();
-        let session = session.ok_or(TransferError::NotLeading)?;
+        let session = self.led()?;
         let deadline = Instant::now() + bound;
         let mut refusal = match to {
             Some(process) => TransferError::NoSuchStandby(process.clone()),

@@ -5,8 +5,8 @@
 //! store's identity:
 //!
 //! - From then on the fence refuses writes of the former incarnation, independent of their epoch.
-//! - The store refuses candidates of the former incarnation; other processes of the former incarnation refuse
-//!   leaders of the new one.
+//! - Running candidates of the former incarnation refuse the store and leave the election; other running processes
+//!   refuse leaders of the accepted incarnation.
 //! - No process leads in the accepted epoch. The first candidate that is started takes the next one.
 //!
 //! A crash before the transaction leaves the store unchanged, and one after it leaves it accepted; there is

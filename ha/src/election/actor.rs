@@ -1,7 +1,9 @@
 //! The election of one process as an actor: feeds the [`core`](super::core), runs its effects on a driver,
 //! and publishes leadership as a value.
 //!
-//! At most one request of each kind is in flight: read, advance, attach and resign.
+//! It owns the core, the requests in flight, and the callers that wait for a deposition or a resignation. At most
+//! one request of each kind is in flight: read, advance, attach and resign. When it ends, the current term counts
+//! as over in this process, although the store has not ended it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,11 +35,13 @@ pub(super) enum Command {
         evidence: Option<Evidence>,
         reply: oneshot::Sender<Result<Epoch>>,
     },
+    /// See [`LeaderElection::explain`](super::LeaderElection::explain).
     Explain {
         epoch: Epoch,
         evidence: Evidence,
     },
     CancelDepose(DeposeRequest),
+    /// See [`LeaderElection::report_reachable`](super::LeaderElection::report_reachable).
     TermReachable {
         epoch: Epoch,
         until: Option<Moment>,
@@ -49,6 +53,7 @@ pub(super) enum Command {
         epoch: Epoch,
         sender: String,
     },
+    /// The store's content, as a refusal of another request of this process showed it.
     Seen(Box<ElectionView>),
 }
 
@@ -72,9 +77,11 @@ pub(super) struct ElectionActor {
     over: CancellationToken,
     /// The reason that was given in advance for the end of that epoch's term.
     explanation: Option<(Epoch, Evidence)>,
-    /// The reason for taking that epoch, if the last request for it is applied.
+    /// The epoch that the last request takes, and what its takeover records: the epoch of the former term, and why
+    /// that term ended.
     attempt: Option<(Epoch, Option<(Epoch, Evidence)>)>,
     depose_requests: DeposeRequests,
+    /// The callers that wait for the end of a resignation.
     resigning: Vec<oneshot::Sender<()>>,
     /// Time of the last warning that leadership can't be taken.
     last_warning: Option<Moment>,
@@ -136,6 +143,8 @@ impl ElectionActor {
         loop {
             let clock = self.options.clock;
             let sleep = wake.map(|at| at.since(clock.now()));
+            // The store's answers come before commands: a full mailbox must not delay them. The wake comes last,
+            // because every event does what a wake does.
             let event = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
@@ -172,6 +181,7 @@ impl ElectionActor {
             self.publish_unreadable();
             self.answer_waiting();
         }
+        // No election confirms the term any more: its session must not decide.
         self.over.cancel();
     }
 
@@ -189,8 +199,8 @@ impl ElectionActor {
             Err(error) => error,
         };
         let now = self.options.clock.now();
-        let said = self.last_warning.map(|at| now.since(at));
-        if said.is_none_or(|since| since >= WARNING_INTERVAL) {
+        let since_warning = self.last_warning.map(|at| now.since(at));
+        if since_warning.is_none_or(|since| since >= WARNING_INTERVAL) {
             self.last_warning = Some(now);
             warn!(%error, "leadership can't be taken: the store refuses it, and no process can lead until it accepts");
         }
@@ -288,8 +298,8 @@ impl ElectionActor {
         self.claims
             .send_modify(|known| is_new = claims::record(known, claim));
         let now = self.options.clock.now();
-        let recently = self.last_claim_logged.map(|at| now.since(at));
-        if is_new && recently.is_none_or(|since| since >= CLAIM_INTERVAL) {
+        let since_logged = self.last_claim_logged.map(|at| now.since(at));
+        if is_new && since_logged.is_none_or(|since| since >= CLAIM_INTERVAL) {
             self.last_claim_logged = Some(now);
             warn!(
                 ?sender,
@@ -361,7 +371,8 @@ impl ElectionActor {
         self.leadership.send_replace(leadership);
     }
 
-    /// The reason for taking leadership as in `seen`. `None` if no process led before.
+    /// The epoch of the former term, and why leadership as in `seen` is taken from it: the evidence of a request, else
+    /// the reason given in advance, else what the keys show. `None` if no process led before.
     fn reason_to_take(&self, seen: &ElectionView) -> Option<(Epoch, Evidence)> {
         let former = seen.youngest();
         if former == Epoch::ZERO {
@@ -442,6 +453,7 @@ impl ElectionActor {
             .core
             .incarnation()
             .cloned()
+            // Never: the core knows the incarnation before it grants a term. This one would match no store.
             .unwrap_or_else(|| ClusterIncarnation::new(""));
         LeaderSession::new(
             (self.options.holder(), self.core.store().cloned()),

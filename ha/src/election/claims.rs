@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_refuted_costs_a_read_only_now_and_then_and_senders_are_bounded() {
+    fn refuted_senders_cost_few_reads_and_their_number_is_bounded() {
         let mut claims = Claims::default();
         for number in 0..100 {
             claims.add(format!("forger {number}"), Epoch::new(8));

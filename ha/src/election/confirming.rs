@@ -1,8 +1,9 @@
 //! Keeps a confirmed term confirmed: watches `leader-info`, and publishes it again when another writer
 //! deleted or overwrote it.
 //!
-//! Without it no client, standby or new follower finds the leader for the rest of the term. Invariant: it
-//! is written only under the term's fence, so a term that is over publishes nothing.
+//! Without `leader-info` no client, standby or new follower finds the leader for the rest of the term. Invariant:
+//! it is written only under the term's fence, so a term that is over publishes nothing. While it can't be
+//! published (`leader` is missing, the store gives no answer), this is tried again until the term is over.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The decisions of an election, without I/O, clock or randomness: events in, effects out.
+//! The decisions of an election, without I/O, clock or randomness: events in, effects out. Owned by the election's
+//! actor, which feeds it.
 //!
 //! ```text
 //!              leader absent, or deposing          applied
@@ -64,11 +65,15 @@ pub struct ElectionCore {
     fresh: ClusterIncarnation,
     phase: Phase,
     session: SessionState,
+    /// The latest content of the keys; `None`: not known, so it is read.
     view: Option<ElectionView>,
+    /// The cluster incarnation that the store first showed; another one is refused.
     incarnation: Option<ClusterIncarnation>,
     /// The store's identity in the latest view.
     store: Option<StoreIdentity>,
+    /// The youngest epoch that the store has shown.
     highest: Epoch,
+    /// The youngest epoch whose term a request that is not cancelled wants to end.
     depose: Option<Epoch>,
     /// A read is in progress.
     reading: bool,
@@ -88,7 +93,8 @@ pub struct ElectionCore {
     read_since_end: bool,
     /// The last request failed: no request is sent before this moment.
     paused_until: Option<Moment>,
-    hold_off_until: Option<Moment>,
+    /// This process has resigned: it does not take free leadership before this moment.
+    resign_hold_off_until: Option<Moment>,
     hold_off: HoldOff,
     /// This start of the process has led before.
     has_led: bool,
@@ -117,7 +123,7 @@ impl ElectionCore {
             ended: None,
             read_since_end: false,
             paused_until: None,
-            hold_off_until: None,
+            resign_hold_off_until: None,
             hold_off: HoldOff::default(),
             has_led: false,
         }
@@ -195,21 +201,26 @@ impl ElectionCore {
         effects
     }
 
-    /// Derives the effects that follow from the current state, whichever event led to it.
+    /// Derives the effects that follow from the current state, whichever event led to it. The order counts.
     fn progress(&mut self, now: Moment, effects: &mut Vec<Effect>) {
-        self.hold_off_until = self.hold_off_until.filter(|until| now < *until);
-        self.paused_until = self.paused_until.filter(|until| now < *until);
+        let is_ahead = |until: &Moment| now < *until;
+        self.resign_hold_off_until = self.resign_hold_off_until.filter(is_ahead);
+        self.paused_until = self.paused_until.filter(is_ahead);
+        // Before a request is considered: it may have to wait from now on.
         if let Some(view) = &self.view {
             self.hold_off.see(now, view);
         }
+        // Before the requests: a term that is suspended here reads at once. Also during a pause: a deadline that has
+        // passed waits for nothing.
         self.suspend_if_unconfirmed(now, effects);
         if self.paused_until.is_none() {
             self.send_due_requests(now, effects);
-            let is_asked = self.has_unverified_view || self.claims.needs_read(now);
-            if is_asked && self.phase != Phase::Refused {
+            let needs_read = self.has_unverified_view || self.claims.needs_read(now);
+            if needs_read && self.phase != Phase::Refused {
                 self.read(effects);
             }
         }
+        // Last: the steps above set the moments from which it is computed.
         effects.extend(self.next_wake(now).map(Effect::WakeAt));
     }
 
@@ -252,7 +263,7 @@ impl ElectionCore {
         };
         [
             self.paused_until,
-            self.hold_off_until,
+            self.resign_hold_off_until,
             deadline,
             self.held_off_until(now),
             self.claims.paused_until(now),
@@ -299,9 +310,13 @@ impl ElectionCore {
         }
     }
 
-    /// Records the content of the keys. Another incarnation, or an epoch below `proven`, counts only
-    /// from a read that began after its first sign. A watch may report late that the store was empty, after
-    /// this process began the first term there, or that an earlier term leads.
+    /// Records the content of the keys. `proven` is set for the answer to a verifying read: the youngest epoch that
+    /// the store had shown when the read began. Another incarnation, or an epoch below `proven`, counts only from
+    /// such a read: a watch may report late that the store was empty, after this process began the first term
+    /// there, or that an earlier term leads.
+    ///
+    /// The order of the checks counts: each one relies on those before it, and only a view that passes all of them
+    /// becomes the known one.
     fn see(&mut self, view: ElectionView, proven: Option<Epoch>, effects: &mut Vec<Effect>) {
         if let Some(refusal) = copied(&view) {
             // No proof needed: record and identity come from the same answer.
@@ -343,11 +358,8 @@ impl ElectionCore {
                 Some(_) | None => self.has_unverified_view = true,
             }
         }
-        if self
-            .view
-            .as_ref()
-            .is_some_and(|known| youngest < known.youngest())
-        {
+        let is_outdated_by = |known: &ElectionView| youngest < known.youngest();
+        if self.view.as_ref().is_some_and(is_outdated_by) {
             return;
         }
         self.raise(youngest, effects);
@@ -396,7 +408,7 @@ impl ElectionCore {
     }
 
     /// Whether a view may date from before the end of this process's last term. If resigning does not move
-    /// the token in this store, the store itself says that the term was given up.
+    /// the token in this store, the store itself says that the term was resigned.
     fn may_precede_end(&self, view: &ElectionView) -> bool {
         let (Some((epoch, token)), Some((record, at))) = (self.ended, &view.epoch) else {
             return false;
@@ -426,6 +438,7 @@ impl ElectionCore {
             self.has_unverified_view = true;
             return;
         }
+        // A verifying read answers for the view that needed it; `see` may find another one.
         self.has_unverified_view &= proven.is_none();
         self.see(view.clone(), proven, effects);
         if self.unreadable.is_some() {

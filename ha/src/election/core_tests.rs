@@ -48,7 +48,7 @@ fn refuses(effects: &[Effect]) -> bool {
 }
 
 #[test]
-fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
+fn a_late_view_of_the_empty_store_refutes_no_term() {
     let now = Clock::Boottime.now();
     let (mut core, next, leader) = acquiring_core(now);
     let token = EpochToken(1);
@@ -143,7 +143,7 @@ fn leading_core(now: Moment) -> (ElectionCore, ElectionView) {
 }
 
 #[test]
-fn a_higher_epoch_that_only_a_message_tells_of_ends_no_term_and_its_teller_is_named() {
+fn a_higher_epoch_in_a_message_alone_ends_no_term_and_its_sender_is_named() {
     let now = Clock::Boottime.now();
     let (mut core, view) = leading_core(now);
     let effects = core.handle(now, told(1001));

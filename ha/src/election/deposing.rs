@@ -1,7 +1,8 @@
-//! Pending requests to end another process's term: who waits for each, and the reason.
+//! Pending requests to end another process's term: the caller that waits for each, and the reason. Owned by the
+//! election's actor.
 //!
-//! Each request has a number, so that cancelling one leaves other and later ones alone. Whether the term is
-//! over is the store's answer, not decided here.
+//! Each request has a number, so that cancelling one leaves other and later ones alone. The store says whether a
+//! term is over; nothing here decides that.
 
 use std::fmt;
 

@@ -376,7 +376,7 @@ pub trait ElectionDriver: Send + Sync + fmt::Debug + 'static {
     fn session(&self) -> watch::Receiver<SessionState>;
 
     /// The content of the keys, watched across reconnects; `None` until first read. Only the latest value:
-    /// values in between may be skipped. It may be late by any time: a view from before a write of this
+    /// values in between may be skipped. It may be arbitrarily late: a view from before a write of this
     /// process may arrive after that write's answer. It never goes back in one store: after a view, no older
     /// view follows.
     fn observed(&self) -> watch::Receiver<Option<ElectionView>>;

@@ -1,4 +1,5 @@
-//! Input and output of an election's core.
+//! Input and output of an election's core: values without behaviour. The actor makes the events and runs the
+//! effects.
 
 use std::time::Duration;
 

@@ -13,6 +13,9 @@
 //!
 //! A process that starts while leadership is free has received no heartbeat of the term yet. If that term was
 //! confirmed, so that its address is known, the process waits a short time for the detector's report.
+//!
+//! Owned by the election's core. Only the time without a leader depends on it: a wrong answer costs a change of
+//! leader, or a wait up to the limit.
 
 use std::time::Duration;
 
@@ -125,20 +128,21 @@ impl HoldOff {
         if self.was_resigned(view) {
             return None;
         }
-        let seen = self.attached.is_some_and(|(epoch, _)| epoch == youngest);
+        let was_attached = self.attached.is_some_and(|(epoch, _)| epoch == youngest);
         let until = match self.reachable_until.filter(|(epoch, _)| *epoch == youngest) {
             Some((_, until)) => until,
-            None if seen || self.reported == Some(youngest) => return None,
+            // A process that has seen `leader` of this term had time to receive its heartbeats.
+            None if was_attached || self.reported == Some(youngest) => return None,
             None => since.after(no_contact?),
         };
-        let answered = self
+        let conclusive_from = self
             .renewals
             .as_ref()
             .and_then(|it| it.conclusive_from(now));
-        let is_cut_off_alone = answered.map(|from| from.max(since.after(CUT_OFF_TIMEOUT)));
-        let latest = since.after(bound);
-        let latest = is_cut_off_alone.map_or(latest, |alone| latest.min(alone));
-        Some(until.min(latest)).filter(|until| now < *until)
+        let cut_off_limit = conclusive_from.map(|from| from.max(since.after(CUT_OFF_TIMEOUT)));
+        let limit = since.after(bound);
+        let limit = cut_off_limit.map_or(limit, |cut_off| limit.min(cut_off));
+        Some(until.min(limit)).filter(|until| now < *until)
     }
 }
 
@@ -175,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn free_leadership_is_left_to_a_term_that_is_heard_up_to_the_bound() {
+    fn free_leadership_is_left_to_a_reachable_term_up_to_the_bound() {
         let mut hold_off = HoldOff::default();
         hold_off.see(at(0), &view(1, true));
         hold_off.see(at(1000), &view(1, false));
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_is_cut_off_from_a_store_which_answered_here_all_along_is_left_a_moment() {
+    fn a_leader_cut_off_from_a_store_that_answers_here_gets_a_short_time() {
         let free = view(1, false);
         let mut hold_off = reachable_and_free();
         renew(&mut hold_off, (0..=20_000).step_by(2000));
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_missed_the_store_itself_not_long_ago_leaves_the_term_all_its_time() {
+    fn a_process_that_recently_missed_the_store_itself_leaves_the_term_its_whole_time() {
         let free = view(1, false);
         let until = |hold_off: &HoldOff, ms| hold_off.until(at(ms), &free, BOUND, None);
         let mut missed = reachable_and_free();
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_that_end_or_belong_to_another_term_hold_nobody_off() {
+    fn heartbeats_that_end_or_belong_to_another_term_cause_no_hold_off() {
         let mut hold_off = HoldOff::default();
         let free = view(1, false);
         hold_off.see(at(0), &free);
@@ -273,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_leadership_free_waits_to_be_told_whether_the_term_is_heard() {
+    fn a_process_that_finds_leadership_free_waits_for_the_detectors_report() {
         let free = view(1, false);
         let no_contact = Some(Duration::from_secs(1));
         let waits = |hold_off: &HoldOff, ms| hold_off.until(at(ms), &free, BOUND, no_contact);
         let mut hold_off = HoldOff::default();
         hold_off.see(at(0), &free);
         assert_eq!(waits(&hold_off, 10), Some(at(1000)));
-        assert_eq!(waits(&hold_off, 1000), None, "nobody said anything");
+        assert_eq!(waits(&hold_off, 1000), None, "there was no report");
         assert_eq!(hold_off.until(at(10), &free, BOUND, None), None);
 
         hold_off.set_reachable(Epoch::new(7), Some(at(900)));
@@ -305,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_that_was_given_up_by_the_stores_own_word_is_followed_at_once() {
+    fn a_term_that_the_store_itself_reports_as_resigned_is_followed_at_once() {
         let mut hold_off = HoldOff::default();
         // Also by a process that had never seen its leader.
         let free = ElectionView {

@@ -219,9 +219,9 @@ impl LeaderElection {
         DeposeRequest(self.depose_requests.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Ends the term of `epoch` through the store and leads instead, for a caller that was invited to.
-    /// Returns the youngest epoch once that term is over, no matter which process ended it; an error if it
-    /// could not be tried.
+    /// Ends the term of `epoch` through the store and leads instead, for a caller that was invited. Returns the
+    /// youngest epoch once that term is over, no matter which process ended it; an error if the election has ended,
+    /// or this process leads in that term.
     pub async fn depose(&self, epoch: Epoch) -> Result<Epoch> {
         self.request_depose(self.new_depose_request(), epoch, None)
             .await

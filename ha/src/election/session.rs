@@ -1,4 +1,8 @@
 //! The proof of leadership that a term carries, and the leadership of a process as a value.
+//!
+//! The election's actor makes each session and ends it; the components of the term hold clones. A younger term may
+//! exist although [`LeaderSession::check`] still succeeds. So each decision is written under the session's fence
+//! before it counts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -147,12 +151,12 @@ impl LeaderSession {
             | ElectionStatus::Over(_)
             | ElectionStatus::Refused(_) => false,
         };
-        let believed = self
+        let has_valid_lease = self
             .inner
             .lease
             .borrow()
             .is_valid_at(self.inner.clock.now());
-        if leads && believed {
+        if leads && has_valid_lease {
             Ok(())
         } else {
             Err(NotLeading::Suspended)

@@ -1,5 +1,5 @@
-//! Why a term followed another one: what was known of the former leader, and when. For the takeover record
-//! only.
+//! Why a term followed another one: what was known of the former leader, and when. For the takeover record: the
+//! election itself decides nothing by it.
 
 use std::fmt;
 use std::time::Duration;

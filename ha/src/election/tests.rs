@@ -179,7 +179,7 @@ async fn resigning_hands_over_without_waiting_for_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_is_over_when_a_message_tells_of_a_younger_one_that_the_store_has() {
+async fn a_term_is_over_when_a_message_names_a_younger_one_that_the_store_has() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "a");
     let session = a.until_granted(1).await;
@@ -195,7 +195,7 @@ async fn a_term_is_over_when_a_message_tells_of_a_younger_one_that_the_store_has
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forged_epoch_ends_no_term_and_names_who_told_of_it() {
+async fn a_forged_epoch_ends_no_term_and_its_sender_is_named() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "a");
     let session = a.until_granted(1).await;
@@ -223,7 +223,7 @@ async fn a_forged_epoch_ends_no_term_and_names_who_told_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wiped_store_is_refused_loudly() {
+async fn a_wiped_store_is_refused_with_advice() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "a");
     let session = a.until_granted(1).await;
@@ -238,7 +238,7 @@ async fn a_wiped_store_is_refused_loudly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_started_again_accepts_the_store_as_it_is() {
+async fn a_restarted_process_accepts_the_store_as_it_is() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "a");
     let former = a.until_granted(1).await.incarnation().clone();
@@ -252,8 +252,7 @@ async fn who_is_started_again_accepts_the_store_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_restored_from_an_earlier_epoch_is_refused_by_all_and_accepted_by_who_is_started_again()
- {
+async fn a_store_restored_from_an_earlier_epoch_is_refused_by_all_and_accepted_after_a_restart() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "a");
     let first = a.until_granted(1).await;
@@ -363,7 +362,7 @@ async fn a_late_copy_of_a_settled_transaction_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_processes_that_were_given_one_id_do_not_depose_each_other_for_ever() {
+async fn two_processes_with_one_id_do_not_depose_each_other_forever() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "same");
     a.until_granted(1).await;
@@ -378,7 +377,7 @@ async fn two_processes_that_were_given_one_id_do_not_depose_each_other_for_ever(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_told_to_depose_itself_refuses_and_goes_on() {
+async fn a_leader_refuses_a_request_to_depose_itself_and_leads_on() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "a");
     let session = a.until_granted(1).await;
@@ -390,7 +389,7 @@ async fn a_leader_that_is_told_to_depose_itself_refuses_and_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_started_on_a_copy_of_the_store_is_refused_until_the_copy_is_accepted() {
+async fn a_process_on_a_copy_of_the_store_is_refused_until_the_copy_is_accepted() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "a");
     let first = a.until_granted(1).await;
@@ -424,7 +423,7 @@ async fn who_is_started_on_a_copy_of_the_store_is_refused_until_the_copy_is_acce
 
 /// The worst case: the copy shows no identity, so its processes lead in it under the first store's
 /// incarnation.
-async fn tell_from_a_copy(seed: u64) {
+async fn claim_from_a_copy(seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let options = MemoryOptions {
         shows_identity: false,
@@ -479,14 +478,14 @@ async fn tell_from_a_copy(seed: u64) {
     }
     let claims = ours.map(|process| process.election.claims().borrow().clone());
     let claims = claims.concat();
-    assert!(!claims.is_empty(), "seed {seed}: somebody was told");
+    assert!(!claims.is_empty(), "seed {seed}: no claim was recorded");
     assert!(claims.iter().all(|claim| claim.epoch > claim.found));
 }
 
 #[tokio::test(start_paused = true)]
-async fn leaders_on_a_copy_of_the_store_that_tell_of_their_epochs_depose_nobody() {
+async fn leaders_on_a_copy_of_the_store_that_claim_their_epochs_depose_no_leader() {
     for seed in 0..30 {
-        tell_from_a_copy(seed).await;
+        claim_from_a_copy(seed).await;
     }
 }
 
@@ -516,5 +515,5 @@ async fn a_watch_that_does_not_show_the_confirmed_leader_yet_costs_few_reads() {
             break;
         }
     }
-    assert!(is_there, "nobody published leader-info again");
+    assert!(is_there, "leader-info was not published again");
 }

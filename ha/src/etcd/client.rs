@@ -2,7 +2,10 @@
 //!
 //! The client library balances over all endpoints without checking them, so that one dead server fails a part
 //! of all calls forever. Here each endpoint has its own client, all calls and streams use the same endpoint,
-//! and a failure moves all of them to the next. Every call has a deadline.
+//! and a failure moves all of them to the next. Every call has a deadline. All clones share this state.
+//!
+//! Invariant: a request that may have been applied is sent to another endpoint only if it is a read or idempotent
+//! ([`Repeat`]); otherwise its caller gets `NoAnswer`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +26,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The endpoint in use, and the number of moves so far.
+/// The endpoint in use, and the number of moves so far: a late failure of an earlier use moves no call away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position {
     index: usize,
@@ -133,7 +136,8 @@ impl Connection {
         });
     }
 
-    /// Same as [`Connection::leave`], and drops the connection, because it is open but silent.
+    /// Same as [`Connection::leave`], for a connection that is open but silent: drops its client, so that the next use
+    /// of the endpoint connects again.
     pub(super) fn abandon(&self, silent: Position) {
         if *self.shared.position.borrow() == silent {
             *self.slot(silent) = None;

@@ -1,4 +1,9 @@
-//! The election part of the etcd backend.
+//! The election part of the etcd backend: an election's keys, each step as one transaction.
+//!
+//! Owns its connection and three tasks: one follows the keys, one keeps the lease, and one keeps the member under
+//! it. Invariant: every write of a term compares the token and also the value of `epoch`, because a revision can
+//! repeat after the store was wiped. A transaction whose answer was lost is not sent again here
+//! ([`Repeat::IfNotApplied`]): the core decides.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -82,6 +87,8 @@ impl EtcdElection {
         })
     }
 
+    /// Remembers the record at `token`. With `replace` (this process wrote it) a record that was read before at the
+    /// same token is of a store that was wiped since.
     fn cache_record(&self, token: EpochToken, record: &EpochRecord, replace: bool) {
         let mut records = self.records.lock();
         let known = records.iter_mut().find(|(known, _)| *known == token);
@@ -106,7 +113,7 @@ impl EtcdElection {
     }
 
     /// Runs a transaction that reads the view if it is refused.
-    async fn attempt(&self, compares: Vec<Compare>, writes: Vec<TxnOp>) -> Result<(Attempt, i64)> {
+    async fn attempt(&self, compares: Vec<Compare>, writes: Vec<TxnOp>) -> Result<Attempt> {
         let txn = Txn::new()
             .when(compares)
             .and_then(writes)
@@ -116,14 +123,13 @@ impl EtcdElection {
             async move { client.kv_client().txn(txn).await }
         });
         let answer = call.await?;
-        let at = revision(answer.header());
         if answer.succeeded() {
-            return Ok((Attempt::Applied(token(at)), at));
+            return Ok(Attempt::Applied(token(revision(answer.header()))));
         }
-        Ok((Attempt::Refused(election_view(&answer)?), at))
+        Ok(Attempt::Refused(election_view(&answer)?))
     }
 
-    /// Runs a transaction of the term at `token` that does not move the token.
+    /// Runs a transaction under the guard of the term at `token`. `writes` gets the value of `epoch` in that term.
     async fn attempt_in_term(
         &self,
         token: EpochToken,
@@ -145,8 +151,7 @@ impl EtcdElection {
             Compare::value(self.keys.epoch(), CompareOp::Equal, encode(&record)),
         ];
         compares.extend(more);
-        let (attempt, _) = self.attempt(compares, writes(&record)).await?;
-        Ok(attempt)
+        self.attempt(compares, writes(&record)).await
     }
 
     fn put_leader(&self, leader: &LeaderKey) -> Result<TxnOp> {
@@ -251,7 +256,7 @@ impl ElectionDriver for EtcdElection {
             TxnOp::put(epoch, encode(next), None),
             self.put_leader(leader)?,
         ];
-        let (attempt, _) = self.attempt(compares, writes).await?;
+        let attempt = self.attempt(compares, writes).await?;
         if let Attempt::Applied(token) = attempt {
             self.cache_record(token, next, true);
         }
@@ -290,8 +295,7 @@ impl ElectionDriver for EtcdElection {
             TxnOp::put(epoch, encode(next), None),
             TxnOp::delete(self.keys.leader(), None),
         ];
-        let (attempt, _) = self.attempt(compares, writes).await?;
-        Ok(attempt)
+        self.attempt(compares, writes).await
     }
 
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {

@@ -2,6 +2,9 @@
 //!
 //! etcd's watch streams never recover by themselves, and a cancelled one (compacted revision, expired token)
 //! stays open and silent. So after any end of a stream the keys are read and watched again.
+//!
+//! Invariant: the watch begins at the revision after the read, so the last change is never missed; values in between
+//! may be.
 
 use std::time::Duration;
 

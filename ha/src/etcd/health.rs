@@ -1,4 +1,5 @@
-//! Health as etcd's servers report it. Each endpoint is asked, so that an unavailable one is detected.
+//! Health as etcd's servers report it, for display. Each endpoint is asked, so that an unavailable one is detected;
+//! a question that no server answers is listed as unknown, and fails nothing else.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -107,7 +108,7 @@ pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreH
     health
 }
 
-/// What an operator does about it.
+/// The commands for an operator. The most urgent problem comes first, and only its advice is given.
 fn advice(health: &StoreHealth) -> Option<&'static str> {
     let has_alarm = |name: &str| health.alarms.iter().any(|alarm| alarm == name);
     if has_alarm(NO_SPACE) {
@@ -208,8 +209,8 @@ async fn alarms(connection: &Connection) -> Result<Vec<String>, String> {
         .alarms()
         .iter()
         .map(|alarm| match alarm.alarm() {
-            AlarmType::Nospace => "NOSPACE".to_owned(),
-            AlarmType::Corrupt => "CORRUPT".to_owned(),
+            AlarmType::Nospace => NO_SPACE.to_owned(),
+            AlarmType::Corrupt => CORRUPT.to_owned(),
             AlarmType::None => "NONE".to_owned(),
         })
         .collect();

@@ -1,7 +1,11 @@
 //! The lease of a contending process: granted, kept alive, and granted again when etcd says that it is gone.
 //!
 //! Only etcd's answer ends a lease here. While etcd does not answer, the session keeps the deadline of the
-//! last answer, and renewal of the same lease is retried: after an outage of etcd itself leases continue.
+//! last answer, and renewal of the same lease is retried: after an outage of etcd itself leases continue. The
+//! deadline counts from *before* each renewal was sent, so it is never later than etcd's own.
+//!
+//! [`keep_lease`] runs as a task of the election, and publishes the lease as its session. [`Membership`] puts the
+//! announced member again under each new lease.
 
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 //! anything.
 //!
 //! etcd checks the permissions for both branches of a transaction before it evaluates its conditions, so
-//! writes in a branch that is never taken show whether they are allowed.
+//! writes in a branch that is never taken show whether they are allowed. Any error but `Denied` ends the check: it
+//! says nothing about permissions.
 
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
 

@@ -1,7 +1,8 @@
 //! Classifies errors of the client library: whether the request was sent, and whether it was applied.
 //!
 //! Only failures to connect, and refusals that etcd gives before or instead of applying, are definite. After
-//! any other error (timeout, broken connection, a server that stops) the outcome is unknown.
+//! any other error (timeout, broken connection, a server that stops) the outcome is unknown. An error that is
+//! wrongly classified as definite breaks the commit pipeline: so an unknown text or code is `NoAnswer`.
 
 use std::error::Error as StdError;
 
@@ -72,6 +73,7 @@ fn classify_status(status: &Status) -> Failure {
     if text.contains("invalid auth token") || text.contains("revision of auth store is old") {
         return Failure::Token(reason());
     }
+    // The order counts: codes with a text come before the same code without.
     match status.code() {
         Code::Unavailable if text.ends_with("etcdserver: no leader") => Failure::NoLeader(reason()),
         Code::PermissionDenied | Code::Unauthenticated => denied(),

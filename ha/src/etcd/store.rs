@@ -1,4 +1,10 @@
 //! The records part of the etcd backend.
+//!
+//! A commit is one etcd transaction: its conditions are the fence and the value of `changes`; its writes are the
+//! records, `changes` and the ring entry. If a condition fails, the same transaction reads what the conditions
+//! compared, so that the refusal and its reason belong to one moment. A commit whose answer was lost is not sent
+//! again here ([`Repeat::IfNotApplied`]): the commit pipeline decides. A listing is pinned to the revision of its
+//! first page; if etcd has compacted that revision, the next page is read at the present one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -272,7 +278,7 @@ impl CoordinationStore for EtcdStore {
                     revision: pinned,
                 }),
                 Some(_) => None,
-                // Only foreign keys: skip them here, because a token can't name them.
+                // A page of foreign keys only: skipped here, because a page token has only names of items.
                 None if more && let Some(last) = last => {
                     from = [&last[..], b"\0"].concat();
                     continue;
@@ -371,7 +377,7 @@ impl CoordinationStore for EtcdStore {
         let read = self.guard().await;
         let health = health(&self.connection, asked.elapsed()).await;
         match read {
-            // It may answer no reads then, and its alarm gives the reason.
+            // With an alarm etcd may answer no reads: the alarm is the reason, and is reported instead of the error.
             Err(error) if health.alarms.is_empty() => Err(error),
             Err(error) => Ok(StoreHealth {
                 unknown: [health.unknown, vec![format!("etcd's records: {error}")]].concat(),
@@ -412,9 +418,10 @@ fn end_of_prefix(prefix: &str) -> Vec<u8> {
 }
 
 /// An item of a listing; `None` if its key is not this crate's.
-fn item(prefix: usize, kv: etcd_client::KeyValue) -> Option<(Name, Bytes)> {
+fn item(prefix_length: usize, kv: etcd_client::KeyValue) -> Option<(Name, Bytes)> {
     let (key, value) = kv.into_key_value();
-    let text = String::from_utf8_lossy(key.get(prefix..).unwrap_or_default()).into_owned();
+    let name = key.get(prefix_length..).unwrap_or_default();
+    let text = String::from_utf8_lossy(name).into_owned();
     match Name::new(text) {
         Ok(name) => Some((name, Bytes::from(value))),
         Err(error) => {

@@ -1,7 +1,7 @@
 //! Keys and values in etcd: paths below the namespace, and JSON.
 //!
-//! The JSON of one value is always the same bytes (field order is that of the type), because guards compare
-//! it.
+//! The JSON of one value must always be the same bytes, because guards compare it. So the order of the fields in
+//! these types is part of the format: another order makes guards fail against values that are already stored.
 
 use etcd_client::{KeyValue, TxnOpResponse, TxnResponse};
 use serde::Serialize;
@@ -214,7 +214,7 @@ mod tests {
     use crate::election::TermHolder;
 
     #[test]
-    fn a_commit_finds_its_epoch_whoever_holds_it_and_no_other() {
+    fn a_commit_matches_its_epoch_for_any_holder_and_no_other_epoch() {
         let record = |epoch, incarnation: &str, holds: bool| EpochRecord {
             epoch: Epoch::new(epoch),
             incarnation: ClusterIncarnation::new(incarnation),

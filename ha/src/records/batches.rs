@@ -1,16 +1,17 @@
 //! Groups records into batches that are decoded together. Pure.
 //!
-//! With very many records, the threads of the control runtime decode the small batches: they also use and free
-//! that memory later. A batch occupies one of them for about a millisecond. A record that takes longer, by
-//! its claimed decoded size (not its compressed size), gets its own batch for a blocking thread.
+//! The threads of the control runtime decode the small batches, because they also use and free that memory later.
+//! A small batch occupies one of them for about a millisecond. A record that takes longer, by its claimed decoded
+//! size (not its compressed size), gets its own batch for a blocking thread.
 
 use bytes::Bytes;
 
 use super::record;
 use crate::keys::Name;
 
-/// Limits of a batch: records, and their decoded bytes.
+/// Maximum number of records in a batch.
 const MOST: usize = 64;
+/// Maximum of their decoded bytes; a larger record is alone in its batch.
 const MOST_BYTES: usize = 128 * 1024;
 
 /// Records that are decoded together; see the module documentation.

@@ -1,5 +1,6 @@
 //! Timeout for reading the blobs of many records: only the first blob without an answer waits for the
-//! timeout; all later reads fail at once.
+//! timeout; all later reads fail at once. Each call that decodes many records has its own, so that a blob store
+//! without an answer delays a recovery once, and not for each record.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ const BLOB_TIMEOUT: Duration = Duration::from_secs(10);
 /// The shared timeout; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct BlobTimeout {
-    is_over: AtomicBool,
+    has_expired: AtomicBool,
 }
 
 impl BlobTimeout {
@@ -22,13 +23,13 @@ impl BlobTimeout {
             store: "the blob store",
             reason: format!("it has given no answer for {BLOB_TIMEOUT:?}"),
         };
-        if self.is_over.load(Ordering::Relaxed) {
+        if self.has_expired.load(Ordering::Relaxed) {
             return Err(no_answer());
         }
         match tokio::time::timeout(BLOB_TIMEOUT, reading).await {
             Ok(read) => read,
             Err(_elapsed) => {
-                self.is_over.store(true, Ordering::Relaxed);
+                self.has_expired.store(true, Ordering::Relaxed);
                 Err(no_answer())
             }
         }

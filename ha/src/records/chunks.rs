@@ -2,7 +2,9 @@
 //!
 //! A record is cut into chunks, which together are its *set*. First the chunks are written, each in its own
 //! transaction, and then the record that points to the set, together with all other writes of that change.
-//! This module does not write or delete them.
+//! This module only names, cuts and assembles them: the record's owner commits and deletes them. A crash between
+//! two of these transactions leaves a set without a pointer
+//! ([`orphaned_chunks`](super::store::RecordStore::orphaned_chunks)).
 //!
 //! Invariants: the name of a set is never reused (owner, epoch, random part), so deleting a set can't hit
 //! another one; the assembled record is the one that was cut, by size and SHA-256, or an error; a set of an

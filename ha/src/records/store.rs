@@ -2,7 +2,11 @@
 //! chunks.
 //!
 //! Generic over the record types; each type names the [`Kind`] of its keys. Writes are prepared here and
-//! committed by a term's pipeline, several kinds in one transaction if necessary.
+//! committed by a term's pipeline, several kinds in one transaction if necessary. A blob or chunks that were
+//! written for a record that is never committed are orphans: the caller removes them.
+//!
+//! Reads separate two failures. The store gives no answer: the whole call fails. A record can't be read (damaged,
+//! too new, its blob unreachable): only its own entry is an error.
 
 use std::sync::Arc;
 
@@ -307,7 +311,7 @@ impl RecordStore {
             };
             async move {
                 match is_small {
-                    true => outcome(tokio::spawn(async { decode() }).await),
+                    true => joined(tokio::spawn(async { decode() }).await),
                     false => off_control(decode).await,
                 }
             }
@@ -351,19 +355,12 @@ impl RecordStore {
         epoch: Epoch,
         keeps: impl Fn(&ChunkName, &Name) -> bool,
     ) -> Result<Vec<Name>> {
-        let mut orphans = Vec::new();
-        let mut page: Option<PageToken> = None;
-        loop {
-            let listed = self.store.list(CHUNKS, page, CHUNKS_PAGE).await?;
-            let names = listed.items.into_iter().map(|(name, _)| name);
-            orphans.extend(names.filter(|name| {
-                ChunkName::read(name).is_some_and(|of| of.epoch < epoch && !keeps(&of, name))
-            }));
-            match listed.next {
-                Some(next) => page = Some(next),
-                None => return Ok(orphans),
-            }
-        }
+        let keys = self.store.keys(&[CHUNKS]).await?;
+        let names = keys.into_iter().map(|key| key.name);
+        let is_orphan = |name: &Name| {
+            ChunkName::read(name).is_some_and(|of| of.epoch < epoch && !keeps(&of, name))
+        };
+        Ok(names.filter(is_orphan).collect())
     }
 
     /// Completes a record; chunks in `known` are not read again.
@@ -375,12 +372,12 @@ impl RecordStore {
     ) -> Result<Stored<T>> {
         match found {
             Found::Inline(record) => Ok(Stored::inline(record)),
-            Found::Blob(pointer) => self.fetch(name, &pointer).await,
-            Found::Chunks(pointer) => self.put_together(name, pointer, known).await,
+            Found::Blob(pointer) => self.fetch_blob(name, &pointer).await,
+            Found::Chunks(pointer) => self.assemble(name, pointer, known).await,
         }
     }
 
-    async fn put_together<T: Record>(
+    async fn assemble<T: Record>(
         &self,
         name: &Name,
         pointer: ChunksPointer,
@@ -412,7 +409,7 @@ impl RecordStore {
         }
     }
 
-    async fn fetch<T: Record>(
+    async fn fetch_blob<T: Record>(
         &self,
         name: &Name,
         pointer: &crate::blob::BlobPointer,
@@ -439,6 +436,7 @@ impl RecordStore {
     }
 }
 
+/// A decoded record, or where the rest of it is.
 enum Found<T> {
     Inline(T),
     Blob(crate::blob::BlobPointer),
@@ -472,14 +470,15 @@ fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>
     (name, found)
 }
 
-/// Encoding, hashing and compression of large records never run on the control runtime.
+/// Runs the work on a blocking thread: encoding, hashing and compression of large records must not delay the control
+/// runtime.
 async fn off_control<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    outcome(tokio::task::spawn_blocking(work).await)
+    joined(tokio::task::spawn_blocking(work).await)
 }
 
-fn outcome<T>(done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+fn joined<T>(done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     done.unwrap_or_else(|failure| {
         Err(Error::Misconfigured(
             format!("a record's codec failed: {failure}").into(),

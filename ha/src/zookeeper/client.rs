@@ -1,7 +1,8 @@
 //! A connection to the ensemble that outlives its sessions.
 //!
-//! Invariant: a session that ended for good is replaced by a new one, with another nonce and existing
-//! directories.
+//! It owns the newest session and the tasks that use it; one of these replaces a session that ended for good.
+//! Invariant: the directories exist before a session is published. While there is no session, requests fail with
+//! `Unavailable`, and those that need the ended session with `SessionLost`.
 
 use std::fmt;
 use std::future::Future;
@@ -110,7 +111,9 @@ impl Connection {
             .await
             .is_err()
         {
-            tracing::warn!("the session could not be closed in time, it ends by its timeout");
+            tracing::warn!(
+                "the ZooKeeper session could not be closed in time: it expires by itself"
+            );
         }
     }
 }
@@ -145,7 +148,7 @@ async fn supervise(
         while !state.is_terminated() {
             state = states.changed().await;
         }
-        tracing::warn!(%state, "the session ended");
+        tracing::warn!(%state, "the ZooKeeper session ended: requesting another one");
         current.send_replace(None);
         // Often enough to be back before the old session expires on the servers: after an outage of the
         // ensemble this gives a suspended leader the first chance.
@@ -158,7 +161,7 @@ async fn supervise(
                 Err(error) => {
                     let reason = error.to_string();
                     if reason != last_logged {
-                        tracing::warn!(%reason, "no new session yet: retrying until there is one");
+                        tracing::warn!(%reason, "no ZooKeeper session: retrying until there is one");
                         last_logged = reason;
                     }
                     tokio::time::sleep(backoff.next_delay()).await;

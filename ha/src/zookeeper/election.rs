@@ -6,7 +6,10 @@
 //!
 //! Invariant: every write to `epoch`, `leader` and `leader-info` is one transaction whose first operation
 //! checks the version of `epoch`. The later operations of that transaction may be adapted to existing nodes
-//! and tried again.
+//! and tried again. After an ambiguous answer nothing is tried again here: the core decides.
+//!
+//! Three tasks, owned by the connection: [`keep`] publishes the session, [`observe`] the keys, and [`enrol`] writes
+//! the member.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,8 +199,7 @@ impl Members {
                     version: None,
                 }]
             } else {
-                // An earlier session's node may still exist for a while, and would be removed with that
-                // session.
+                // The node of an earlier session would be removed with that session, so it is replaced.
                 let stale = owner.map(|_| Operation::Delete { path: path.clone() });
                 let own = Operation::Create {
                     path,
@@ -233,19 +235,20 @@ impl Shared {
         Found::of(&nodes)
     }
 
-    /// Reads the nodes if `goes_on` is true of them; otherwise returns the current view, which refuses the
-    /// request. The nodes may be slightly old; the transaction that is built on them detects that.
+    /// Reads the nodes if `holds` is true of them; otherwise returns the current view, which refuses the
+    /// request. The nodes may be slightly old; the transaction that is built on them detects that. A refusal must not
+    /// be old, so it needs the linearizable read.
     async fn read_if(
         &self,
         session: &Session,
-        goes_on: impl Fn(&ElectionView) -> bool,
+        holds: impl Fn(&ElectionView) -> bool,
     ) -> Result<Result<Found, ElectionView>> {
         let cheap = Found::of(&session.read(&self.fixed_paths()).await?)?;
-        if goes_on(&cheap.view) {
+        if holds(&cheap.view) {
             return Ok(Ok(cheap));
         }
         let found = self.find(session).await?;
-        Ok(if goes_on(&found.view) {
+        Ok(if holds(&found.view) {
             Ok(found)
         } else {
             Err(found.view)
@@ -254,7 +257,7 @@ impl Shared {
 
     /// Whether the term at `token` continues. The version alone does not distinguish it from a term of
     /// another incarnation.
-    fn goes_on(&self, view: &ElectionView, token: EpochToken) -> bool {
+    fn continues(&self, view: &ElectionView, token: EpochToken) -> bool {
         let term = self.term.lock();
         view.epoch.as_ref().is_some_and(|(record, found)| {
             *found == token
@@ -273,11 +276,11 @@ impl Shared {
         needs_leader: bool,
         writes: impl Fn(&Found, &EpochRecord) -> Result<Vec<Operation>>,
     ) -> Result<Attempt> {
-        let goes_on = |view: &ElectionView| {
-            self.goes_on(view, token) && (view.leader.is_some() || !needs_leader)
+        let may_write = |view: &ElectionView| {
+            self.continues(view, token) && (view.leader.is_some() || !needs_leader)
         };
         for _ in 0..ADAPTATIONS {
-            let found = match self.read_if(session, goes_on).await? {
+            let found = match self.read_if(session, may_write).await? {
                 Ok(found) => found,
                 Err(view) => return Ok(Attempt::Refused(view)),
             };
@@ -344,6 +347,7 @@ impl ElectionDriver for ZooKeeperElection {
                 Ok(found) => found,
                 Err(view) => return Ok(Attempt::Refused(view)),
             };
+            // Before the commit: the term must be known here also if the answer is lost.
             *shared.term.lock() = Some((token, next.clone()));
             let mut operations = put_epoch.to_vec();
             operations.extend(without_leader(&session, &found));

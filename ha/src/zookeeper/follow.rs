@@ -82,9 +82,9 @@ async fn follow_session(
             }
             Err(error) => {
                 if error.outcome() == Outcome::Fatal {
-                    tracing::warn!(%error, "can't follow");
+                    tracing::warn!(%error, "nodes in ZooKeeper can't be watched: retrying");
                 } else {
-                    tracing::debug!(%error, "the store can't be watched: retrying");
+                    tracing::debug!(%error, "nodes in ZooKeeper can't be watched: retrying");
                 }
                 tokio::select! {
                     () = tokio::time::sleep(backoff.next_delay()) => {}

@@ -1,5 +1,6 @@
-//! Health as ZooKeeper's servers report it, in answer to `mntr` or, if that is not allowed, to `srvr`
-//! (allowed by default): plain text on the client port.
+//! Health as ZooKeeper's servers report it, for display, in answer to `mntr` or, if that is not allowed, to `srvr`
+//! (allowed by default): plain text on the client port. A server that gives no answer counts as unreachable, and
+//! fails nothing else.
 
 use std::time::Duration;
 

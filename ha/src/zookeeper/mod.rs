@@ -6,7 +6,8 @@
 //! `changes`, a repeated transaction is applied at most once.
 //!
 //! This backend does not rely on persistent watches (the client library loses them at a reconnect), nor on
-//! the library's lock recipe or retries, nor on the order in which an abandoned request arrives.
+//! the library's lock recipe or retries, nor on the order in which an abandoned request arrives. A session that
+//! ended is replaced (`client`); requests of the ended one fail with `SessionLost` or `NoAnswer`.
 
 mod backend;
 mod client;
@@ -36,8 +37,8 @@ use crate::error::{Error, Result};
 use crate::keys::Kinds;
 use client::Connection;
 
-/// The longest pause between two attempts of a JobManager to get a session. Short, so that a process leads
-/// soon after the ensemble is back.
+/// The longest pause between two attempts to get a session, for contenders and for records. Short, so that a
+/// process leads soon after the ensemble is back.
 const SLOWEST_RETRY: Duration = Duration::from_millis(250);
 /// The same for observers. Longer, because there may be many of them, to spare the servers.
 const SLOWEST_RETRY_OF_OBSERVERS: Duration = Duration::from_secs(2);

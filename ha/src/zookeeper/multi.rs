@@ -1,5 +1,5 @@
 //! A transaction as a list of operations, which can be measured, sent, adapted after a refusal, and sent
-//! again.
+//! again. Values only: `election.rs` and `store.rs` build them, and `session.rs` sends them.
 
 use bytes::Bytes;
 

@@ -2,7 +2,8 @@
 //! change anything.
 //!
 //! ZooKeeper processes the operations of a transaction in order and stops at the first that fails: operations
-//! before one that can't succeed are checked and undone.
+//! before one that can't succeed are checked and undone. Any error but `Denied` ends the check: it says nothing
+//! about permissions.
 
 use super::multi::{Operation, Reply};
 use super::session::Session;

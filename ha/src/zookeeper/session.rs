@@ -100,7 +100,7 @@ impl Session {
             }
             Ok(done) => done?,
         }
-        tracing::info!(session = %session.nonce, timeout = ?session.timeout(), "session established");
+        tracing::info!(session = %session.nonce, timeout = ?session.timeout(), "ZooKeeper granted a session");
         Ok(session)
     }
 
@@ -288,6 +288,7 @@ impl Session {
         let temporary = zk::CreateMode::Ephemeral.with_acls(self.acls);
         for operation in operations {
             let added = match operation {
+                // Any version matches -1.
                 Operation::Check { path, version } => {
                     writer.add_check_version(path, version.unwrap_or(-1))
                 }
@@ -318,6 +319,7 @@ impl Session {
                     })
                     .collect(),
             )),
+            // Only these errors are refusals by a guard or by the state of a node; any other may be ambiguous.
             Err(zk::MultiWriteError::OperationFailed {
                 index,
                 source:

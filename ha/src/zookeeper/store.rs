@@ -45,7 +45,9 @@ const NODES_PER_READ: usize = 100;
 const BYTES_PER_READ: usize = 2 << 20;
 /// Nodes in a multi-read while their size is unknown.
 const NODES_PER_FIRST_READ: usize = 16;
-/// Number of operations before the writes: `epoch`, its incarnation, `leader`, `changes`.
+/// Number of operations before the writes: `epoch`, its incarnation, `leader`, `changes`, built in this order by
+/// [`ZooKeeperStore::operations`]. `commit` relies on it: it takes a refusal below this index for that of a guard,
+/// and the version of the last of them for that of `changes`.
 const GUARDS: usize = 4;
 
 /// The records part on its own session. Dropping it ends its session.
@@ -56,7 +58,7 @@ pub struct ZooKeeperStore {
     /// All servers, for health requests to each.
     quorum: Vec<String>,
     changes: watch::Sender<Option<Change>>,
-    /// Locked while a transaction is in flight.
+    /// Locked while a transaction is in flight. `None`: not known, so it is read before the next transaction.
     position: tokio::sync::Mutex<Option<Position>>,
     /// Nodes that existed when last seen, relative to the namespace: a guess, not a fact.
     present: Mutex<HashSet<String>>,
@@ -366,6 +368,7 @@ impl CoordinationStore for ZooKeeperStore {
         let session = self.connection.session()?;
         let mut is_refreshed = false;
         for _ in 0..CORRECTIONS {
+            // An earlier session may have read a store that was wiped since, and versions repeat after that.
             let fits = position.as_ref().is_some_and(|position| {
                 position.session == *session.nonce()
                     && position.change == request.after

@@ -35,6 +35,7 @@ pub(crate) enum Command<R: Replies> {
     Cancel { job: JobId, reply: R::To<pb::Ack> },
     /// Ask the job's sources to end.
     StopJob { job: JobId, reply: R::To<pb::Ack> },
+    /// Take a savepoint of a job.
     TriggerSavepoint {
         job: JobId,
         request: Box<pb::TriggerSavepointRequest>,

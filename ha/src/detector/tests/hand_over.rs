@@ -52,7 +52,7 @@ async fn a_standby_with_an_empty_cache_is_not_invited_where_another_is_current()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_without_task_managers_hands_over_to_the_standby_that_hears_them() {
+async fn a_leader_without_task_managers_hands_over_to_the_standby_that_reaches_them() {
     let (network, a, b, c) = cluster().await;
     cut_off(&network, "a");
     cut_off(&network, "b");
@@ -64,7 +64,7 @@ async fn a_leader_without_task_managers_hands_over_to_the_standby_that_hears_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_standbys_that_hear_the_same_the_most_current_one_follows() {
+async fn of_standbys_that_reach_equally_many_the_most_current_one_follows() {
     let (network, a, _b, c) = cluster().await;
     cut_off(&network, "a");
     network.caches("c", 7);
@@ -74,7 +74,7 @@ async fn of_standbys_that_hear_the_same_the_most_current_one_follows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn task_managers_that_nobody_hears_or_that_answer_the_leader_are_no_reason_to_hand_over() {
+async fn task_managers_that_no_process_reaches_or_that_answer_the_leader_cause_no_hand_over() {
     let (network, a, _b, _c) = cluster().await;
     assert_eq!(a.detector.hand_over(&all(), BOUND).await, Ok(None));
     for name in TASK_MANAGERS {
@@ -92,7 +92,7 @@ async fn task_managers_that_nobody_hears_or_that_answer_the_leader_are_no_reason
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_nobody_can_follow_keeps_its_term() {
+async fn a_leader_without_a_possible_successor_keeps_its_term() {
     let (network, a, _b, _c) = cluster().await;
     cut_off(&network, "a");
     network.kill("b");
@@ -107,7 +107,7 @@ async fn a_term_that_is_given_up_because_it_stood_still_is_followed_under_that_n
     let (network, a, b, c) = cluster().await;
     network.gives_up("a", Epoch::new(1));
     sleep(Duration::from_millis(300)).await;
-    assert!(a.holds(1), "what it says deposes nobody");
+    assert!(a.holds(1), "its report alone ends no term");
     a.election.resign().await;
     let detection = tokio::select! {
         detection = detection_of(&b) => detection,

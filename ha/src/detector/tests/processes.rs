@@ -84,7 +84,7 @@ async fn a_killed_leader_elsewhere_is_followed_when_another_lost_it_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frozen_leader_is_followed_when_a_witness_does_not_hear_it_either() {
+async fn a_frozen_leader_is_followed_when_a_witness_does_not_reach_it_either() {
     let network = Network::default();
     network.add_witness("tm");
     let a = network.start("a", "x").await;
@@ -102,7 +102,7 @@ async fn a_frozen_leader_is_followed_when_a_witness_does_not_hear_it_either() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_that_is_broken_between_one_standby_and_the_leader_deposes_nobody() {
+async fn a_broken_link_between_one_standby_and_the_leader_deposes_no_leader() {
     for cut in [Cut::Silent, Cut::Refused] {
         let (network, [a, _b, _c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
         network.cut("b", "a", cut);
@@ -117,7 +117,7 @@ async fn a_link_that_is_broken_between_one_standby_and_the_leader_deposes_nobody
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_link_and_one_witness_that_lost_the_leader_depose_nobody() {
+async fn a_broken_link_and_one_witness_that_lost_the_leader_depose_no_leader() {
     for cut in [Cut::Silent, Cut::Refused] {
         let network = Network::default();
         network.add_witness("tm-1");
@@ -168,7 +168,7 @@ async fn suspended_alone() -> (Network, Process) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_starts_while_the_leader_is_suspended_leaves_the_term_to_it() {
+async fn a_process_that_starts_while_the_leader_is_suspended_leaves_the_term_to_it() {
     let (network, a) = suspended_alone().await;
     let b = network.start("b", "y").await;
     sleep(Duration::from_secs(3)).await;
@@ -180,7 +180,7 @@ async fn who_starts_while_the_leader_is_suspended_leaves_the_term_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_starts_while_the_leader_stays_suspended_follows_it_when_its_own_store_has_answered_for_a_while()
+async fn a_process_that_starts_while_the_leader_stays_suspended_follows_it_once_its_own_store_has_answered_long_enough()
  {
     let (network, _a) = suspended_alone().await;
     let start = Instant::now();
@@ -192,7 +192,7 @@ async fn who_starts_while_the_leader_stays_suspended_follows_it_when_its_own_sto
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_starts_when_the_last_leader_is_dead_or_silent_waits_shortly() {
+async fn a_process_that_starts_after_the_last_leader_died_or_fell_silent_waits_a_short_time() {
     let (network, _a) = suspended_alone().await;
     network.kill("a");
     let start = Instant::now();
@@ -211,7 +211,7 @@ async fn who_starts_when_the_last_leader_is_dead_or_silent_waits_shortly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_standby_that_is_cut_off_from_everybody_deposes_nobody() {
+async fn a_standby_that_is_cut_off_from_all_deposes_no_leader() {
     let (network, [a, _b, _c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
     network.cut("b", "a", Cut::Silent);
     network.cut("b", "c", Cut::Silent);
@@ -251,7 +251,7 @@ async fn a_term_that_lost_its_lease_by_trouble_of_the_store_is_left_to_its_leade
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_whose_leader_alone_lost_its_lease_is_left_to_it_for_a_moment() {
+async fn a_term_whose_leader_alone_lost_its_lease_is_left_to_it_for_a_short_time() {
     let (network, [a, b]) = cluster([("a", "x"), ("b", "y")]).await;
     sleep(Duration::from_secs(10)).await;
     network.store.partition(&ProcessId::new("a"));
@@ -316,7 +316,7 @@ async fn a_leader_that_died_while_the_store_was_away_is_followed_on_its_return()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_heard_again_before_the_store_is_back_leads_on() {
+async fn a_leader_that_is_reachable_again_before_the_store_is_back_leads_on() {
     let (network, [a, _b, _c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
     network.store.unavailable(true);
     network.freeze("a");
@@ -343,7 +343,7 @@ async fn an_invited_standby_follows_and_the_leader_leads_until_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_invitation_that_nobody_follows_changes_nothing() {
+async fn an_invitation_that_no_standby_accepts_changes_nothing() {
     let (network, [a, b, c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
     let b_name = ProcessId::new("b");
     network.kill("b");
@@ -364,7 +364,7 @@ async fn an_invitation_that_nobody_follows_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_invitation_whose_answer_nobody_waits_for_ends_with_its_bound() {
+async fn an_invitation_whose_inviter_stopped_waiting_ends_at_its_bound() {
     let (network, [a, b]) = cluster([("a", "x"), ("b", "y")]).await;
     network.store.partition(&ProcessId::new("b"));
     let (leader, epoch) = (ProcessId::new("a"), Epoch::new(1));
@@ -380,7 +380,7 @@ async fn an_invitation_whose_answer_nobody_waits_for_ends_with_its_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_standby_that_has_just_begun_to_listen_has_lost_nobody() {
+async fn a_standby_that_has_just_connected_has_lost_no_leader() {
     let (network, [_a]) = cluster([("a", "x")]).await;
     network.cut("c", "a", Cut::Silent);
     let c = network.start("c", "z").await;
@@ -400,7 +400,7 @@ async fn a_standby_that_has_just_begun_to_listen_has_lost_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_processes_that_were_given_one_id_come_to_rest() {
+async fn two_processes_with_one_id_stop_deposing_each_other() {
     let (network, [_first]) = cluster([("a", "x")]).await;
     // The second takes the first for an earlier start of itself, as it can't be asked; but not the other way
     // round.
@@ -411,7 +411,7 @@ async fn two_processes_that_were_given_one_id_come_to_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_of_an_earlier_start_accuses_nobody() {
+async fn the_address_of_an_earlier_start_is_no_evidence() {
     let (network, [_a, b]) = cluster([("a", "x"), ("b", "x")]).await;
     // The members still list the port of `b`'s earlier start.
     network.cut("a", "b", Cut::Refused);

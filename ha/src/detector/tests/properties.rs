@@ -167,7 +167,7 @@ impl Run {
                 } => {
                     prop_assert!(request > self.request, "numbers are never used again");
                     self.request = request;
-                    prop_assert!(self.watches, "nobody is watched");
+                    prop_assert!(self.watches, "no process is watched");
                     prop_assert!(!self.deposing, "it is under way already");
                     prop_assert_eq!(epoch, Epoch::new(7));
                     self.check_reason(happening, evidence.detection)?;
@@ -226,7 +226,7 @@ proptest! {
     /// Two or more are asked each time. One of them gives arbitrary answers; the others hear the leader,
     /// don't know, or don't answer.
     #[test]
-    fn a_broken_link_and_one_false_witness_depose_nobody(
+    fn a_broken_link_and_one_false_witness_depose_no_leader(
         happenings in proptest::collection::vec(happening(true), 1..300),
         asked in 2usize..6,
         lies in proptest::collection::vec(reply(), 1..50),
@@ -247,7 +247,7 @@ proptest! {
     }
 
     #[test]
-    fn a_link_that_only_this_process_lost_deposes_nobody(
+    fn a_link_that_only_this_process_lost_deposes_no_leader(
         happenings in proptest::collection::vec(happening(true), 1..300),
     ) {
         let mut run = Run::new("here");

@@ -161,7 +161,7 @@ fn a_refusal_elsewhere_may_be_a_firewalls_and_others_are_asked() {
 }
 
 #[test]
-fn one_that_lost_it_among_many_that_hear_it_deposes_nobody() {
+fn one_process_that_lost_the_leader_among_many_that_reach_it_deposes_no_leader() {
     let mut b = Standby::watching("here");
     b.broken(Break::Ended);
     let inquiry = inquired(&b.broken(Break::Refused)).expect("others are asked");
@@ -296,7 +296,7 @@ fn a_refusal_proves_nothing_where_another_host_may_have_refused() {
 }
 
 #[test]
-fn with_nobody_to_ask_the_lease_decides() {
+fn without_a_process_to_ask_the_lease_decides() {
     let mut b = Standby::watching("here");
     for _ in 0..10 {
         let effects = b.ticks(60);
@@ -306,7 +306,7 @@ fn with_nobody_to_ask_the_lease_decides() {
 }
 
 #[test]
-fn a_standby_that_was_frozen_itself_accuses_nobody() {
+fn a_standby_that_was_frozen_itself_suspects_no_leader() {
     let mut b = Standby::watching("there");
     b.now = b.now.after(Duration::from_secs(30));
     let effects = b.handle(Event::Tick);
@@ -328,7 +328,7 @@ fn false_alarms_double_the_wait_for_silence_and_cost_proof_nothing() {
 }
 
 #[test]
-fn a_term_is_reported_alive_while_it_is_heard() {
+fn a_term_is_reported_reachable_while_its_heartbeats_arrive() {
     let mut b = Standby::watching("here");
     let suspended = heartbeat("first", Role::Suspended(Epoch::new(7)));
     let until = b.now.after(DetectorOptions::default().silence_timeout);
@@ -421,7 +421,7 @@ fn an_own_earlier_start_is_deposed_when_it_answers_no_more() {
 }
 
 #[test]
-fn whoever_leads_watches_nobody() {
+fn a_leader_watches_no_process() {
     let mut b = Standby::watching("there");
     assert_eq!(b.handle(Event::Watch(None)), [Effect::Disconnect]);
     assert_eq!(b.ticks(100), []);

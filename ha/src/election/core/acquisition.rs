@@ -30,17 +30,18 @@ impl ElectionCore {
             // the store is read again.
             return;
         }
+        // The first case that fits counts.
         let wanted = match &view.leader {
             None => {
                 self.depose == Some(youngest)
-                    || self.hold_off_until.is_none() && self.held_off_until(now).is_none()
+                    || self.resign_hold_off_until.is_none() && self.held_off_until(now).is_none()
             }
-            // A remnant of a term that is over, however it came back: only the next epoch can be led.
+            // The key of a term of this process that is over: only the next epoch can be led.
             Some(leader)
                 if leader.nonce == nonce
                     && self.ended.is_some_and(|(ended, _)| leader.epoch <= ended) =>
             {
-                self.hold_off_until.is_none()
+                self.resign_hold_off_until.is_none()
             }
             Some(leader) if leader.process == self.holder.process && leader.nonce == nonce => {
                 // A request that this process gave up was applied after all: the process that holds the key

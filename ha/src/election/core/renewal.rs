@@ -122,10 +122,11 @@ impl ElectionCore {
             return;
         };
         match reply {
+            // Applied, or refused because `epoch` has moved already: the term is over in both cases.
             Ok(_) => {
                 let term = term.clone();
                 self.become_standby_after(&term);
-                self.hold_off_until = Some(now.after(self.timing.resign_hold_off));
+                self.resign_hold_off_until = Some(now.after(self.timing.resign_hold_off));
             }
             // The same request is sent again until the answer is definite.
             Err(_) => {

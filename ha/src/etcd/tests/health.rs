@@ -6,7 +6,7 @@ use super::*;
 use crate::store::health::ServerRole;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_is_away_and_the_alarm_of_corruption_are_told() -> TestResult {
+async fn an_absent_member_and_the_alarm_of_corruption_are_reported() -> TestResult {
     let mut cluster = EtcdCluster::start(3, EtcdServerOptions::default()).await?;
     let store = EtcdStore::open(options(cluster.endpoints(), "health"), KINDS).await?;
     let health = store.health().await?;

@@ -5,7 +5,7 @@ use etcd_client::{Client, ConnectOptions, GetOptions, Permission};
 use super::*;
 
 #[tokio::test]
-async fn a_user_is_told_what_it_may_not_do_and_nothing_is_written() -> TestResult {
+async fn missing_permissions_are_reported_and_nothing_is_written() -> TestResult {
     let root = ("root".to_owned(), "secret".to_owned());
     let server = EtcdServer::start(EtcdServerOptions {
         user: Some(root.clone()),

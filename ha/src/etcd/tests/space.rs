@@ -80,7 +80,7 @@ async fn a_full_etcd_refuses_puts_deletes_and_ends_no_term() -> TestResult {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_quota_and_what_nobody_compacts_are_told_before_etcd_is_full() -> TestResult {
+async fn the_quota_and_missing_compaction_are_reported_before_etcd_is_full() -> TestResult {
     let server = EtcdServer::start(EtcdServerOptions {
         quota_bytes: Some(QUOTA),
         ..EtcdServerOptions::default()
@@ -109,7 +109,7 @@ async fn the_quota_and_what_nobody_compacts_are_told_before_etcd_is_full() -> Te
     for _ in 0..20 {
         client.put("a", vec![0; 100_000], None).await?;
     }
-    assert_eq!(is_kept(10).await, Ok(true), "nobody compacts");
+    assert_eq!(is_kept(10).await, Ok(true), "etcd is not compacted");
     assert_eq!(is_kept(1_000).await, Ok(false), "there are fewer");
     // The last few revisions take space as well.
     for _ in 0..20 {

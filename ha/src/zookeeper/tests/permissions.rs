@@ -5,7 +5,7 @@ use zookeeper_client as zk;
 use super::*;
 
 #[tokio::test]
-async fn a_user_is_told_what_it_may_not_do_and_nothing_is_changed() -> TestResult {
+async fn missing_permissions_are_reported_and_nothing_is_changed() -> TestResult {
     let server = server().await?;
     let own = ("tanist", "secret");
     let options = ZooKeeperOptions {
