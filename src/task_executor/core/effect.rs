@@ -110,8 +110,8 @@ pub(crate) enum Effect {
     },
     /// End what is being written for a task.
     DropSnapshot(TaskKey),
-    /// Report to a task that what it has saved for a checkpoint is written; this names the objects. Or that it is not
-    /// needed.
+    /// Allow a task to drop what it has saved for a checkpoint: it is written, in the objects that the snapshot names, or
+    /// (`None`) it is not needed.
     ReleaseSnapshot(TaskKey, u64, Option<Arc<pb::SubtaskSnapshot>>),
     /// Have the tasks of these sources begin a checkpoint, and answer the request.
     TriggerCheckpoint {
@@ -123,7 +123,7 @@ pub(crate) enum Effect {
     },
     /// Report to a task that a checkpoint is aborted.
     AbortCheckpoint(TaskKey, u64),
-    /// Have a task decline the checkpoint that it blocks inputs for.
+    /// Have a task decline the checkpoint for which it blocks inputs.
     DeclineBlocked(TaskKey),
     /// Answer an operator's request, or end it without answer.
     AnswerCoordinatorRequest {

@@ -94,7 +94,7 @@ pub(crate) enum Event {
     /// The snapshot from which a task is restored can't be read at present.
     StateUnread { task: TaskKey, reason: String },
     /// All notices of a task for users.
-    TaskSaid { task: TaskKey, notices: Vec<String> },
+    NoticesChanged { task: TaskKey, notices: Vec<String> },
     /// The checkpoint status of a task changed.
     CheckpointChanged {
         task: TaskKey,

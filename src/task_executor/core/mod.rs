@@ -1,7 +1,7 @@
 //! Decisions of a TaskExecutor: which tasks start and end and when, which slots become free, which jobs are ended,
 //! which connections are lost. Pure except for the accepted term, which it shares with its process. Two times are
-//! arguments: the time since the start of the TaskExecutor, and the clock of isolated jobs, which also runs while the
-//! host is suspended.
+//! arguments: `now`, the time since the start of the TaskExecutor, and `at`, the time of the clock of isolated jobs,
+//! which also runs while the host is suspended.
 //!
 //! The state is in objects, each of which alone changes its fields. Handlers decide; they borrow the objects that they
 //! need. [`TaskExecutorCore`] connects them.
@@ -21,7 +21,7 @@
 //!
 //! Handlers: [`connections`], [`slot_allocation`], [`deployments`]. Inputs: [`event`] and [`requests`].
 //!
-//! It ends its jobs without leader only if no leader sent a message and the store did not answer for
+//! While no leader is reached, it ends its jobs only if the store did not answer either for
 //! `job-manager-failover-timeout`, and a read of the store that began after that also failed.
 
 mod budget;
@@ -181,7 +181,7 @@ impl TaskExecutorCore {
             } => match self.jobs.get_mut(requester.job) {
                 Some(known) => known.ask_coordinator(request_id, requester, number),
                 None => {
-                    let answer = Err("its job is no longer on this TaskManager".to_owned());
+                    let answer = Err("its job is not on this TaskManager".to_owned());
                     self.output
                         .effect(Effect::AnswerCoordinatorRequest { request_id, answer });
                 }
@@ -215,9 +215,9 @@ impl TaskExecutorCore {
                     known.note_unread_state(task.execution, reason);
                 }
             }
-            Event::TaskSaid { task, notices } => {
+            Event::NoticesChanged { task, notices } => {
                 if let Some(known) = self.jobs.get_mut(task.job) {
-                    known.note_said(task.execution, notices);
+                    known.set_notices(task.execution, notices);
                 }
             }
             Event::CheckpointChanged { task, status } => {
