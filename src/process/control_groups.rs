@@ -28,7 +28,8 @@ pub(super) fn enter(group: &Path) -> Result<(), String> {
     })
 }
 
-/// Claims the configured groups. What can't be had is logged, or returned to the starting process. Blocks.
+/// Claims the configured groups. If groups are optional and can't be made, that is logged; if they are required, the
+/// caller receives the reason. Blocks.
 pub(super) fn claim(option: &ControlGroupsOption) -> Claimed {
     match option {
         ControlGroupsOption::Off => Claimed::None("process.control-groups is off".to_owned()),

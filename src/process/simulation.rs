@@ -32,7 +32,7 @@ use super::taskmanager::{
 };
 use super::{StartError, listen, settings};
 
-/// Running TaskExecutors. If dropped, they end without a goodbye, as with the end of their processes.
+/// Running TaskExecutors. If dropped, they end without disconnect messages, as with the end of their processes.
 #[derive(Debug)]
 pub struct SimulatedTaskManagers {
     running: JoinSet<ExitCode>,
@@ -91,12 +91,12 @@ impl SimulatedTaskManagers {
         self.tasks.clone()
     }
 
-    /// Ends them without a goodbye, as dropping does, and waits until they are gone.
+    /// Ends them without disconnect messages, as dropping does, and waits until they are gone.
     pub async fn kill(mut self) {
         self.running.shutdown().await;
     }
 
-    /// Ends them in order: each stops its tasks and says goodbye.
+    /// Ends them in order: each stops its tasks and disconnects.
     pub async fn stop(mut self) {
         self.stop.cancel();
         while self.running.join_next().await.is_some() {}

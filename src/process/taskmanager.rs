@@ -1,4 +1,9 @@
 //! The TaskManager process: one TaskExecutor, the exchange of its tasks, and the retrieval of the leader.
+//!
+//! It owns the servers, the runtime of the tasks, and its connection to the store. The state of slots and tasks belongs
+//! to the [`TaskExecutor`], which decides. The process ends on request, when it was drained, when its cluster has
+//! ended, and as [`TaskManagerFailure`] when its TaskExecutor can't continue ([`Fatal`]). With
+//! [`TaskManager::guarded`], a thread kills it if isolated tasks run after their deadline.
 
 use std::io;
 use std::path::Path;
@@ -73,8 +78,7 @@ impl StartError {
     }
 }
 
-/// A TaskManager that can't go on, without a request to end: its process must end, which ends the remaining
-/// tasks.
+/// A TaskManager that can't continue: its process must end, which ends the remaining tasks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("TaskManager {taskmanager} has ended: {cause}")]
 pub struct TaskManagerFailure {
@@ -198,7 +202,7 @@ impl TaskManager {
     }
 
     /// Runs tasks for the current leader until `stop`, until it was drained, or until its cluster has ended;
-    /// then says goodbye.
+    /// then stops its tasks and disconnects.
     pub async fn run(self, stop: CancellationToken) -> Result<(), TaskManagerFailure> {
         let process = ProcessId::new(self.description.location.resource_id.as_str());
         let wanted = self.wanted();
@@ -297,7 +301,7 @@ pub(super) fn exit_code(cause: &Fatal) -> ExitCode {
     }
 }
 
-/// Waits until a TaskExecutor is asked to end, was drained, or can't go on; stops its tasks and says goodbye.
+/// Waits until a TaskExecutor is asked to end, was drained, or can't continue; then it stops its tasks and disconnects.
 /// An error: why the process must end.
 pub(super) async fn until_it_ends(
     executor: TaskExecutor,
@@ -322,8 +326,8 @@ pub(super) async fn until_it_ends(
                 .stop(&format!("the TaskManager is refused: {cause}"))
                 .await;
         }
-        // Waiting for the holder of a task that does not end would take forever; the end of the process says
-        // goodbye.
+        // Not stopped in order: that would wait for a task that does not end. The leader notices that the process has
+        // ended.
         Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => {}
     }
     Err(cause)
@@ -363,8 +367,8 @@ pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
 /// Interval between two checks whether the process must end because of isolated jobs.
 const GUARD_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Kills this process when isolated tasks still run after their deadline: the process may hang, or it was
-/// stopped and goes on, and another attempt of them may run elsewhere.
+/// Kills this process when isolated tasks still run after their deadline: the process may hang, or it was suspended
+/// and runs again, and another attempt of these tasks may run elsewhere.
 fn guard_isolation(guard: IsolationGuard) {
     let watching = std::thread::Builder::new().name("isolation".to_owned());
     let started = watching.spawn(move || {

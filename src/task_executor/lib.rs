@@ -4,8 +4,8 @@
 //! to jobs, the JobMasters deploy tasks. It follows the leader, and registers there with all its slots and
 //! executions. Without a leader its tasks continue, except those that the store shows as superseded.
 //!
-//! One task (`actor.rs`) owns all state; the decisions are in `core`. Gateways call it through a [`TaskExecutorHandle`].
-//! The process that started it watches [`TaskExecutor::fatal`]: the cause for which the process must end.
+//! One task (`actor.rs`) owns all state; the decisions are in `core`. A [`TaskExecutorHandle`] calls it. The process
+//! that started it watches [`TaskExecutor::fatal`]: the cause for which the process must end.
 //!
 //! ```text
 //! connection:  idle --leader--> registering --success--> registered

@@ -110,7 +110,7 @@ pub(crate) fn write(line: LogLine) {
         LogLine::IsolationLapsed { job, tasks, since } => {
             warn!(
                 %job, tasks, ?since,
-                "the store has not confirmed isolated tasks in time, stopping tasks: another attempt may be about to start"
+                "the store has not confirmed isolated tasks in time, stopping tasks: another attempt may start"
             );
         }
         LogLine::StoodStill { late } => {

@@ -379,8 +379,8 @@ impl TestCluster {
     /// Waits until a TaskManager ends by itself; returns its exit code.
     pub(crate) async fn end_of_task_manager(&mut self, name: &str) -> ExitCode {
         let running = self.task_managers.remove(name).expect("it runs");
-        let nobody = CancellationToken::new();
-        let end = until_it_ends(running.executor, &nobody);
+        let never = CancellationToken::new();
+        let end = until_it_ends(running.executor, &never);
         let ended = tokio::time::timeout(TIMEOUT, end).await;
         self.connector.remove(&format!("{name}:1"));
         match ended {
@@ -390,7 +390,7 @@ impl TestCluster {
         }
     }
 
-    /// Stops a TaskManager in order: it says goodbye.
+    /// Stops a TaskManager in order: it disconnects.
     pub(crate) async fn stop_task_manager(&mut self, name: &str) {
         let running = self.task_managers.remove(name).expect("it runs");
         running.executor.stop("a test stops it").await;

@@ -269,7 +269,7 @@ impl Actor {
             let (mut has_status, mut has_checkpoints, mut has_notices) = (true, true, true);
             let (mut follows_checkpoints, mut follows_notices) = (true, true);
             loop {
-                // The status is taken first and sent last: the end of a task comes after all its checkpoints and notices.
+                // The status is taken first and sent last: the end of a task follows all its checkpoints and notices.
                 let present = take(&mut status, &mut has_status);
                 let is_final = present.is_terminal();
                 let checkpoint = take(&mut checkpoints, &mut has_checkpoints);

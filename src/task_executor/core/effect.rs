@@ -110,8 +110,8 @@ pub(crate) enum Effect {
     },
     /// End what is being written for a task.
     DropSnapshot(TaskKey),
-    /// Allow a task to drop what it has saved for a checkpoint: it is written, in the objects that the snapshot names, or
-    /// (`None`) it is not needed.
+    /// Allow a task to drop what it has saved for a checkpoint: it is written, in the objects that the snapshot names,
+    /// or it is not needed (`None`).
     ReleaseSnapshot(TaskKey, u64, Option<Arc<pb::SubtaskSnapshot>>),
     /// Have the tasks of these sources begin a checkpoint, and answer the request.
     TriggerCheckpoint {

@@ -236,8 +236,8 @@ impl Executions {
         }
     }
 
-    /// Sets why the snapshot from which an execution is restored can't be read at present. Its start, or its end, clears
-    /// it.
+    /// Sets why the snapshot from which an execution is restored can't be read at present. The start or end of the
+    /// execution clears it.
     pub(super) fn note_unread_state(&mut self, key: &ExecutionKey, mut reason: String) {
         reason.truncate(reason.floor_char_boundary(MOST_OF_REASON));
         if let Some(execution) = self.executions.get_mut(key)

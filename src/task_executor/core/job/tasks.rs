@@ -100,7 +100,7 @@ impl Job {
         self.executions.set_notices(&execution, notices);
     }
 
-    /// Whether a task of the job that was not cancelled runs in a slot. Logs that: the JobMaster considers the slot idle.
+    /// Whether a task of the job that was not cancelled runs in a slot. Logs that: the caller considers the slot idle.
     pub(crate) fn continues_in(&self, allocation: AllocationId, output: &mut Output) -> bool {
         let continues = self.executions.continues_in(allocation);
         if continues {
