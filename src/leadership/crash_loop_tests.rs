@@ -133,7 +133,7 @@ fn several_are_found_one_after_the_other() {
 }
 
 #[test]
-fn a_term_that_is_killed_from_outside_hides_nobody() {
+fn a_term_that_is_killed_from_outside_hides_no_culprit() {
     let count = 16_u32;
     for culprit in 1..=u128::from(count) {
         for hit in 3..=8 {
@@ -172,7 +172,7 @@ fn a_new_job_that_ends_a_crash_loop_recovery_is_found_too() {
 }
 
 #[test]
-fn a_term_that_resigned_accuses_nobody_and_hands_on_what_was_known() {
+fn a_term_that_resigned_accuses_no_job_and_passes_the_range_on() {
     let range = JobRange::of(&ids(3..=4));
     let suspicion = Suspicion {
         died: vec![Death::default(), Death::default()],
@@ -233,7 +233,7 @@ fn terms_that_had_no_jobs_to_recover_accuse_none() {
 }
 
 #[test]
-fn records_of_versions_without_phases_accuse_nobody() {
+fn records_of_versions_without_phases_accuse_no_job() {
     let old = HistoryRecord {
         epoch: 7,
         ..HistoryRecord::default()

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_term_without_a_record_has_left_is_forgotten_by_the_next_one() {
+    async fn records_that_a_term_without_a_record_did_not_remove_are_removed_by_the_next_one() {
         let (_election, store, pipeline) = leading().await;
         for epoch in (1..=104).filter(|epoch| *epoch != 102) {
             let record = HistoryRecord {
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_what_is_unknown_is_passed_over() {
+    fn a_record_is_read_as_it_was_written_and_unknown_fields_are_ignored() {
         let record = HistoryRecord {
             epoch: 8,
             process: "jm-2".to_owned(),

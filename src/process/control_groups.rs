@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_has_to_be_and_is_not_is_refused_and_one_that_need_not_be_is_done_without() {
+    fn a_required_group_that_can_t_be_made_is_refused_and_an_optional_one_is_done_without() {
         let nowhere = ControlGroupsOption::At("/nowhere".into());
         let Claimed::Refused(reason) = claim(&nowhere) else {
             panic!("it is nowhere");

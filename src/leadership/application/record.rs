@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_business_in_a_cluster_is_told_whose_it_is() {
+    fn a_process_that_does_not_belong_to_a_cluster_is_refused_with_the_owner() {
         let own = setup("counts", "");
         let record = ApplicationRecord::begin(&own, 7);
         for stranger in [None, Some(setup("others", ""))] {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_answers_nobody_who_brings_something_else_by_the_same_name() {
+    fn the_record_of_an_ended_application_is_not_the_result_of_another_one_of_its_name() {
         let mut record = ApplicationRecord::begin(&setup("job a", "1"), 7);
         record.status = ApplicationStatus::Succeeded;
         let of = |record: &ApplicationRecord, identity| {
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_with_the_necessary_alone_is_read_and_what_is_unknown_is_passed_over() {
+    fn a_record_with_the_required_fields_alone_is_read_and_unknown_fields_are_ignored() {
         let kept = r#"{"name":"a","status":"FAILED","of_a_later_version":1}"#;
         let record: ApplicationRecord = serde_json::from_str(kept).expect("readable");
         assert_eq!(record.status, ApplicationStatus::Failed);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_not_use_a_directory_is_told_how_to_name_another_one() {
+    fn the_error_for_a_directory_without_access_says_how_to_name_another_one() {
         let denied = io::Error::from(ErrorKind::PermissionDenied);
         let error = DirectoryError::new("process.working-dir", "/tmp/tanist".into(), denied);
         let told = error.to_string();

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_are_looked_for_who_may_have_been_well_and_can_be_told_from_another_start() {
+    fn only_former_leaders_that_may_be_false_alarms_and_whose_start_is_known_are_probed() {
         let now = 10_000_000;
         let candidate = by_silence(8, now, false);
         let deposed = Deposed::by(&candidate, now).expect("it may have been well");

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_main_runtime_or_an_actor_without_turns_is_noticed() {
+    async fn a_main_runtime_or_an_actor_that_is_not_scheduled_is_noticed() {
         let mut scenario = Scenario::recovering().await;
         scenario.seen.progress.phase = Phase::Leading;
         assert_eq!(scenario.pass(10, |_| {}), Some(Stall::Runtime));
