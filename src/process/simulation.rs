@@ -19,7 +19,8 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tanist_rpc::{RpcServer, Services, TonicConnector};
 use tanist_task_executor::{
-    IsolationGuard, RunningTask, TaskLauncher, TaskStart, TaskStatus, first_registration,
+    IsolationGuard, RunningTask, TaskExecutor, TaskExecutorServices, TaskLauncher, TaskStart,
+    TaskStatus, first_registration,
 };
 use tanist_telemetry::ExitCode;
 use tokio::sync::watch;
@@ -27,9 +28,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::job_records::StoredJobRecords;
-use super::taskmanager::{
-    ExecutorServices, describe, exit_code, follow_store, start_executor, until_it_ends,
-};
+use super::taskmanager::{describe, exit_code, follow_store, until_it_ends};
 use super::{StartError, listen, settings};
 
 /// Running TaskExecutors. If dropped, they end without disconnect messages, as with the end of their processes.
@@ -122,8 +121,7 @@ impl SimulatedTaskManagers {
             data_address: rpc_address.clone(),
             rpc_address,
         };
-        let executor = start_executor(ExecutorServices {
-            options,
+        let services = TaskExecutorServices {
             description: describe(location, options)?,
             highest_epoch: HighestEpoch::default(),
             store,
@@ -132,7 +130,8 @@ impl SimulatedTaskManagers {
             launcher: Arc::new(EndlessTasks(self.tasks.clone())),
             first_registration: first_registration(),
             guard: IsolationGuard::new(Clock::tokio()),
-        });
+        };
+        let executor = TaskExecutor::start(settings::task_executor(options), services);
         let service = Services::TaskManager(Arc::new(executor.handle()));
         // With one shared memory limit, TaskManagers would refuse each other's deployments.
         let server = RpcServer::new(listener, settings::rpc(options)).with_own_memory();

@@ -15,7 +15,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use tanist_config::{ClusterOptions, Configuration, HaOptions, MemoryContradiction};
 use tanist_dataflow::{Exchange, ExchangeOptions, TaskRuntime};
 use tanist_gateway::fencing::{HighestEpoch, OwnStore};
-use tanist_gateway::{Connector, JobRecords, NoAnswer};
+use tanist_gateway::{Connector, NoAnswer};
 use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_ha::services;
@@ -28,7 +28,7 @@ use tanist_proto::v1 as pb;
 use tanist_rpc::{RpcServer, Services, TonicConnector};
 use tanist_task_executor::{
     Fatal, IsolationGuard, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
-    TaskLauncher, first_registration,
+    first_registration,
 };
 use tanist_telemetry::{ExitCode, VERSION_AND_REVISION, memory_limit_bytes};
 
@@ -218,8 +218,7 @@ impl TaskManager {
         if self.is_guarded {
             guard_isolation(guard.clone());
         }
-        let executor = start_executor(ExecutorServices {
-            options: &self.options,
+        let services = TaskExecutorServices {
             description: self.description.clone(),
             highest_epoch: self.highest_epoch.clone(),
             store,
@@ -232,7 +231,8 @@ impl TaskManager {
             )),
             first_registration: first_registration(),
             guard,
-        });
+        };
+        let executor = TaskExecutor::start(settings::task_executor(&self.options), services);
         let serving = CancellationToken::new();
         let service = Services::TaskManager(Arc::new(executor.handle()));
         let server = tokio::spawn(self.rpc.serve(service, serving.clone()));
@@ -331,37 +331,6 @@ pub(super) async fn until_it_ends(
         Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => {}
     }
     Err(cause)
-}
-
-/// What a TaskExecutor needs, with any kind of servers and store.
-pub(super) struct ExecutorServices<'a> {
-    pub options: &'a ClusterOptions,
-    pub description: TaskExecutorDescription,
-    pub highest_epoch: HighestEpoch,
-    pub store: OwnStore,
-    pub records: Arc<dyn JobRecords>,
-    pub connector: Arc<dyn Connector>,
-    pub launcher: Arc<dyn TaskLauncher>,
-    pub first_registration: u64,
-    pub guard: IsolationGuard,
-}
-
-/// Starts a TaskExecutor that follows the leader.
-pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
-    let options = settings::task_executor(services.options);
-    TaskExecutor::start(
-        options,
-        TaskExecutorServices {
-            connector: services.connector,
-            store: services.store,
-            highest_epoch: services.highest_epoch,
-            records: services.records,
-            launcher: services.launcher,
-            description: services.description,
-            first_registration: services.first_registration,
-            guard: services.guard,
-        },
-    )
 }
 
 /// Interval between two checks whether the process must end because of isolated jobs.
