@@ -137,7 +137,8 @@ async fn commit_custom(
 
 fn commit_error(error: SinkError) -> CommitError {
     match error {
-        // The files in the way are another run's; only their owner may remove them. What can't be read stays so.
+        // No later attempt succeeds: files in the way belong to another run, and only their owner may remove them; a
+        // part that can't be decoded stays so.
         SinkError::Occupied { .. }
         | SinkError::Later { .. }
         | SinkError::Owned { .. }

@@ -80,7 +80,7 @@ pub trait RunningTask: Send + fmt::Debug {
     fn release_snapshot(&self, _number: u64, _written: Option<Arc<pb::SubtaskSnapshot>>) {}
     /// Makes it decline the checkpoint for which it blocks inputs, if there is one.
     fn decline_blocked(&self, _reason: &str) {}
-    /// Watches what it has done for checkpoints. The last value before its end is published before the end.
+    /// Watches its checkpoint status. The last value before its end is published before the end.
     fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
         watch::channel(CheckpointStatus::default()).1
     }

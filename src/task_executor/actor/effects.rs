@@ -257,7 +257,7 @@ impl Actor {
         });
     }
 
-    /// Starts a task, and follows its status and what it does for checkpoints until it ends.
+    /// Starts a task, and follows its status, checkpoint status and notices until it ends.
     pub(super) fn start(&mut self, task: TaskKey, start: TaskStart) {
         let running = self.services.launcher.start(start);
         let mut status = running.status();

@@ -92,7 +92,7 @@ pub(crate) enum Effect {
         request_id: u64,
         request: pb::AskCoordinatorRequest,
     },
-    /// Report to a JobMaster what executions have done for checkpoints.
+    /// Report checkpoint states of executions to a JobMaster.
     ReportCheckpoints {
         /// The JobMaster.
         to: JobMasterAddress,
@@ -100,7 +100,7 @@ pub(crate) enum Effect {
         call: u64,
         request: pb::ReportCheckpointsRequest,
     },
-    /// Write the large pieces of what a task has saved as an object, in place of what is being written for it.
+    /// Write the large pieces of a task's snapshot as an object, in place of a snapshot that is being written for it.
     WriteSnapshot {
         task: TaskKey,
         /// The checkpoint, to be named with the result.
@@ -108,7 +108,7 @@ pub(crate) enum Effect {
         place: SnapshotPlace,
         snapshot: Arc<pb::SubtaskSnapshot>,
     },
-    /// End what is being written for a task.
+    /// End the write of a task's snapshot.
     DropSnapshot(TaskKey),
     /// Allow a task to drop what it has saved for a checkpoint: it is written, in the objects that the snapshot names,
     /// or it is not needed (`None`).

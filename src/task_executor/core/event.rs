@@ -14,7 +14,7 @@ use super::effect::TaskKey;
 use super::graphs::GraphKey;
 use crate::launcher::TaskStatus;
 
-/// What a task has saved, with its large pieces in objects.
+/// A snapshot of a task whose large pieces are written in objects.
 #[derive(Debug, Clone)]
 pub(crate) struct WrittenSnapshot {
     /// It names the objects.

@@ -11,7 +11,7 @@
 //! | [`leader_tracker`] | the followed leader, the accepted term, the numbers of registrations |
 //! | [`connection`] | one registration, at the ResourceManager or a JobMaster |
 //! | [`jobs`], [`job`] | the jobs: executions, connection, messages to the JobMaster ([`outbox`]) |
-//! | [`checkpoints`] | what the executions of a job have done for checkpoints |
+//! | [`checkpoints`] | the checkpoint states of a job's executions |
 //! | [`slot_table`] | slots, their holders and reserved resources |
 //! | [`isolation`] | until when the tasks of isolated jobs may run |
 //! | [`generation_check`] | reads of the stored generations |
@@ -274,8 +274,8 @@ impl TaskExecutorCore {
         is_dropped
     }
 
-    /// Does what follows from the state after an event or a request. To be called after each, before the effects are
-    /// taken. `unread`: number of outputs that consumers have not read to their end.
+    /// Updates all that depends on the state after an event or a request. To be called after each, before the effects
+    /// are taken. `unread`: number of outputs that consumers have not read to their end.
     pub(crate) fn after_event(&mut self, now: Uptime, at: Moment, unread: usize) -> Status {
         // First: a job is forgotten, and a drained TaskExecutor leaves, only when its slots are free.
         self.free_released_slots(now);

@@ -1,4 +1,4 @@
-//! What the executions of a job have done for checkpoints: the newest report of each, and which of them its JobMaster
+//! The checkpoint states of a job's executions: the newest report of each execution, and the reports that the JobMaster
 //! does not know yet. Pure.
 //!
 //! ```text
@@ -129,7 +129,7 @@ struct Known {
     input_ended: bool,
     /// Whether its source is paused. It stays so without a JobMaster: the next one decides.
     paused: bool,
-    /// How long it took to save what is acknowledged.
+    /// How long saving the acknowledged snapshot took.
     times: pb::CheckpointTimes,
     life: Life,
     /// Whether its region takes part in checkpoints: heartbeats have its report.
@@ -189,7 +189,7 @@ impl Known {
     }
 }
 
-/// What follows from a change of a task's status.
+/// Work on objects that follows from a change of an execution.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
     /// Nothing.
@@ -248,7 +248,7 @@ impl Checkpoints {
         self.reports.retain(|key| self.known.contains_key(key));
     }
 
-    /// Records what a task has done. `has_storage`: objects can be written.
+    /// Records the checkpoint status of a task. `has_storage`: objects can be written.
     pub(super) fn update(
         &mut self,
         key: &ExecutionKey,
@@ -394,7 +394,7 @@ impl Checkpoints {
         highest
     }
 
-    /// Forgets what was cancelled and has ended, once the JobMaster knows what it had saved.
+    /// Forgets executions that were cancelled and have ended, once the JobMaster knows their reports.
     fn forget_cancelled(&mut self) {
         let reports = &self.reports;
         self.known.retain(|key, known| {
