@@ -1,5 +1,6 @@
-//! Connects a term with its application: checks which application owns the cluster, and starts the part that attends to
-//! it. Nothing is decided here.
+//! Connects a term with its application: checks which application owns the cluster, and runs that application with the
+//! term's components ([`application::attend`]). Nothing is decided here. If the cluster belongs to another application,
+//! or to a session, the process ends with [`ExitCode::Refused`].
 
 use std::sync::Arc;
 

@@ -1,7 +1,12 @@
 //! A JobManager without servers and without a client of the store: contends for leadership and leads one term
 //! after another.
 //!
-//! The process around it brings the services; everything that is decided between them is decided here.
+//! It owns what outlives a term: the warm cache, the process's part among its peers, and the state behind the view for
+//! REST. The process around it opens the store and brings connections, servers and the work on sinks. Each term owns
+//! its own state ([`super::term`]).
+//!
+//! The process ends on request, if its election or its store refuses it ([`ExitCode::Refused`]), or if a term decides
+//! so ([`Ending`]). A term that ends with an error only resigns, and this process waits before it leads again.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -222,7 +227,7 @@ impl Contender {
     }
 }
 
-/// Leads one term after another; a grant that arrives while the last term stops waits for its end.
+/// Leads one term after another. A grant that arrives while the last term stops waits for the end of that term.
 async fn lead_term_after_term(
     services: &TermServices,
     opened: &HaServices,

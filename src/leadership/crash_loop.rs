@@ -2,10 +2,12 @@
 //! Pure; the effects are in `recovery_phases.rs`, the reasons in `docs/adr/0012-crash-loop-recovery.md`.
 //!
 //! Suspects are a range of job ids, not a list, so that a record stays small for any number of jobs.
-//! Invariants: a term that did not die, or had no jobs to recover, accuses no job. A job stops being a suspect
-//! only when its JobMaster has begun; if a term dies that only started such jobs, all jobs are suspects again.
-//! A job is set aside only after two terms in a row died while they started that single job. A term that ends
-//! in another way hands the narrowed range on.
+//!
+//! - A term that did not die, or had no jobs to recover, accuses no job.
+//! - A job stops being a suspect only when its JobMaster has begun. If a term dies that only started such jobs, all
+//!   jobs are suspects again.
+//! - A job is set aside only after two terms in a row died while they started that single job.
+//! - A term that ends in another way than by the death of its process passes the narrowed range to its successor.
 
 use serde::{Deserialize, Serialize};
 use tanist_ha::election::{Detection, Takeover};
@@ -143,9 +145,9 @@ pub(super) struct Plan {
     pub suspicion: Suspicion,
     /// The job to set aside, and the deaths that are the evidence.
     pub culprit: Option<(JobId, Vec<Death>)>,
-    /// Whether the previous term's own record says that it had recovered: then no record has to be written
-    /// before recovery starts.
-    pub follows_health: bool,
+    /// Whether the previous term's own record says that it had recovered, or there is no record of any term: then no
+    /// record has to be written before recovery starts.
+    pub follows_recovered_term: bool,
     /// Whether the term finds no jobs.
     pub is_idle: bool,
 }
@@ -180,11 +182,11 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
     let mut suspicion = unfinished.map_or_else(Suspicion::default, |it| it.suspicion.clone());
     let starting = suspicion.starting.take();
     let Some(former) = former else {
-        let follows_health = newest.is_none();
+        let follows_recovered_term = newest.is_none();
         return Plan {
             suspicion,
             culprit: None,
-            follows_health,
+            follows_recovered_term,
             is_idle: false,
         };
     };
@@ -221,7 +223,7 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
         return Plan {
             suspicion,
             culprit,
-            follows_health: false,
+            follows_recovered_term: false,
             is_idle: false,
         };
     }
@@ -229,7 +231,7 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
         suspicion.suspects = Some(JobRange::ALL);
     }
     Plan {
-        follows_health: !was_recovering,
+        follows_recovered_term: !was_recovering,
         suspicion,
         culprit: None,
         is_idle: false,

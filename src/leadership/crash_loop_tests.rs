@@ -133,7 +133,7 @@ fn several_are_found_one_after_the_other() {
 }
 
 #[test]
-fn a_term_that_is_killed_from_outside_hides_nobody() {
+fn a_term_that_is_killed_from_outside_hides_no_culprit() {
     let count = 16_u32;
     for culprit in 1..=u128::from(count) {
         for hit in 3..=8 {
@@ -172,7 +172,7 @@ fn a_new_job_that_ends_a_crash_loop_recovery_is_found_too() {
 }
 
 #[test]
-fn a_term_that_resigned_accuses_nobody_and_hands_on_what_was_known() {
+fn a_term_that_resigned_accuses_no_job_and_passes_the_range_on() {
     let range = JobRange::of(&ids(3..=4));
     let suspicion = Suspicion {
         died: vec![Death::default(), Death::default()],
@@ -197,12 +197,12 @@ fn a_term_that_resigned_accuses_nobody_and_hands_on_what_was_known() {
 fn a_death_while_leading_and_a_single_one_in_recovery_change_nothing() {
     let leading = [record(7, TermPhase::Leading, Suspicion::default())];
     let after = plan(&leading, Some(&died(7)));
-    assert!(after.follows_health && after.suspicion == Suspicion::default());
+    assert!(after.follows_recovered_term && after.suspicion == Suspicion::default());
     let once = [record(8, TermPhase::Recovering, Suspicion::default())];
     let after = plan(&once, Some(&died(8)));
     assert_eq!(after.suspicion.suspects, None);
     assert_eq!(after.suspicion.died.len(), 1);
-    assert!(!after.follows_health);
+    assert!(!after.follows_recovered_term);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_term_that_died_before_it_left_a_record_counts_too() {
     let leading = [record(7, TermPhase::Leading, Suspicion::default())];
     let after = plan(&leading, Some(&died(8)));
     assert_eq!(after.suspicion.died[0].epoch, 8);
-    assert!(!after.follows_health);
+    assert!(!after.follows_recovered_term);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn terms_that_had_no_jobs_to_recover_accuse_none() {
     // Then there is a job.
     let after = plan(&records, Some(&died(4)));
     assert_eq!(after.suspicion, Suspicion::default());
-    assert!(after.follows_health);
+    assert!(after.follows_recovered_term);
     assert_eq!(after.phase(), TermPhase::Recovering);
     // A term without jobs forgets what it knew of earlier deaths.
     let accused = plan(&records, Some(&died(5)));
@@ -233,7 +233,7 @@ fn terms_that_had_no_jobs_to_recover_accuse_none() {
 }
 
 #[test]
-fn records_of_versions_without_phases_accuse_nobody() {
+fn records_of_versions_without_phases_accuse_no_job() {
     let old = HistoryRecord {
         epoch: 7,
         ..HistoryRecord::default()

@@ -2,9 +2,9 @@
 //! they register at once and refuse late messages of the former leader, even if the store has not informed them
 //! yet.
 //!
-//! Nothing waits for it: a TaskExecutor that does not answer is dialled again until its tasks are no longer
-//! awaited. An answer can shorten that wait: if another incarnation answers at its address, or no process at
-//! all is there, the incarnation of the record is gone. Silence proves nothing.
+//! Nothing waits for it: a TaskExecutor that does not answer is dialled again until the time is over for which the
+//! JobMasters await its tasks. An answer can shorten that wait: if another incarnation answers at its address, or no
+//! process is there, the incarnation of the record is lost. Silence proves nothing.
 //!
 //! A JobMaster that replaces a broken one in the same term is announced in the same way, to the TaskExecutors
 //! of its job.

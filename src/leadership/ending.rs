@@ -1,4 +1,5 @@
-//! The end that a term decides for its process.
+//! The end that a term decides for its process: its application has ended, or the cluster belongs to another one. The
+//! contender owns it, and ends the process when the term has stopped. The first decision stays.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,7 +24,7 @@ impl Ending {
     /// Decides that the process must end.
     pub(super) fn decide(&self, code: ExitCode, cause: impl Into<String>) {
         let cause = cause.into();
-        let _ = self.decided.set(End { code, cause });
+        let _the_first_stays = self.decided.set(End { code, cause });
     }
 
     /// The exit code once the end is decided, also for a process that is then asked to end.

@@ -1,10 +1,14 @@
 //! The record of each term under `history/<epoch>`: who led, how the takeover went, how it ended.
 //!
-//! Its readers are people, the budget of suspicions, and crash-loop recovery, which finds out from the records
-//! which job ends its process. The leader writes its own term's record at the start, and again when it knows
-//! more; how a term ended is in its successor's record. Fields are only added, each with a default, so that
-//! records of other versions can be read. Times are in milliseconds; those of phases count from the moment when
-//! the process was granted leadership.
+//! The leader writes its own term's record at the start, and again when it knows more (`TermRecord`); how a term
+//! ended is in its successor's record. Readers are operators, the count of false alarms
+//! (`peers/false_alarms.rs`), and crash-loop recovery, which finds out from the records which job ends its process.
+//!
+//! A record that is not written is missing for its readers and changes nothing else, except those of a crash-loop
+//! recovery: the next step waits until they are durable (`TermRecord::note_surely`).
+//!
+//! Fields are only added, each with a default, so that records of other versions can be read. Times are in
+//! milliseconds; those of phases count from the moment when the process was granted leadership.
 
 use std::time::Duration;
 
@@ -144,7 +148,7 @@ impl TermRecord {
     }
 
     /// Changes the record and writes it under the term's fence, one change after the other. A failed write is
-    /// logged; only people miss that record.
+    /// logged, and not repeated: the change is written with the next one.
     pub(super) async fn note(&self, change: impl FnOnce(&mut HistoryRecord)) {
         let mut record = self.record.lock().await;
         change(&mut record);
@@ -161,11 +165,11 @@ impl TermRecord {
     ) -> std::result::Result<(), CommitError> {
         let mut record = self.record.lock().await;
         change(&mut record);
-        let (mut backoff, mut is_said) = (Backoff::new(FIRST_RETRY, SLOWEST_RETRY), false);
+        let (mut backoff, mut is_logged) = (Backoff::new(FIRST_RETRY, SLOWEST_RETRY), false);
         loop {
             match self.pipeline.commit(record.writes()).await {
                 Err(CommitError::OutOfSpace(error)) => {
-                    if !std::mem::replace(&mut is_said, true) {
+                    if !std::mem::replace(&mut is_logged, true) {
                         warn!(%error, "the term's recovery record waits for space in the store");
                     }
                 }
@@ -217,7 +221,7 @@ impl TermRecord {
             };
             return self.note(mark).await;
         }
-        // No other process writes it: its own term is over.
+        // No other process writes that record: the term is over, and only the leader writes.
         let key = key(epoch);
         let stored = match store.get(std::slice::from_ref(&key)).await {
             Ok(mut values) => values.pop().flatten(),
@@ -329,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_term_without_a_record_has_left_is_forgotten_by_the_next_one() {
+    async fn records_that_a_term_without_a_record_did_not_remove_are_removed_by_the_next_one() {
         let (_election, store, pipeline) = leading().await;
         for epoch in (1..=104).filter(|epoch| *epoch != 102) {
             let record = HistoryRecord {
@@ -391,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_what_is_unknown_is_passed_over() {
+    fn a_record_is_read_as_it_was_written_and_unknown_fields_are_ignored() {
         let record = HistoryRecord {
             epoch: 8,
             process: "jm-2".to_owned(),

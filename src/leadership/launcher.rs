@@ -1,4 +1,5 @@
-//! Starts the JobMasters of a term for its Dispatcher, which knows them only as [`JobMasterControl`].
+//! Starts the JobMasters of a term for its Dispatcher, which owns them and knows them only as [`JobMasterControl`].
+//! A JobMaster that starts late, or replaces a broken one, is also announced to its job's TaskExecutors.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -42,7 +43,7 @@ pub(super) struct LauncherServices {
     /// Announces JobMasters, and knows which of them await tasks.
     pub dial: DialServices,
     pub blobs: ServedBlobs,
-    /// Receives each recovered job that goes on.
+    /// Counts the JobMasters of recovered jobs that were started.
     pub reports: Option<Arc<Reports>>,
 }
 
@@ -55,7 +56,7 @@ pub(super) struct Launcher {
 
 struct Launched {
     /// The jobs whose JobMaster was started while the term recovers its jobs. `None`: the recovery is over, and
-    /// TaskExecutors that hold tasks of a job may have stopped looking for its JobMaster for a while.
+    /// TaskExecutors with tasks of a job may wait long before they try to register at its JobMaster again.
     recovering: Option<BTreeSet<String>>,
     /// Ends with the term.
     announcing: JoinSet<()>,
@@ -81,9 +82,10 @@ impl Launcher {
     /// Announces a JobMaster to the job's TaskExecutors as soon as the record names it, if it starts late, or
     /// if another JobMaster of the job, to which they are connected, broke in this term: they then register
     /// again at once, not only when they miss a heartbeat.
-    fn started(&self, job_id: &str, placements: Placements, job_master: &JobMasterHandle) {
+    fn announce_if_late(&self, job_id: &str, placements: Placements, job_master: &JobMasterHandle) {
         let mut launched = self.launched.lock();
         while launched.announcing.try_join_next().is_some() {}
+        // The first JobMaster of a recovered job: the term dials its TaskExecutors anyway.
         let recovering = launched.recovering.as_mut();
         if recovering.is_some_and(|jobs| jobs.insert(job_id.to_owned())) {
             return;
@@ -159,7 +161,7 @@ impl JobMasterLauncher for Launcher {
             services.adoptions.started(&job_master);
             services.dial.awaiting.started(&job_id, &job_master);
         }
-        self.started(&job_id, placements, &job_master);
+        self.announce_if_late(&job_id, placements, &job_master);
         Arc::new(Started(job_master))
     }
 }

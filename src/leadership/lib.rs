@@ -10,7 +10,7 @@
 //!     +---- the term is over: deposed, handed over, resigned, or given up
 //! ```
 //!
-//! A term is built on a grant and dropped when it is over (`term.rs`); all of its writes are fenced. Everything
+//! A term is built on a grant and dropped when it is over (`term/`); all of its writes are fenced. Everything
 //! that another process or a restart needs is in the store.
 //!
 //! Who may call: the process around it, which constructs a contender and brings the connections, the checks of

@@ -29,6 +29,18 @@ fn check_interval(grace: Duration) -> Duration {
     sweep_interval(grace).min(MAX_CHECK_INTERVAL)
 }
 
+/// Whether work that failed with this error is tried again. Otherwise the term is over; errors of uploads and restores
+/// do not occur in this work.
+fn is_tried_again(error: &JobStoreError) -> bool {
+    match error {
+        JobStoreError::Refused(_) | JobStoreError::OutOfSpace(_) => true,
+        JobStoreError::NotWritten
+        | JobStoreError::Unknown
+        | JobStoreError::NotUploaded(_)
+        | JobStoreError::NotRestored(_) => false,
+    }
+}
+
 /// Sets up the storage if that was never done, and checks it at intervals.
 pub(super) async fn watch_storage(
     store: Arc<JobStore>,
@@ -43,16 +55,11 @@ pub(super) async fn watch_storage(
                 backoff.reset();
                 check_interval(grace)
             }
-            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
+            Err(error) if is_tried_again(&error) => {
                 debug!(%error, "the storage of large objects can't be checked: retrying");
                 backoff.next_delay()
             }
-            Err(
-                JobStoreError::NotWritten
-                | JobStoreError::Unknown
-                | JobStoreError::NotUploaded(_)
-                | JobStoreError::NotRestored(_),
-            ) => return,
+            Err(_) => return,
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -66,15 +73,10 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
         match store.orphan_gc().remove_chunks().await {
-            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
+            Err(error) if is_tried_again(&error) => {
                 warn!(%error, "chunks without a record can't be searched: retrying");
             }
-            Err(
-                JobStoreError::NotWritten
-                | JobStoreError::Unknown
-                | JobStoreError::NotUploaded(_)
-                | JobStoreError::NotRestored(_),
-            ) => return,
+            Err(_) => return,
             Ok(()) => break,
         }
         tokio::select! {
@@ -96,15 +98,10 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
             .sweep(grace, 2 * check_interval(grace))
             .await
         {
-            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
+            Err(error) if is_tried_again(&error) => {
                 warn!(%error, "orphaned objects can't be removed: retrying");
             }
-            Err(
-                JobStoreError::NotWritten
-                | JobStoreError::Unknown
-                | JobStoreError::NotUploaded(_)
-                | JobStoreError::NotRestored(_),
-            ) => return,
+            Err(_) => return,
             Ok(_) => {}
         }
     }

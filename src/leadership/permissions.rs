@@ -1,8 +1,7 @@
-//! Whether this process has the rights in the store that a leader needs: asked at intervals, as changes of
-//! rights are not announced.
+//! Whether this process has the rights in the store that a leader needs: asked at intervals, as the store does not
+//! announce changes of rights.
 //!
-//! No decision depends on it. A standby that lacks a right would take over and fail, so people are warned
-//! before.
+//! No decision depends on it. A standby that lacks a right would take over and fail, so operators are warned before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,16 +24,16 @@ pub(super) async fn follow(
     loop {
         match store.missing_permissions().await {
             Ok(found) => {
-                let news = missing.borrow().as_ref() != Some(&found);
-                if news && !found.is_empty() {
+                let has_changed = missing.borrow().as_ref() != Some(&found);
+                if has_changed && !found.is_empty() {
                     let missing = found.join("; ");
                     warn!(%missing, "this process lacks rights in the store that a leader needs: grant them");
-                } else if news && missing.borrow().is_some() {
+                } else if has_changed && missing.borrow().is_some() {
                     info!("this process has all rights in the store that a leader needs");
                 }
                 missing.send_if_modified(|known| {
                     *known = Some(found);
-                    news
+                    has_changed
                 });
             }
             Err(error) => {

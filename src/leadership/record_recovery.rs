@@ -38,9 +38,9 @@ pub(super) fn job_store(
     (Arc::new(store.with_description_cache(cache)), decoded)
 }
 
-/// Decodes every job from the proven records. Data that is stored elsewhere is read meanwhile: it retries until
-/// the coordination store has returned the parts of all jobs, or the term is over. A blob that can't be read at
-/// present delays no other job: its job is read again later.
+/// Decodes every job from the proven records. Parts that are stored outside of them (chunks, blobs) are read now:
+/// retries until the coordination store has returned its parts of all jobs, or the term is over. A blob that can't be
+/// read at present delays no other job: its job is read again later.
 pub(super) async fn recover(
     store: &JobStore,
     records: &Records,
@@ -51,7 +51,7 @@ pub(super) async fn recover(
 ) -> Result<RecoveredJobs> {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     let mut best = 0;
-    // Results are decoded later.
+    // Results are decoded after the term is confirmed.
     let total = (records.len() - records.of(kinds::RESULTS).count()) as u64;
     loop {
         let following = follow_decoding(decoded.clone(), total, &mut best, reports);

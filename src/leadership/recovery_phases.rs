@@ -2,9 +2,8 @@
 //! all JobMasters have begun. After deaths in recovery it starts suspects group by group, and names each group
 //! in the record first.
 //!
-//! A crash before a group is named accuses no new job; a crash between that and the group's start accuses it
-//! wrongly, which costs terms, never a job by itself (`crash_loop.rs`). The quarantine of a culprit is durable
-//! before the record forgets the deaths.
+//! A crash before a group is named accuses no other job than before. A crash after that and before the group's start
+//! accuses the group wrongly, which costs terms, never a job by itself (`crash_loop.rs`).
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -107,7 +106,7 @@ pub(super) async fn prepare(
         let record = record.clone();
         async move { record.note(|_| {}).await }
     };
-    if plan.follows_health {
+    if plan.follows_recovered_term {
         // Not awaited: if this term ends before it is written, the successor sees that there is no record.
         tokio::spawn(write);
     } else {
@@ -125,8 +124,8 @@ pub(super) fn suspects(recovered: &RecoveredJobs) -> Vec<JobId> {
     suspects
 }
 
-/// Starts the suspects among `recovered` jobs; when all have begun, says so in the record, then in
-/// `is_finished`. Never ends; ends with the term, by being dropped.
+/// Starts the suspects among `recovered` jobs. When all JobMasters have begun, sets that in the record, and then in
+/// `is_finished`. Never returns: it ends with the term, by being dropped.
 pub(super) async fn finish_recovery(
     recovered: usize,
     mut suspects: Vec<JobId>,

@@ -1,5 +1,5 @@
-//! The work on the output of sinks that a term needs. The process brings it: what a sink is, only its dataflow
-//! knows.
+//! The work on the output of sinks that a term needs: two traits, which the process implements. Leadership does not
+//! know what a sink is.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The work of a standby JobManager: it keeps the records of jobs warm, and reports how current its cache is.
+//! The work of a standby JobManager: it keeps the records of jobs in a warm cache, reports how current the cache is,
+//! and proves the cache when the process is granted a term.
 //!
 //! The cache is followed only while this process has no term; a term takes the records out of it, and
 //! afterwards it starts again empty. Reports are rare and only made on changes, so that standbys of an idle
@@ -174,15 +175,15 @@ pub(super) async fn announce_cache(
 ) {
     loop {
         let now = *status.borrow_and_update();
-        // A leader's cache is cold; its former report then has no meaning.
-        let news = now.change.map(|change| MemberCache {
+        // While this process leads, its cache is cold and has no change number: the last report stays.
+        let cache = now.change.map(|change| MemberCache {
             change,
             records: now.records,
             bytes: now.bytes,
             differed: now.differed,
         });
-        if news.is_some() && news != member.cache {
-            member.cache = news;
+        if cache.is_some() && cache != member.cache {
+            member.cache = cache;
             if let Err(error) = election.announce(&member).await {
                 debug!(%error, "the state of the standby's cache was not written");
             }

@@ -1,11 +1,9 @@
-//! Records of a newer version: the term that finds them hands over to a process that can read them, if there is
-//! one.
+//! Hands over if the store has records of a newer version: to a process that can read them, if there is one.
 //!
-//! Such a record is intact, and nothing is done about it here: the job is set aside, its tasks run on, and no
-//! write touches it. A JobManager that can read it is recognized by its entry in the members' list. It is
-//! invited to depose this term, as in any transfer, before anything is started, and later whenever one appears
-//! during the term. A term is therefore never given up in vain: if the invited process has ended, or refuses,
-//! this one leads on.
+//! Such a record is intact: its job is quarantined, its tasks continue, and no write touches it. A JobManager that can
+//! read it is recognized by its entry in the members' list. It is invited to depose this term, as in any transfer:
+//! before anything of the term is started, and later as soon as one appears. This term ends only when the other process
+//! has deposed it: if the invited process has ended, or refuses, this one continues to lead.
 
 use std::convert::Infallible;
 use std::time::Duration;

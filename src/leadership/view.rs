@@ -1,5 +1,5 @@
-//! One JobManager's view of the cluster, for REST and people. Standbys know as much as the leader, and reach
-//! its Dispatcher over RPC.
+//! One JobManager's view of the cluster, for REST. Standbys know as much as the leader, and reach its Dispatcher over
+//! RPC. It owns nothing: it reads what the contender publishes ([`ViewInner`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Components for CurrentTerm {
     }
 }
 
-/// The role of a JobManager, in one word for people.
+/// The role of a JobManager, in one word for users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Its store has not been reached yet.
@@ -267,7 +267,7 @@ impl JobManagerView {
         &self.inner.process
     }
 
-    /// Lets the current leader hand over: to the process named, else to the standby whose copy of the records
+    /// Has the current leader hand over: to the process named, else to the standby whose copy of the records
     /// is most current. Returns the successor's epoch. `Conflict`: no process took over, and the leader leads
     /// on.
     pub async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
@@ -392,9 +392,7 @@ impl JobManagerView {
             unreadable,
         }
     }
-}
 
-impl JobManagerView {
     /// The terms that are kept, oldest first; the reason if the store does not return them within `timeout`.
     pub async fn history(&self, timeout: Duration) -> Result<Vec<HistoryRecord>, String> {
         let records = self.inner.records.borrow().clone();

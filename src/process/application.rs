@@ -1,7 +1,7 @@
-//! An application as a process brings it: its program with its parameters, and how the graphs of the program are
+//! An application as its process knows it: its program with its parameters, and how the graphs of the program are
 //! compiled.
 //!
-//! What an application is in the cluster (its record, its jobs, its end) belongs to
+//! It owns no state of the cluster: the record, the jobs and the end of an application belong to
 //! [`tanist_leadership::application`], which runs the program in each term.
 
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ impl ApplicationSetup {
         self
     }
 
-    /// Sets what its jobs begin from that say nothing else; `None`: from the start.
+    /// Sets the savepoint from which a job begins whose submission names none; `None`: it begins from the start.
     #[must_use]
     pub fn beginning_from(mut self, restore: Option<pb::RestoreRequest>) -> ApplicationSetup {
         self.restore = restore;
@@ -104,7 +104,7 @@ impl fmt::Debug for ApplicationSetup {
     }
 }
 
-/// What an application's program has: it submits jobs, and waits for them. A program that runs again, in another
+/// Through this an application's program submits jobs and waits for them. A program that runs again, in another
 /// process, gets the jobs that an earlier run submitted. Cheap to clone.
 ///
 /// Submissions are numbered in the order in which [`execute`](Self::execute),

@@ -1,9 +1,9 @@
-//! Lets a TaskManager find out that its cluster has ended with its jobs if no leader informs it: while it has no
-//! leader, it reads the record of the application at intervals. The starter of the TaskManager need not know
-//! that the cluster is an application's.
+//! Finds out for a TaskManager that its cluster has ended, if no leader informs it: while it has no leader, it reads
+//! the record of the application at intervals. It does so in every cluster, since its start does not say whether the
+//! cluster is that of an application.
 //!
-//! If everything of the cluster was removed from the store, that counts as ended too, if it knew the cluster
-//! and runs nothing.
+//! A cluster of which the store has nothing has ended too, if the TaskManager knew it before and runs nothing. A store
+//! that can't be read proves nothing.
 
 use std::time::Duration;
 

@@ -28,7 +28,8 @@ pub(super) fn enter(group: &Path) -> Result<(), String> {
     })
 }
 
-/// Claims the configured groups. What can't be had is logged, or returned to the starting process. Blocks.
+/// Claims the configured groups. If groups are optional and can't be made, that is logged; if they are required, the
+/// caller receives the reason. Blocks.
 pub(super) fn claim(option: &ControlGroupsOption) -> Claimed {
     match option {
         ControlGroupsOption::Off => Claimed::None("process.control-groups is off".to_owned()),
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_has_to_be_and_is_not_is_refused_and_one_that_need_not_be_is_done_without() {
+    fn a_required_group_that_can_t_be_made_is_refused_and_an_optional_one_is_done_without() {
         let nowhere = ControlGroupsOption::At("/nowhere".into());
         let Claimed::Refused(reason) = claim(&nowhere) else {
             panic!("it is nowhere");

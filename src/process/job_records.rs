@@ -1,9 +1,8 @@
-//! Lets a TaskManager read the stored generations of jobs: over a read-only connection that is opened when it
-//! is first needed.
+//! Reads the stored generations of jobs for a TaskManager, over a read-only connection to the store that it opens
+//! at the first query. It keeps what it read last.
 //!
-//! Bounded load: a query costs one small read until a transaction touches the jobs' data, so while there is no
-//! leader; after such a transaction the states of the queried jobs are read again, and results only where there
-//! is no state.
+//! Bounded load: while no transaction is committed, as without a leader, a query costs one small read. After a
+//! transaction the states of the queried jobs are read again, and results only where there is no state.
 //!
 //! Invariants: reads are linearizable and begin after the query. A missing state counts only if the store
 //! belonged to the same cluster *after* the read: a store that was wiped or replaced says nothing about jobs. A

@@ -1,4 +1,8 @@
-//! The JobManager process: a contender with its servers and its store.
+//! The JobManager process: a [`Contender`] with its servers and its store.
+//!
+//! It owns the listeners and servers (RPC, blobs, peers; the caller serves REST), and opens the store. All ports are
+//! bound before it contends: a port that can't be bound ends the process at its start, and the leader publishes the
+//! ports that were actually bound. What it decides as a leader is in [`tanist_leadership`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -138,6 +142,7 @@ impl JobManager {
             ExitCode::Directory.log_final_message(&error.to_string());
             return ExitCode::Directory;
         }
+        // Before the store is open: callers get the answer that this process does not lead, and no refused connection.
         let serving = CancellationToken::new();
         let services = Services::JobManager(self.contender.components());
         let server = tokio::spawn(self.rpc.serve(services, serving.clone()));

@@ -1,8 +1,8 @@
 //! The composition root: the only place that constructs components and wires them.
 //!
-//! It owns what is the process's own: servers and their ports, directories, signals, the runtime of tasks, the
-//! file work of sinks, and how the program of an application compiles its jobs. What a JobManager decides is in
-//! [`tanist_leadership`], what a TaskManager decides in [`tanist_task_executor`].
+//! It owns the resources of the process: servers and their ports, directories, signals, the runtime of tasks and the
+//! file work of sinks. It also compiles the jobs of an application's program. The decisions of a JobManager are in
+//! [`tanist_leadership`], those of a TaskManager in [`tanist_task_executor`].
 //!
 //! Who may call: the CLI, the test cluster of users, and benchmarks (`simulation`).
 

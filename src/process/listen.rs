@@ -1,5 +1,5 @@
 //! Binds servers to their configured addresses. Its errors say which port is in use, that the address does not
-//! belong to this host, or that it is reachable for others.
+//! belong to this host, or that others reach it although `security.insecure` is not set; and which option to change.
 
 use std::io;
 

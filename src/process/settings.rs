@@ -1,4 +1,4 @@
-//! Maps the configuration to the options of what a process adds to a term: its servers, its TaskExecutor, and the
+//! Maps the configuration to the options of the parts that a process adds to a term: servers, TaskExecutor, and the
 //! driver of TaskManagers. Nothing is decided here.
 
 use std::sync::Arc;

@@ -54,7 +54,7 @@ async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     }
 }
 
-/// On a dedicated thread: it must end the process even if every runtime hangs.
+/// Ends the process after the timeout. On a dedicated thread, since every runtime may hang.
 fn start_watchdog(timeout: Duration) {
     let watchdog = move || {
         // No message is ever sent. The lints forbid sleeping threads; this is the permitted wait, for the one

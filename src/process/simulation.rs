@@ -19,7 +19,8 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tanist_rpc::{RpcServer, Services, TonicConnector};
 use tanist_task_executor::{
-    IsolationGuard, RunningTask, TaskLauncher, TaskStart, TaskStatus, first_registration,
+    IsolationGuard, RunningTask, TaskExecutor, TaskExecutorServices, TaskLauncher, TaskStart,
+    TaskStatus, first_registration,
 };
 use tanist_telemetry::ExitCode;
 use tokio::sync::watch;
@@ -27,12 +28,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::job_records::StoredJobRecords;
-use super::taskmanager::{
-    ExecutorServices, describe, exit_code, follow_store, start_executor, until_it_ends,
-};
+use super::taskmanager::{describe, exit_code, follow_store, until_it_ends};
 use super::{StartError, listen, settings};
 
-/// Running TaskExecutors. If dropped, they end without a goodbye, as with the end of their processes.
+/// Running TaskExecutors. If dropped, they end without disconnect messages, as with the end of their processes.
 #[derive(Debug)]
 pub struct SimulatedTaskManagers {
     running: JoinSet<ExitCode>,
@@ -91,12 +90,12 @@ impl SimulatedTaskManagers {
         self.tasks.clone()
     }
 
-    /// Ends them without a goodbye, as dropping does, and waits until they are gone.
+    /// Ends them without disconnect messages, as dropping does, and waits until they are gone.
     pub async fn kill(mut self) {
         self.running.shutdown().await;
     }
 
-    /// Ends them in order: each stops its tasks and says goodbye.
+    /// Ends them in order: each stops its tasks and disconnects.
     pub async fn stop(mut self) {
         self.stop.cancel();
         while self.running.join_next().await.is_some() {}
@@ -122,8 +121,7 @@ impl SimulatedTaskManagers {
             data_address: rpc_address.clone(),
             rpc_address,
         };
-        let executor = start_executor(ExecutorServices {
-            options,
+        let services = TaskExecutorServices {
             description: describe(location, options)?,
             highest_epoch: HighestEpoch::default(),
             store,
@@ -132,7 +130,8 @@ impl SimulatedTaskManagers {
             launcher: Arc::new(EndlessTasks(self.tasks.clone())),
             first_registration: first_registration(),
             guard: IsolationGuard::new(Clock::tokio()),
-        });
+        };
+        let executor = TaskExecutor::start(settings::task_executor(options), services);
         let service = Services::TaskManager(Arc::new(executor.handle()));
         // With one shared memory limit, TaskManagers would refuse each other's deployments.
         let server = RpcServer::new(listener, settings::rpc(options)).with_own_memory();

@@ -1,9 +1,9 @@
-//! The work on the output of sinks for JobMasters and Dispatchers, by its kind: that of file sinks, and that of custom
-//! sinks by the committers of this binary. It may block, so it is neither on the control runtime nor on the threads
-//! that stores use.
+//! Commits and removes the output of sinks, for JobMasters and Dispatchers: that of file sinks itself, that of custom
+//! sinks by the committers of this binary. The work may block, so it runs on threads of its own ([`FileWork`]), neither
+//! on the control runtime nor on the threads that stores use.
 //!
-//! Invariant: work whose caller no longer waits begins nothing more, wherever it hung: no rename and no
-//! removal. A committer is not polled again.
+//! Invariant: work whose caller does not wait any more begins no further rename or removal, at whichever call it hung.
+//! A committer is then not polled again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -76,8 +76,8 @@ impl FileSinks {
         self.commit_with(committables, work).await
     }
 
-    /// Does `work` in each directory. One that hangs or fails does not keep the others from it. The error is the first
-    /// one.
+    /// Does `work` in each directory. One that hangs or fails does not stop the work in the others. The error is the
+    /// first one.
     async fn in_each(
         &self,
         sinks: &pb::SinkDirectories,
@@ -137,7 +137,8 @@ async fn commit_custom(
 
 fn commit_error(error: SinkError) -> CommitError {
     match error {
-        // The files in the way are another run's; only their owner may remove them. What can't be read stays so.
+        // No later attempt succeeds: files in the way belong to another run, and only their owner may remove them; a
+        // part that can't be decoded stays so.
         SinkError::Occupied { .. }
         | SinkError::Later { .. }
         | SinkError::Owned { .. }
@@ -171,7 +172,7 @@ impl SinkCommitter for FileSinks {
             let of_kind = by_kind.entry(&committable.kind).or_default();
             of_kind.push(committable.clone());
         }
-        // One kind that can't be committed does not keep the others from it.
+        // All kinds are committed, even if one fails.
         let commits = by_kind
             .into_iter()
             .map(async |(kind, committables)| match kind {
@@ -182,7 +183,8 @@ impl SinkCommitter for FileSinks {
         for done in join_all(commits).await {
             failures.extend(done.err());
         }
-        // What may still succeed is tried again first: after a refusal the job fails, and nothing is.
+        // A failure is returned before a refusal: it is tried again, while a refusal fails the job, and nothing of the
+        // others would be tried again.
         let is_failed = |it: &CommitError| matches!(it, CommitError::Failed(_));
         let failed = failures.iter().position(is_failed);
         match failures.is_empty() {
@@ -232,8 +234,8 @@ impl SinkCleaner for FileSinks {
         let kept = kept_files(kept);
         let work = {
             let directory = directory.clone();
-            // A hanging file system hangs at this look, where nothing is removed: so nothing is removed after
-            // the caller has stopped waiting.
+            // Before anything is removed: a file system that hangs does so at this read, and then the caller may have
+            // stopped waiting.
             move |awaited: Awaited<'_>| match sink::has_pending(&directory) {
                 Ok(true) if awaited.is_awaited() => {
                     sink::cleanup_except(&directory, (job, &run), &kept)

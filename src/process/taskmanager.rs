@@ -1,4 +1,9 @@
 //! The TaskManager process: one TaskExecutor, the exchange of its tasks, and the retrieval of the leader.
+//!
+//! It owns the servers, the runtime of the tasks, and its connection to the store. The state of slots and tasks belongs
+//! to the [`TaskExecutor`], which decides. The process ends on request, when it was drained, when its cluster has
+//! ended, and as [`TaskManagerFailure`] when its TaskExecutor can't continue ([`Fatal`]). With
+//! [`TaskManager::guarded`], a thread kills it if isolated tasks run after their deadline.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +15,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use tanist_config::{ClusterOptions, Configuration, HaOptions, MemoryContradiction};
 use tanist_dataflow::{Exchange, ExchangeOptions, TaskRuntime};
 use tanist_gateway::fencing::{HighestEpoch, OwnStore};
-use tanist_gateway::{Connector, JobRecords, NoAnswer};
+use tanist_gateway::{Connector, NoAnswer};
 use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_ha::services;
@@ -23,7 +28,7 @@ use tanist_proto::v1 as pb;
 use tanist_rpc::{RpcServer, Services, TonicConnector};
 use tanist_task_executor::{
     Fatal, IsolationGuard, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
-    TaskLauncher, first_registration,
+    first_registration,
 };
 use tanist_telemetry::{ExitCode, VERSION_AND_REVISION, memory_limit_bytes};
 
@@ -73,8 +78,7 @@ impl StartError {
     }
 }
 
-/// A TaskManager that can't go on, without a request to end: its process must end, which ends the remaining
-/// tasks.
+/// A TaskManager that can't continue: its process must end, which ends the remaining tasks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("TaskManager {taskmanager} has ended: {cause}")]
 pub struct TaskManagerFailure {
@@ -198,7 +202,7 @@ impl TaskManager {
     }
 
     /// Runs tasks for the current leader until `stop`, until it was drained, or until its cluster has ended;
-    /// then says goodbye.
+    /// then stops its tasks and disconnects.
     pub async fn run(self, stop: CancellationToken) -> Result<(), TaskManagerFailure> {
         let process = ProcessId::new(self.description.location.resource_id.as_str());
         let wanted = self.wanted();
@@ -214,8 +218,7 @@ impl TaskManager {
         if self.is_guarded {
             guard_isolation(guard.clone());
         }
-        let executor = start_executor(ExecutorServices {
-            options: &self.options,
+        let services = TaskExecutorServices {
             description: self.description.clone(),
             highest_epoch: self.highest_epoch.clone(),
             store,
@@ -228,7 +231,8 @@ impl TaskManager {
             )),
             first_registration: first_registration(),
             guard,
-        });
+        };
+        let executor = TaskExecutor::start(settings::task_executor(&self.options), services);
         let serving = CancellationToken::new();
         let service = Services::TaskManager(Arc::new(executor.handle()));
         let server = tokio::spawn(self.rpc.serve(service, serving.clone()));
@@ -297,7 +301,7 @@ pub(super) fn exit_code(cause: &Fatal) -> ExitCode {
     }
 }
 
-/// Waits until a TaskExecutor is asked to end, was drained, or can't go on; stops its tasks and says goodbye.
+/// Waits until a TaskExecutor is asked to end, was drained, or can't continue; then it stops its tasks and disconnects.
 /// An error: why the process must end.
 pub(super) async fn until_it_ends(
     executor: TaskExecutor,
@@ -322,49 +326,18 @@ pub(super) async fn until_it_ends(
                 .stop(&format!("the TaskManager is refused: {cause}"))
                 .await;
         }
-        // Waiting for the holder of a task that does not end would take forever; the end of the process says
-        // goodbye.
+        // Not stopped in order: that would wait for a task that does not end. The leader notices that the process has
+        // ended.
         Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => {}
     }
     Err(cause)
 }
 
-/// What a TaskExecutor needs, with any kind of servers and store.
-pub(super) struct ExecutorServices<'a> {
-    pub options: &'a ClusterOptions,
-    pub description: TaskExecutorDescription,
-    pub highest_epoch: HighestEpoch,
-    pub store: OwnStore,
-    pub records: Arc<dyn JobRecords>,
-    pub connector: Arc<dyn Connector>,
-    pub launcher: Arc<dyn TaskLauncher>,
-    pub first_registration: u64,
-    pub guard: IsolationGuard,
-}
-
-/// Starts a TaskExecutor that follows the leader.
-pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
-    let options = settings::task_executor(services.options);
-    TaskExecutor::start(
-        options,
-        TaskExecutorServices {
-            connector: services.connector,
-            store: services.store,
-            highest_epoch: services.highest_epoch,
-            records: services.records,
-            launcher: services.launcher,
-            description: services.description,
-            first_registration: services.first_registration,
-            guard: services.guard,
-        },
-    )
-}
-
 /// Interval between two checks whether the process must end because of isolated jobs.
 const GUARD_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Kills this process when isolated tasks still run after their deadline: the process may hang, or it was
-/// stopped and goes on, and another attempt of them may run elsewhere.
+/// Kills this process when isolated tasks still run after their deadline: the process may hang, or it was suspended
+/// and runs again, and another attempt of these tasks may run elsewhere.
 fn guard_isolation(guard: IsolationGuard) {
     let watching = std::thread::Builder::new().name("isolation".to_owned());
     let started = watching.spawn(move || {

@@ -1,5 +1,5 @@
-//! The runtime of a TaskManager's tasks, separate so that they delay nothing else in the process. Its end waits
-//! for none of them.
+//! The runtime of a TaskManager's tasks, owned by the TaskManager. It is separate, so that tasks that block a thread
+//! delay nothing else in the process. Its end does not wait for them: such a task ends with the process.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! Lets a TaskManager fetch uploads of a job: from the blob server of the leader, which may not be the process
-//! that received them.
+//! Fetches uploads of a job for a TaskManager, from the blob server of the leader, which may be another process than
+//! the one that received them. It follows changes of the leader, and gives an object up after [`TIMEOUT`].
 
 use std::sync::Arc;
 use std::time::Duration;

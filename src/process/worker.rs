@@ -1,10 +1,14 @@
 //! Watches, for a TaskManager that a driver has started, whether it is still wanted.
 //!
-//! It ends when the store, if it is of the cluster that it was started for, has no record of it: it was to be
-//! stopped and could not be, or a deposed leader started it too late. It also ends when it has been without a
-//! leader for `job-manager-failover-timeout` and either nothing of it is in use, or the store has not answered
-//! for as long: its cluster is gone, and nothing else would end it. Time during which this process itself was
-//! suspended does not count.
+//! The TaskManager ends
+//!
+//! - when the store of the cluster that it was started for has no record of it: it was to be stopped and could not be,
+//!   or a deposed leader started it too late;
+//! - when the store is that of another cluster;
+//! - when it has been without a leader for `job-manager-failover-timeout` and either nothing of it is in use, or the
+//!   store has not answered for as long: its cluster is gone, and nothing else would end it.
+//!
+//! Time during which this process itself was suspended does not count.
 
 use std::time::Duration;
 

@@ -18,10 +18,11 @@ use tanist_leadership::ha::DirectoryError;
 use tracing::{info, warn};
 
 const LOCK: &str = "in-use";
-/// Only directories with this prefix are ever removed,
+/// Prefix of a directory that its process has locked. Only directories with this prefix or [`UNLOCKED_PREFIX`] are
+/// ever removed.
 const PREFIX: &str = "tanist-";
-/// and those with this prefix, if they are old: left by a process that died before it had its lock, or just
-/// after.
+/// Prefix of a directory until its process has locked it. It is removed only if it is old ([`LOCKING_BOUND`]): its
+/// process died before it had the lock, or just after.
 const UNLOCKED_PREFIX: &str = "new-tanist-";
 /// Maximum number of attempts to remove a directory in which files are still created.
 const REMOVALS: u32 = 1_000;

@@ -70,10 +70,10 @@ pub(super) enum Message {
     RegistrationSeen(u64),
     Task(TaskKey, TaskStatus),
     Checkpoint(TaskKey, CheckpointStatus),
-    /// What a task is restored from can't be read at present, for this reason.
+    /// The snapshot from which a task is restored can't be read at present, for this reason.
     Unread(TaskKey, String),
-    /// All that a task has said to people.
-    Said(TaskKey, Vec<String>),
+    /// All notices of a task for users.
+    Notices(TaskKey, Vec<String>),
     Stop(String, oneshot::Sender<()>),
 }
 
@@ -85,7 +85,8 @@ enum Called {
     Confirmed(Box<Unconfirmed>, Result<StoredJobs, NoAnswer>),
     Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
     Restored(TaskKey, Box<Restored>),
-    /// A write for tasks of a job, and its number if it is one of small snapshots.
+    /// A write for tasks of a job has ended. The number is that of a write of small snapshots; a write for one task has
+    /// none.
     Written(JobId, Option<u64>, Vec<Event>),
     /// Nothing is to be done.
     Done,
@@ -209,6 +210,8 @@ impl Actor {
                 .started
                 .sleep_until(deadlines.into_iter().flatten().min());
             let cancel = self.channels.cancel.clone();
+            // In this order: many messages delay neither the end of the actor, nor a change of the leader or the term,
+            // nor results of calls, nor deadlines.
             let input = tokio::select! {
                 biased;
                 () = cancel.cancelled() => break None,
@@ -235,6 +238,7 @@ impl Actor {
                 }
                 Input::Called(called) => self.called(called),
                 Input::Deadline => self.core.handle(now, Event::DeadlineReached),
+                // The loop reads the number before each wait.
                 Input::KeptOutputs => {}
                 Input::CoordinatorRequest(request) => self.coordinator_asked(request),
                 Input::Message(message) => {
@@ -298,8 +302,9 @@ impl Actor {
             Message::Unread(task, reason) => {
                 self.core.handle(now, Event::StateUnread { task, reason });
             }
-            Message::Said(task, notices) => {
-                self.core.handle(now, Event::TaskSaid { task, notices });
+            Message::Notices(task, notices) => {
+                self.core
+                    .handle(now, Event::NoticesChanged { task, notices });
             }
             Message::Stop(cause, done) => return Some((cause, done)),
         }
@@ -429,7 +434,7 @@ async fn disconnect(connector: Arc<dyn Connector>, messages: DisconnectMessages)
     let resource_manager = async {
         if let Some((address, request)) = messages.resource_manager {
             let gateway = connector.resource_manager(&address);
-            note(gateway.disconnect_task_executor(request).await);
+            log_failure(gateway.disconnect_task_executor(request).await);
         }
     };
     let job_masters = messages
@@ -437,12 +442,12 @@ async fn disconnect(connector: Arc<dyn Connector>, messages: DisconnectMessages)
         .into_iter()
         .map(|(job, address, request)| {
             let gateway = connector.job_master(&address, job);
-            async move { note(gateway.disconnect_task_manager(request).await) }
+            async move { log_failure(gateway.disconnect_task_manager(request).await) }
         });
     tokio::join!(resource_manager, futures::future::join_all(job_masters));
 }
 
-fn note(answer: GatewayResult<pb::Ack>) {
+fn log_failure(answer: GatewayResult<pb::Ack>) {
     if let Err(error) = answer {
         tracing::debug!(%error, "a disconnect message failed");
     }

@@ -1,4 +1,5 @@
-//! The launcher that runs tasks in this process's dataflow. No logic.
+//! The launcher that runs tasks in this process's dataflow: [`TaskRuntime`] behind the traits of [`super::launcher`].
+//! Decides nothing.
 
 use std::sync::Arc;
 

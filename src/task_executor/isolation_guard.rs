@@ -1,5 +1,6 @@
-//! The time by which tasks of isolated jobs must have ended, shared with a watchdog. Decides nothing:
-//! [`super::core`] computes the time.
+//! The time by which tasks of isolated jobs must have ended. The actor sets it after each event, the process's
+//! watchdog reads it on a thread of its own, and kills the process when the time has passed: also if nothing else in
+//! the process runs. Decides nothing: [`super::core`] computes the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -45,8 +45,8 @@ pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
     fn release_job(&self, job: JobId, up_to: Generation);
     /// Releases the files that were fetched for the job's programs, since it has no slot here at present.
     fn release_files(&self, _job: JobId) {}
-    /// Sets the time by which tasks of an isolated job have ended unless it is extended: for programs that continue
-    /// when this process stands still.
+    /// Sets the time by which tasks of an isolated job have ended unless it is extended. Programs of tasks need it:
+    /// they run on when this process is stopped.
     fn may_run_until(&self, _job: JobId, _ends: Moment) {}
     /// Watches the number of outputs that consumers have not read to their end, including those of tasks that have
     /// ended. Not those of blocking edges, which stay after they were read.
@@ -75,16 +75,16 @@ pub trait RunningTask: Send + fmt::Debug {
     }
     /// Tells it that a checkpoint is aborted. Idempotent.
     fn abort_checkpoint(&self, _number: u64) {}
-    /// What it has saved for a checkpoint is written, as the snapshot that names the objects says, or is not needed: it
-    /// need not keep it.
+    /// Allows it to drop what it has saved for a checkpoint. `written`: the snapshot with the names of the objects in
+    /// which it is written. `None`: it is not needed.
     fn release_snapshot(&self, _number: u64, _written: Option<Arc<pb::SubtaskSnapshot>>) {}
     /// Makes it decline the checkpoint for which it blocks inputs, if there is one.
     fn decline_blocked(&self, _reason: &str) {}
-    /// Watches what it has done for checkpoints. The last value before its end is published before the end.
+    /// Watches its checkpoint status. The last value before its end is published before the end.
     fn checkpoints(&self) -> watch::Receiver<CheckpointStatus> {
         watch::channel(CheckpointStatus::default()).1
     }
-    /// Watches what it has said to people, oldest first. The list only grows.
+    /// Watches its notices for users, oldest first. The list only grows.
     fn notices(&self) -> watch::Receiver<Vec<String>> {
         watch::channel(Vec::new()).1
     }

@@ -2,7 +2,10 @@
 //!
 //! It owns the slot table and the executions. It does not decide what runs: the ResourceManager assigns its slots
 //! to jobs, the JobMasters deploy tasks. It follows the leader, and registers there with all its slots and
-//! executions. Without a leader everything continues that the store does not show as superseded.
+//! executions. Without a leader its tasks continue, except those that the store shows as superseded.
+//!
+//! One task (`actor.rs`) owns all state; the decisions are in `core`. A [`TaskExecutorHandle`] calls it. The process
+//! that started it watches [`TaskExecutor::fatal`]: the cause for which the process must end.
 //!
 //! ```text
 //! connection:  idle --leader--> registering --success--> registered
@@ -135,7 +138,7 @@ pub struct TaskExecutorServices {
     pub description: TaskExecutorDescription,
     /// Registrations get numbers above this: [`first_registration`].
     pub first_registration: u64,
-    /// Knows until when tasks of isolated jobs may run. Its clock is the one that counts for them.
+    /// The time until which tasks of isolated jobs may run, and the clock that counts for them.
     pub guard: IsolationGuard,
 }
 
@@ -202,7 +205,7 @@ impl TaskExecutor {
             Ok(cause) => cause.clone(),
             Err(_ended) => None,
         };
-        cause.unwrap_or_else(|| Fatal::Broken("the task executor ended".to_owned()))
+        cause.unwrap_or_else(|| Fatal::Broken("the TaskExecutor ended".to_owned()))
     }
 
     /// Ends its tasks, disconnects with the cause, so that they are rescheduled at once, and waits for its end.
@@ -210,7 +213,7 @@ impl TaskExecutor {
         let message = |done| actor::Message::Stop(cause.to_owned(), done);
         let _it_ended_either_way = self.handle.send(message).await;
         if let Err(error) = self.task.await {
-            tracing::error!(%error, "the task executor did not end in order");
+            tracing::error!(%error, "the TaskExecutor did not end in order");
         }
     }
 }

@@ -26,9 +26,9 @@ pub(crate) fn write(line: LogLine) {
             address,
         } => info!(
             resource_manager,
-            epoch, address, "registered at resource manager"
+            epoch, address, "registered at the ResourceManager"
         ),
-        LogLine::AtJobMaster { job, epoch } => info!(%job, epoch, "registered at job master"),
+        LogLine::AtJobMaster { job, epoch } => info!(%job, epoch, "registered at the JobMaster"),
         LogLine::JobMasterRejected { job, reason } => {
             warn!(
                 %job, reason,
@@ -36,16 +36,16 @@ pub(crate) fn write(line: LogLine) {
             );
         }
         LogLine::RegistrationUnknown { error } => {
-            info!(%error, "the resource manager does not know this registration");
+            info!(%error, "the ResourceManager does not know this registration, registering again");
         }
         LogLine::ResourceManagerSilent => {
-            warn!("the resource manager is silent, registering again");
+            warn!("the ResourceManager is silent, registering again");
         }
         LogLine::ResourceManagerDisconnected { cause } => {
             warn!(cause, "the ResourceManager disconnected, registering again");
         }
         LogLine::JobMasterSilent { job } => {
-            warn!(%job, "the job master is silent, registering again");
+            warn!(%job, "the JobMaster is silent, registering again");
         }
         LogLine::JobMasterDisconnected { job, cause } => {
             warn!(%job, cause, "the JobMaster disconnected, registering again");
@@ -54,7 +54,7 @@ pub(crate) fn write(line: LogLine) {
             info!(%job, "another JobMaster took the job over, registering again");
         }
         LogLine::CallFailed { job, error } => {
-            debug!(%job, %error, "a call to the job master failed");
+            debug!(%job, %error, "a call to the JobMaster failed");
         }
         LogLine::SlotAllocated {
             job,
@@ -71,7 +71,7 @@ pub(crate) fn write(line: LogLine) {
             warn!(%job, %allocation, "keeping a slot: a task that was not cancelled runs in it");
         }
         LogLine::SlotRejected { job, allocation } => {
-            info!(%job, %allocation, "the job master rejected a slot");
+            info!(%job, %allocation, "the JobMaster rejected a slot, freeing it");
         }
         LogLine::SlotNotAccepted { job, allocation } => {
             warn!(%job, %allocation, "no JobMaster accepted a slot in time, freeing it");
@@ -110,7 +110,7 @@ pub(crate) fn write(line: LogLine) {
         LogLine::IsolationLapsed { job, tasks, since } => {
             warn!(
                 %job, tasks, ?since,
-                "the store was not heard for too long, stopping tasks: another attempt may be about to start"
+                "the store has not confirmed isolated tasks in time, stopping tasks: another attempt may start"
             );
         }
         LogLine::StoodStill { late } => {

@@ -1,7 +1,8 @@
-//! Attends to an application for one term: runs its program, waits for its jobs, decides how it ended, and
-//! carries out the end.
+//! Runs an application within one term: starts its program, waits for its jobs, decides how it ended, and carries out
+//! the end.
 //!
-//! It may be dropped with the term at any point: what was persisted until then is all that the next term needs.
+//! It may be dropped with the term at any point: the next term continues from what was persisted until then. If the end
+//! of the application can't be found out, everything is kept and the process ends: the next leader may know more.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -50,11 +51,11 @@ pub(crate) struct ApplicationTerm {
 
 /// Returns when the process must end, with the reason in `ending`; never returns if the term ends first.
 pub(crate) async fn attend(term: ApplicationTerm, found_application: FoundApplication) {
-    let (code, cause) = match term.go_on(found_application).await {
+    let (code, cause) = match term.run(found_application).await {
         Ok(end) => end,
         Err(error) => {
             let diagnosis = format!("the application's record can't be written: {error}");
-            term.unknown(diagnosis).await
+            term.report_unknown_end(diagnosis).await
         }
     };
     term.ending.decide(code, cause);
@@ -82,10 +83,7 @@ pub(crate) fn final_message(record: &ApplicationRecord) -> String {
 impl ApplicationTerm {
     /// Continues from the stored record until the application has ended. Returns the process's exit code and
     /// the cause. An error: the store does not accept the application's record.
-    async fn go_on(
-        &self,
-        found_application: FoundApplication,
-    ) -> Result<(ExitCode, String), Error> {
+    async fn run(&self, found_application: FoundApplication) -> Result<(ExitCode, String), Error> {
         let mut record = match found_application {
             FoundApplication::Session | FoundApplication::Over(_) => {
                 return std::future::pending().await;
@@ -102,7 +100,7 @@ impl ApplicationTerm {
             self.all_begun().await;
             match self.run_program(&mut record).await {
                 Cause::Status(ApplicationStatus::Unknown, diagnosis) => {
-                    return Ok(self.unknown(diagnosis).await);
+                    return Ok(self.report_unknown_end(diagnosis).await);
                 }
                 Cause::AnotherProgram(reason) => return Ok((ExitCode::Refused, reason)),
                 Cause::Status(status, diagnosis) => {
@@ -127,13 +125,13 @@ impl ApplicationTerm {
         match end::carry_out(self, &mut record).await {
             // The program of this process never ran.
             Ok(()) if !record.is_of(&self.application) => {
-                let reason = record.is_of_another(&self.cluster_id);
+                let reason = record.refusal_of_another(&self.cluster_id);
                 Ok((ExitCode::Refused, reason))
             }
             Ok(()) => Ok((record.status.exit_code(), final_message(&record))),
             Err(Unfinished::Refused(error)) => Err(error),
             Err(Unfinished::JobsNotEnded(why)) => Ok(self
-                .unknown(format!("{}; {why}", final_message(&record)))
+                .report_unknown_end(format!("{}; {why}", final_message(&record)))
                 .await),
         }
     }
@@ -151,8 +149,8 @@ impl ApplicationTerm {
         Ok(record)
     }
 
-    /// Waits until all recovered JobMasters have begun: the program may end its process, and then no job must
-    /// be suspected of that. Never returns if the term ends first.
+    /// Waits until all recovered JobMasters have begun: the program may end its process, and crash-loop recovery must
+    /// not suspect a job of that. Never returns if the term ends first.
     async fn all_begun(&self) {
         let mut has_recovered = self.has_recovered.clone();
         if has_recovered.wait_for(|has| *has).await.is_err() {
@@ -160,8 +158,9 @@ impl ApplicationTerm {
         }
     }
 
-    /// The application's end is unknown. The record stays unchanged: the next leader may know more.
-    async fn unknown(&self, diagnosis: String) -> (ExitCode, String) {
+    /// Logs that the application's end is unknown, and informs the driver. The record stays unchanged: the next leader
+    /// may know more.
+    async fn report_unknown_end(&self, diagnosis: String) -> (ExitCode, String) {
         error!(
             diagnosis,
             "it is not known how the application ended: everything is kept"
@@ -216,8 +215,9 @@ impl ApplicationTerm {
         }
     }
 
-    /// If a program fails before it submits the jobs that an earlier run submitted, this process has started it
-    /// differently, for example without a parameter that it needs. Those jobs go on.
+    /// Notes that the program failed. If it failed before it submitted all jobs that an earlier run submitted, this
+    /// process has started it differently, for example without a parameter that it needs: then the application does not
+    /// end, and those jobs continue.
     async fn note_failure(&self, run: &ProgramRun, failure: String) {
         if run.cause().is_some() {
             return;

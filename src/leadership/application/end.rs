@@ -377,7 +377,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_driver_is_told_the_end_with_its_diagnosis_until_it_takes_it_or_the_time_is_up() {
+    async fn a_driver_receives_the_end_with_its_diagnosis_until_it_accepts_or_the_timeout_is_over()
+    {
         let end = ClusterEnd {
             cluster: "c".to_owned(),
             status: FinalStatus::Failed,

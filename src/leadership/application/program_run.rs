@@ -109,8 +109,10 @@ pub(super) enum Cause {
 
 #[derive(Debug, Default)]
 struct Noted {
+    /// The jobs that the application waits for.
     jobs: Vec<JobId>,
-    position: u32,
+    /// The number of the next submission.
+    next_position: u32,
 }
 
 pub(super) struct RunInner {
@@ -181,7 +183,7 @@ impl ProgramRun {
         compile: impl FnOnce(JobId) -> Result<pb::JobGraph, InvalidJob> + Send + 'static,
         restore: Option<pb::RestoreRequest>,
     ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
-        let (position, id) = self.next();
+        let (position, id) = self.take_number();
         async move {
             let compiled = tokio::task::spawn_blocking(move || compile(id)).await;
             let compiled = compiled.map_err(|error| ApplicationError::Refused {
@@ -207,16 +209,16 @@ impl ProgramRun {
         mut graph: pb::JobGraph,
         restore: Option<pb::RestoreRequest>,
     ) -> impl Future<Output = Result<ApplicationJob, ApplicationError>> + Send {
-        let (position, id) = self.next();
+        let (position, id) = self.take_number();
         graph.job_id = id.to_string();
         self.submit_as(position, id, graph, restore)
     }
 
-    /// Takes the next number; returns it with its id.
-    fn next(&self) -> (u32, JobId) {
+    /// Takes the next number. Returns it with the id of its job.
+    fn take_number(&self) -> (u32, JobId) {
         let mut noted = self.inner.noted.lock();
-        let position = noted.position;
-        noted.position += 1;
+        let position = noted.next_position;
+        noted.next_position += 1;
         (position, job_id_of(&self.inner.cluster_id, position))
     }
 
@@ -231,7 +233,7 @@ impl ProgramRun {
         if self.inner.submissions.has(position)
             && let Err(GatewayError::NotFound(_)) = self.describe(job).await
         {
-            return Err(self.is_unknown(job));
+            return Err(self.note_unknown_end(job));
         }
         // A job that an earlier run submitted already has its files; the content at their addresses may have
         // changed.
@@ -267,7 +269,7 @@ impl ProgramRun {
             Ok(answer) => {
                 info!(%job, position, attached = answer.repeated, "the application has submitted its job");
                 self.note_submitted(position, job).await?;
-                let submitted = self.has(job);
+                let submitted = self.add_job(job);
                 failpoint("application.submitted").await;
                 Ok(submitted)
             }
@@ -314,7 +316,7 @@ impl ProgramRun {
     ) -> Result<ApplicationJob, ApplicationError> {
         info!(%job, position, "the application continues with its existing job, whose graph could not be compared");
         self.note_submitted(position, job).await?;
-        Ok(self.has(job))
+        Ok(self.add_job(job))
     }
 
     /// Records that the cluster has the job. If that fails, a later run may submit the job a second time.
@@ -334,8 +336,8 @@ impl ProgramRun {
         }
     }
 
-    /// Adds the next job that the cluster has.
-    fn has(&self, job: JobId) -> ApplicationJob {
+    /// Adds a job that the cluster has to those that the application waits for.
+    fn add_job(&self, job: JobId) -> ApplicationJob {
         self.inner.noted.lock().jobs.push(job);
         let run = self.clone();
         ApplicationJob { run, job }
@@ -352,7 +354,7 @@ impl ProgramRun {
                     is_quarantined = true;
                     warn!(%job, reason = details.quarantine, "the application waits for a job that is quarantined");
                 }
-                Err(GatewayError::NotFound(_)) => return Err(self.is_unknown(job)),
+                Err(GatewayError::NotFound(_)) => return Err(self.note_unknown_end(job)),
                 Ok(_) | Err(_) => {}
             }
             tokio::time::sleep(backoff.next_delay()).await;
@@ -376,8 +378,8 @@ impl ProgramRun {
         Ok(outcome)
     }
 
-    /// The error for a job that was there, and whose end is not known.
-    fn is_unknown(&self, job: JobId) -> ApplicationError {
+    /// Notes that the end of a job that was there is not known. Returns the error.
+    fn note_unknown_end(&self, job: JobId) -> ApplicationError {
         let error = ApplicationError::Unknown { job };
         self.note(ApplicationStatus::Unknown, error.to_string());
         error

@@ -30,7 +30,7 @@ const ELSEWHERE: &str = "choose another high-availability.cluster-id";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ApplicationStatus {
-    /// It goes on.
+    /// It has not ended.
     Running,
     /// Its program returned and all its jobs FINISHED.
     Succeeded,
@@ -148,8 +148,8 @@ impl ApplicationRecord {
         self.name == application.name && (!can_say || self.identity == application.identity)
     }
 
-    /// The refusal for a client that asked for another application of the same name.
-    pub(super) fn is_of_another(&self, cluster_id: &Name) -> String {
+    /// The refusal of a process that was started for another application of the same name.
+    pub(super) fn refusal_of_another(&self, cluster_id: &Name) -> String {
         format!(
             "cluster {cluster_id} was that of another {:?}, which has ended {}: {ELSEWHERE}",
             self.name,
@@ -225,6 +225,7 @@ pub(crate) fn find_application(
         )?),
         None => None,
     };
+    // The order counts: each case excludes those above it.
     match (application, found) {
         (None, None) => Ok(FoundApplication::Session),
         (Some(_), None) if has_jobs(records) => Err(format!(
@@ -240,7 +241,7 @@ pub(crate) fn find_application(
             Ok(FoundApplication::Recovered(Box::new(record)))
         }
         (Some(own), Some(record)) if own.name == record.name => {
-            Err(record.is_of_another(cluster_id))
+            Err(record.refusal_of_another(cluster_id))
         }
         (_, Some(record)) => Err(format!(
             "cluster {cluster_id} is that of the application {:?}, which is {}: {ELSEWHERE}",
@@ -250,8 +251,8 @@ pub(crate) fn find_application(
     }
 }
 
-/// Whether there is anything of a job, even if only its result: an end must not end another application's jobs,
-/// or remove them.
+/// Whether there is anything of a job, even if only its result. The end of an application ends all jobs of its cluster
+/// and removes their results: so it must not begin in a cluster that has others.
 fn has_jobs(records: &Records) -> bool {
     let mut kinds = [kinds::GRAPHS, kinds::STATES, kinds::RESULTS].into_iter();
     kinds.any(|kind| records.of(kind).next().is_some())
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_business_in_a_cluster_is_told_whose_it_is() {
+    fn a_process_that_does_not_belong_to_a_cluster_is_refused_with_the_owner() {
         let own = setup("counts", "");
         let record = ApplicationRecord::begin(&own, 7);
         for stranger in [None, Some(setup("others", ""))] {
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_answers_nobody_who_brings_something_else_by_the_same_name() {
+    fn the_record_of_an_ended_application_is_not_the_result_of_another_one_of_its_name() {
         let mut record = ApplicationRecord::begin(&setup("job a", "1"), 7);
         record.status = ApplicationStatus::Succeeded;
         let of = |record: &ApplicationRecord, identity| {
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_with_the_necessary_alone_is_read_and_what_is_unknown_is_passed_over() {
+    fn a_record_with_the_required_fields_alone_is_read_and_unknown_fields_are_ignored() {
         let kept = r#"{"name":"a","status":"FAILED","of_a_later_version":1}"#;
         let record: ApplicationRecord = serde_json::from_str(kept).expect("readable");
         assert_eq!(record.status, ApplicationStatus::Failed);

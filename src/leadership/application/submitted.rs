@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn very_many_jobs_take_a_few_bytes_for_each_row_that_was_refused() {
+    fn very_many_jobs_take_a_few_bytes_for_each_range_that_was_refused() {
         let size = |submitted: &SubmittedJobs| serde_json::to_vec(submitted).expect("JSON").len();
         assert!(size(&noted(0..100_000)) < 30);
         // One in a thousand was refused.
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_order_it_has_what_was_noted_and_nothing_else(
+        fn in_any_order_it_has_the_noted_numbers_and_no_others(
             positions in proptest::collection::vec(0_u32..400, 0..400),
         ) {
             let submitted = noted(positions.iter().copied());

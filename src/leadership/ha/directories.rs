@@ -17,11 +17,11 @@ pub struct DirectoryError {
     source: io::Error,
 }
 
-/// A directory that must not be used mostly belongs to another user.
+/// What to do: mostly the directory belongs to another user.
 fn advice(key: &str, error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::PermissionDenied => {
-            format!("; a directory of your own is named with -D {key}=DIR, or in the configuration")
+            format!("; name a directory of your own with -D {key}=DIR, or in the configuration")
         }
         _ => String::new(),
     }
@@ -81,7 +81,7 @@ pub async fn check_directories(options: &HaOptions) -> Result<(), DirectoryError
     for (key, path) in directories {
         let checking = path.clone();
         match blocking(move || own_directory::check(&checking)).await {
-            // A directory that can't be read may be readable later. This error only an operator can correct.
+            // Only an operator can correct this error. Others may pass: the directory may be readable later.
             Err(error) if error.get_ref().is_some_and(|inner| inner.is::<NotOwn>()) => {
                 return Err(DirectoryError::new(key, path, error));
             }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_not_use_a_directory_is_told_how_to_name_another_one() {
+    fn the_error_for_a_directory_without_access_says_how_to_name_another_one() {
         let denied = io::Error::from(ErrorKind::PermissionDenied);
         let error = DirectoryError::new("process.working-dir", "/tmp/tanist".into(), denied);
         let told = error.to_string();

@@ -23,7 +23,7 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
             suspended_hold_off: options.detector.hold_off_timeout,
             no_contact_hold_off: options.detector.silence_timeout
                 + options.detector.inquiry_timeout,
-            // The detector deposes the earlier start, when that one answers no more.
+            // The detector deposes an earlier start of this process, once that start does not answer.
             deposes_earlier_self: false,
             ..Timing::default()
         },

@@ -1,14 +1,16 @@
 //! Finds out which takeovers were false alarms, and counts those of the last hour.
 //!
-//! A takeover was a false alarm if the deposed start of the process answers afterwards. Its successor
-//! probes it, first after half a second, for some minutes, and marks its own record in `history/`. A term may be
-//! too short for that, so each leader also probes at once the leaders that the terms before it deposed, and
-//! marks the records of those terms. A term that began by silence and ended by silence within
-//! seconds counts without a mark: if leaders are frozen one after the other, none has the time to probe. Each
-//! detector counts the false alarms of the last hour: when the leader changes, soon after that, and at
-//! intervals.
+//! A takeover was a false alarm if the deposed start of the process answers afterwards.
 //!
-//! Wall clocks of different processes are compared; this only affects how soon a silent leader is deposed.
+//! - The successor probes it, first after half a second, for some minutes, and marks its own record in `history/`.
+//! - A term may be too short for that: so each leader also probes at once the leaders that the terms before it
+//!   deposed, and marks the records of those terms.
+//! - A term that began by silence and ended by silence within seconds counts without a mark: if leaders are frozen one
+//!   after the other, none has the time to probe.
+//!
+//! Each process counts the false alarms of the last hour for its detector: when the leader changes, soon after that,
+//! and at intervals. Wall clocks of different processes are compared; an error only changes how soon a silent leader
+//! is deposed.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_are_looked_for_who_may_have_been_well_and_can_be_told_from_another_start() {
+    fn only_former_leaders_that_may_be_false_alarms_and_whose_start_is_known_are_probed() {
         let now = 10_000_000;
         let candidate = by_silence(8, now, false);
         let deposed = Deposed::by(&candidate, now).expect("it may have been well");

@@ -1,10 +1,11 @@
 //! Hands over when a leader misses most of its TaskManagers: to a standby that reaches them, before any of them
 //! counts as lost.
 //!
-//! Components' inquiries about refused calls ([`super::refused`]) are answered between two checks, so that only
+//! Inquiries of components about refused calls ([`super::refused`]) are answered between two checks, so that only
 //! one invitation is under way at a time. The detector finds out which process reaches which TaskManagers.
-//! Invariant: within one term, and after a term that began by such a hand-over, a standby is invited at most
-//! once a minute.
+//!
+//! Invariant: within a term a standby is invited at most once a minute, and not within the first minute of a term that
+//! itself began by such a hand-over. So two processes do not hand over to each other again and again.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use tracing::warn;
 use super::PeersHandle;
 use super::refused::{RefusalInquiry, answer, take_waiting};
 
-/// Minimum pause after an invitation, and after a term that began with one.
+/// Minimum pause after an invitation, and after the start of a term that began by one.
 const PAUSE: Duration = Duration::from_secs(60);
 const SHORTEST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(5);

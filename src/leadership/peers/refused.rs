@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_answers_another_connection_is_not_lost() {
+    async fn a_task_manager_that_answers_another_connection_is_not_lost() {
         let reach = Scripted {
             unreached: 1,
             ..Scripted::default()
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn soon_after_an_invitation_standbys_are_asked_and_nobody_is_invited() {
+    async fn soon_after_an_invitation_standbys_are_asked_and_none_is_invited() {
         let reach = Scripted {
             standbys: Ok(true),
             ..Scripted::default()

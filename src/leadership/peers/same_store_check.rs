@@ -117,6 +117,7 @@ impl SameStoreCheck {
         loop {
             let view = observed.borrow_and_update().clone();
             let named = view.as_ref().and_then(|view| self.named(view));
+            // In this order: a leader that was not asked yet; then any view, with no leader to ask; then no view yet.
             match named {
                 Some(address) if last.as_ref() != Some(&address) => {
                     if let Some(text) = self.query(&address).await {
@@ -147,7 +148,7 @@ impl SameStoreCheck {
         address.cloned()
     }
 
-    /// Ends the wait of the first term; the finding until now does not prevent it from leading.
+    /// Ends the wait of the first term: nothing that was found until now prevents this process from leading.
     fn allow_first_term(&self) {
         self.finding.send_if_modified(|finding| {
             let is_open = *finding == Finding::Open;

@@ -1,6 +1,7 @@
-//! Records when parts of this process were last scheduled, for the watchdog and the heartbeats.
+//! Records when parts of this process were last scheduled, in [`Reports`], for the watchdog and the heartbeats.
 //!
-//! The probe of an actor is a request to its mailbox.
+//! The probe of an actor is a request to its mailbox: an actor that does not answer is not recorded, and counts as
+//! stalled after the timeout.
 
 use std::convert::Infallible;
 use std::sync::Arc;

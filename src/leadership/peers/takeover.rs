@@ -16,10 +16,10 @@ pub struct TakeoverRecord {
     /// The incarnation of that process, if a heartbeat of it was ever received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former_incarnation: Option<String>,
-    /// The address of its heartbeats: there a later term finds out whether it was well.
+    /// The address of its heartbeats, at which a later term finds out whether the takeover was a false alarm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former_address: Option<String>,
-    /// The evidence by which the former leader was taken for lost.
+    /// The evidence for which the former leader was deposed.
     pub detection: Detection,
     /// When the detection was complete, in milliseconds since 1970.
     pub detected_at_ms: u64,
@@ -27,7 +27,7 @@ pub struct TakeoverRecord {
     pub noticed_after_ms: Option<f64>,
     /// Time from the detection until this process led.
     pub deposed_after_ms: f64,
-    /// The former leader was seen alive and well afterwards.
+    /// The former leader answered afterwards.
     #[serde(default)]
     pub false_alarm: bool,
 }

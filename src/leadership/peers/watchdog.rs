@@ -2,8 +2,8 @@
 //!
 //! It runs on the election's runtime, so that it notices a blocked main runtime. Such a process would keep its
 //! lease and its heartbeats forever, and no other process would have reason to depose it. The watchdog
-//! announces the stall in the heartbeats, so that the next term's record names it, and resigns. Time in which
-//! the watchdog itself did not run counts little: a host that slept has not stalled.
+//! announces the stall in the heartbeats, so that the next term's record names it, and resigns. Of a time in which
+//! the watchdog itself did not run, at most one and a half intervals count: a host that was suspended has not stalled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -99,6 +99,7 @@ impl Core {
         let recovers = seen.progress.phase != Phase::Leading;
         let recovery = seen.leads.filter(|_| recovers);
         let recovery = recovery.map(|epoch| (epoch, seen.progress, seen.steps));
+        // The runtime first: if it has stalled, everything on it has.
         let stalls = [
             (self.runtime.observe(elapsed, seen.runtime), Stall::Runtime),
             (
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_main_runtime_or_an_actor_without_turns_is_noticed() {
+    async fn a_main_runtime_or_an_actor_that_is_not_scheduled_is_noticed() {
         let mut scenario = Scenario::recovering().await;
         scenario.seen.progress.phase = Phase::Leading;
         assert_eq!(scenario.pass(10, |_| {}), Some(Stall::Runtime));

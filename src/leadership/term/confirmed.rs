@@ -1,4 +1,5 @@
-//! A confirmed term: all processes find it. It leads until it is over, or can't go on.
+//! A confirmed term: all processes find it. It leads until it is over, its application has ended, or this process can't
+//! lead: its Dispatcher failed, or the store's data contradicts the term. Work beside that is dropped with the term.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -104,8 +104,8 @@ impl Grant<'_> {
     }
 }
 
-/// Leads until the term is over. An error: this process can't lead at present, and should give up its term,
-/// which still goes on.
+/// Leads until the term is over. An error: this process can't lead at present. Its term is not over: the caller
+/// resigns.
 pub(super) async fn lead(
     services: &TermServices,
     session: &LeaderSession,

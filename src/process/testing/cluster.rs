@@ -23,7 +23,7 @@ use tanist_proto::PROTOCOL_VERSION;
 use tanist_proto::v1 as pb;
 use tanist_resource_manager::ResourceManagerDriver;
 use tanist_task_executor::{
-    IsolationGuard, TaskExecutor, TaskExecutorDescription, first_registration,
+    IsolationGuard, TaskExecutor, TaskExecutorDescription, TaskExecutorServices, first_registration,
 };
 use tanist_telemetry::ExitCode;
 use tokio::sync::watch;
@@ -41,9 +41,7 @@ use super::tasks::ScriptedTasks;
 use super::world::{Step, World, process_of};
 use crate::graph_checks::graph_checks;
 use crate::job_records::StoredJobRecords;
-use crate::taskmanager::{
-    ExecutorServices, describe, exit_code, follow_driver, read_with, start_executor, until_it_ends,
-};
+use crate::taskmanager::{describe, exit_code, follow_driver, read_with, until_it_ends};
 use crate::{ApplicationSetup, settings};
 
 /// Timeout of every wait of a test, in its paused time.
@@ -340,8 +338,7 @@ impl TestCluster {
         let observer: Arc<dyn ElectionDriver> = Arc::new(self.memory.observer_of(process.clone()));
         let store = Arc::new(self.memory.store_of(process));
         let records = StoredJobRecords::opened(RecordStore::new(store, None, 0));
-        let executor = start_executor(ExecutorServices {
-            options: &self.options,
+        let services = TaskExecutorServices {
             description,
             highest_epoch: HighestEpoch::default(),
             store: own_store(observer),
@@ -350,7 +347,8 @@ impl TestCluster {
             launcher,
             first_registration,
             guard: IsolationGuard::new(Clock::tokio()),
-        });
+        };
+        let executor = TaskExecutor::start(settings::task_executor(&self.options), services);
         let observed = ObservedExecutor {
             inner: Arc::new(executor.handle()),
             world: self.world.clone(),
@@ -379,8 +377,8 @@ impl TestCluster {
     /// Waits until a TaskManager ends by itself; returns its exit code.
     pub(crate) async fn end_of_task_manager(&mut self, name: &str) -> ExitCode {
         let running = self.task_managers.remove(name).expect("it runs");
-        let nobody = CancellationToken::new();
-        let end = until_it_ends(running.executor, &nobody);
+        let never = CancellationToken::new();
+        let end = until_it_ends(running.executor, &never);
         let ended = tokio::time::timeout(TIMEOUT, end).await;
         self.connector.remove(&format!("{name}:1"));
         match ended {
@@ -390,7 +388,7 @@ impl TestCluster {
         }
     }
 
-    /// Stops a TaskManager in order: it says goodbye.
+    /// Stops a TaskManager in order: it disconnects.
     pub(crate) async fn stop_task_manager(&mut self, name: &str) {
         let running = self.task_managers.remove(name).expect("it runs");
         running.executor.stop("a test stops it").await;

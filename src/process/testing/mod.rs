@@ -1,7 +1,7 @@
 //! A whole cluster in one process on paused time: several JobManagers and TaskManagers, the memory store, a
 //! local network.
 //!
-//! The code is that of real processes: [`tanist_leadership`] and [`super::taskmanager::start_executor`]. Tasks
+//! The code is that of real processes: [`tanist_leadership`] and [`tanist_task_executor`]. Tasks
 //! are scripted, unless a test brings its own. All relevant events are recorded in one order ([`history`]), and
 //! checked at the end ([`invariants`]). A JobManager can die at any of its steps (a commit, a call, a sink's
 //! commit): see [`world`].

@@ -1,8 +1,8 @@
 //! The state that all processes of a test share: the history, dead and cut-off processes, the random faults of
-//! the network, and the step at which a JobManager is struck dead.
+//! the network, and the step at which a JobManager is *struck*, that is, dies.
 //!
-//! A struck process does nothing any more from that moment on, although its tasks still exist for a while: its
-//! messages arrive nowhere, and no answer reaches it.
+//! A struck process has no effect from that moment on, although its tasks still exist for a while: its messages
+//! arrive nowhere, and no answer reaches it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

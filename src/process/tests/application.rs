@@ -150,7 +150,8 @@ async fn submissions_are_numbered_by_the_calls_in_whatever_order_their_futures_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_application_ends_though_its_cleanup_is_given_up_and_whoever_leads_next_resumes_that() {
+async fn an_application_ends_though_its_cleanup_is_given_up_and_the_next_leader_resumes_the_cleanup()
+ {
     let application = ApplicationSetup::new("writes", |context| async move {
         let job = JobBuilder::new("writes")
             .datagen("numbers", Some(10), None, 1, 10)
@@ -215,13 +216,13 @@ async fn damaged(kind: Kind, has_ended: bool) -> [ExitCode; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_whose_record_can_not_be_read_is_waited_for_until_somebody_deletes_it() {
+async fn a_job_whose_record_can_not_be_read_is_waited_for_until_it_is_deleted() {
     let codes = damaged(kinds::STATES, false).await;
     assert_eq!(codes, [ExitCode::JobCanceled; 2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_whose_result_can_not_be_read_is_waited_for_and_nobody_knows_the_end_once_it_is_deleted()
+async fn a_job_whose_result_can_not_be_read_is_waited_for_and_its_end_is_unknown_once_it_is_deleted()
  {
     let codes = damaged(kinds::RESULTS, true).await;
     assert_eq!(codes, [ExitCode::Fatal; 2]);
@@ -273,7 +274,7 @@ async fn code_of(cluster: &mut TestCluster, name: &str, subtasks: u32) -> ExitCo
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_carries_out_the_end_of_another_application_is_not_told_that_its_own_has_ended() {
+async fn a_process_that_carries_out_the_end_of_another_application_ends_as_refused() {
     let mut cluster = cluster_of(identified(1), LoadOptions::default(), &["jm1"]).await;
     let tasks = &cluster.world.tasks;
     tasks.finish_after(job(0), Duration::from_secs(1));
@@ -287,7 +288,7 @@ async fn who_carries_out_the_end_of_another_application_is_not_told_that_its_own
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_is_that_of_whoever_comes_to_submit_in_it() {
+async fn a_cluster_belongs_to_the_application_that_submits_first() {
     let mut cluster = cluster_of(identified(1), LoadOptions::default(), &["jm1"]).await;
     cluster.strike_at(|step| step.commits(|record| matches!(record, Record::Graph(_))));
     cluster.after_strike().await;

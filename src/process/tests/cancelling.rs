@@ -56,7 +56,7 @@ async fn a_change_of_the_leader_gives_tasks_that_heed_no_cancellation_no_more_ti
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancellation_that_nobody_was_told_of_before_the_leader_died_ends_stubborn_tasks_too() {
+async fn a_cancellation_that_was_not_acknowledged_before_the_leader_died_ends_stubborn_tasks_too() {
     let mut cluster = stubborn(2).await;
     cluster.strike_at(|step| step.calls("cancel_tasks"));
     let client = cluster.client.clone();

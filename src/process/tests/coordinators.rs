@@ -165,7 +165,7 @@ async fn a_request_is_answered_by_the_next_leader_as_the_former_one_had_written(
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_nobody_leads_a_task_that_asks_waits() {
+async fn without_a_leader_a_task_that_asks_waits() {
     let (mut cluster, _directory) = running().await;
     let [first, second] = readers(&cluster).try_into().expect("two subtasks");
     for name in ["jm1", "jm2", "jm3"] {

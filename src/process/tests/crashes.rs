@@ -275,7 +275,7 @@ async fn while_the_job_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_job_runs_and_nobody_leads_until_the_lease_is_over() {
+async fn while_the_job_runs_and_no_process_leads_until_the_lease_is_over() {
     let mut cluster = cluster().await;
     submit(&cluster).await.expect("acknowledged");
     cluster.until_running(JOB, 4).await;

@@ -63,7 +63,7 @@ async fn until_generation(cluster: &TestCluster, generation: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_cut_off_from_everybody_stops_before_another_attempt_starts() {
+async fn isolated_tasks_that_are_cut_off_from_all_stop_before_another_attempt_starts() {
     let (cluster, used) = running(1).await;
     cluster.world.cut(&used);
     cluster.memory.partition(&ProcessId::new(used.as_str()));
@@ -80,7 +80,7 @@ async fn what_is_cut_off_from_everybody_stops_before_another_attempt_starts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_hears_only_the_store_goes_on_until_that_knows_another_generation() {
+async fn a_task_manager_that_reaches_only_the_store_continues_until_it_has_another_generation() {
     let (cluster, used) = running(1).await;
     cluster.world.cut(&used);
     cluster
@@ -157,7 +157,7 @@ async fn a_leader_that_was_deposed_and_is_still_heard_keeps_no_isolated_task_run
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_manager_that_leaves_in_order_is_waited_for_by_nobody() {
+async fn no_job_waits_for_a_task_manager_that_leaves_in_order() {
     let (mut cluster, used) = running(1).await;
     let start = Instant::now();
     cluster.stop_task_manager(&used).await;

@@ -28,7 +28,7 @@ async fn finishes(cluster: &TestCluster) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_leads_for_an_hour_and_no_task_notices() {
+async fn no_task_is_affected_by_an_hour_without_a_leader() {
     let (mut cluster, _) = running(1).await;
     cluster.kill_job_manager("jm1").await;
     tokio::time::sleep(HOUR).await;
@@ -39,7 +39,7 @@ async fn nobody_leads_for_an_hour_and_no_task_notices() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_that_end_while_nobody_leads_are_reported_to_the_next_leader() {
+async fn tasks_that_end_without_a_leader_are_reported_to_the_next_leader() {
     let (mut cluster, _) = running(1).await;
     cluster.kill_job_manager("jm1").await;
     tokio::time::sleep(Duration::from_secs(120)).await;

@@ -77,7 +77,7 @@ async fn a_task_manager_that_is_refused_stops_its_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_manager_that_finds_nobody_stays_with_its_tasks() {
+async fn a_task_manager_that_finds_no_leader_keeps_its_tasks() {
     let mut cluster = running(1, 1, 2).await;
     cluster.kill_job_manager("jm1").await;
     tokio::time::sleep(Duration::from_secs(120)).await;

@@ -93,7 +93,7 @@ async fn a_standby_that_was_current_takes_over_without_reading_a_record() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_deleted_from_the_store_is_not_brought_back_by_a_takeover_from_memory() {
+async fn a_record_that_was_deleted_by_hand_is_not_restored_by_a_takeover_from_memory() {
     let mut cluster = cluster_with_jobs(2, 3).await;
     let leader = cluster.leader().await;
     until_current(&cluster, other(&leader)).await;
@@ -121,7 +121,7 @@ async fn what_somebody_deleted_from_the_store_is_not_brought_back_by_a_takeover_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_application_whose_record_somebody_deleted_is_not_led_from_memory() {
+async fn an_application_whose_record_was_deleted_is_not_led_from_memory() {
     let mut cluster = TestCluster::start(0, 1, 2).await;
     let application = ApplicationSetup::new("one", |context| async move {
         context.execute_graph(graph(JobId::from_bits(0), 1)).await?;
@@ -147,7 +147,7 @@ async fn an_application_whose_record_somebody_deleted_is_not_led_from_memory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_knows_only_jobs_which_somebody_deleted_has_none_to_recover_with_care() {
+async fn a_leader_whose_jobs_were_all_deleted_starts_no_crash_loop_recovery() {
     let mut cluster = cluster_with_jobs(2, 2).await;
     let leader = cluster.leader().await;
     until_current(&cluster, other(&leader)).await;
@@ -170,7 +170,7 @@ async fn a_leader_that_knows_only_jobs_which_somebody_deleted_has_none_to_recove
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_put_into_the_store_is_found_by_a_standby_that_knew_no_record() {
+async fn a_record_that_was_put_by_hand_is_found_by_a_standby_that_knew_none() {
     let mut cluster = TestCluster::start(2, 1, 1).await;
     let leader = cluster.leader().await;
     assert_eq!(until_current(&cluster, other(&leader)).await.records, 0);

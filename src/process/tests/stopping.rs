@@ -73,7 +73,7 @@ async fn a_leader_that_dies_after_it_acknowledged_that_is_followed_by_one_that_g
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_is_stopped_while_nobody_leads_is_stopped_by_whoever_leads_next() {
+async fn a_job_that_is_stopped_without_a_leader_is_stopped_by_the_next_leader() {
     let mut cluster = running().await;
     let leader = cluster.leader().await;
     cluster.kill_job_manager(&leader).await;

@@ -174,7 +174,7 @@ async fn a_worker_that_does_not_register_in_time_is_stopped_and_asked_for_again(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_nobody_recorded_is_ended_by_the_next_leader_and_refused() {
+async fn a_worker_without_a_record_is_ended_by_the_next_leader_and_refused() {
     let (mut cluster, driver) = start(1, 1).await;
     cluster.leader().await;
     let late: ResourceId = "worker-0-late".parse().expect("an id");

@@ -94,7 +94,7 @@ impl Attempts {
     }
 
     async fn prepare<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {
-        let gone = || GatewayError::gone("TaskExecutor");
-        ask(&self.mailbox, message).await.map_err(|_| gone())?
+        let answer = ask(&self.mailbox, message).await;
+        answer.map_err(|_| GatewayError::gone("TaskExecutor"))?
     }
 }

@@ -21,8 +21,8 @@ use crate::core::{Event, ExecutionKey, Target, TaskKey};
 use crate::launcher::RunningTask;
 
 /// Maximum number of registrations in a message, and of their bytes: far below the maximum message size.
-const MOST: usize = 256;
-const MOST_BYTES: usize = 1 << 20;
+const MAX_REGISTRATIONS: usize = 256;
+const MAX_BYTES: usize = 1 << 20;
 
 /// The result of one registration.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct BatchOutcome {
 
 #[derive(Default)]
 struct Batch {
-    of: Vec<(JobId, u64)>,
+    runs: Vec<(JobId, u64)>,
     registrations: Vec<pb::RegisterTaskManagerRequest>,
     bytes: usize,
 }
@@ -78,11 +78,11 @@ impl Actor {
             match self.core.prepare_job_master(now, job, run, &metrics) {
                 Ok(registration) => {
                     let bytes = registration.encoded_len();
-                    if batch.of.len() >= MOST || batch.bytes + bytes > MOST_BYTES {
+                    if batch.runs.len() >= MAX_REGISTRATIONS || batch.bytes + bytes > MAX_BYTES {
                         self.send(address, std::mem::take(&mut batch), gateway.clone());
                     }
                     batch.bytes += bytes;
-                    batch.of.push((job, run));
+                    batch.runs.push((job, run));
                     batch.registrations.push(registration);
                 }
                 // The message can't be prepared yet.
@@ -94,17 +94,19 @@ impl Actor {
 
     fn send(&mut self, address: &str, batch: Batch, gateway: Arc<dyn JobMastersGateway>) {
         let Batch {
-            of, registrations, ..
+            runs,
+            registrations,
+            ..
         } = batch;
-        if of.is_empty() {
+        if runs.is_empty() {
             return;
         }
         let address = address.to_owned();
         let bound = self.options.registration.initial_timeout;
         self.calls.spawn(async move {
             let request = pb::RegisterTaskManagersRequest { registrations };
-            let answers = ask(&*gateway, request, bound, of.len()).await;
-            let outcomes = of.into_iter().zip(answers);
+            let answers = ask(&*gateway, request, bound, runs.len()).await;
+            let outcomes = runs.into_iter().zip(answers);
             let outcome = |((job, run), answer)| BatchOutcome {
                 job,
                 run,

@@ -1,13 +1,17 @@
-//! Objects of checkpoints: writes what tasks have saved, and reads what tasks are restored from before they start.
-//! Decides nothing; results come back to the loop in [`super`].
+//! Objects of checkpoints: writes the snapshots that tasks have saved, and reads the snapshots from which tasks are
+//! restored, before they start. Decides nothing; results come back to the loop in [`super`].
 //!
-//! A task that begins from a savepoint reads the objects of its directory, any other those of its job.
+//! The actor owns the writes and reads ([`CheckpointWork`]); they run in its tasks and end with it.
 //!
-//! At most one write runs for a task: a newer one ends it. What is small is written for many tasks together, in the
-//! order in which it comes: while two such objects are being written, what waits becomes the next one.
-//!
-//! A task that is being restored is not started yet: it can be cancelled, and messages that arrive meanwhile reach it
-//! when it has started.
+//! - A snapshot that can't be written is declined with the reason, and the checkpoint fails. Nothing is tried again
+//!   here.
+//! - An object that can't be read at present is waited for: without limit if it is one of a checkpoint of the job, up
+//!   to [`SAVEPOINT_TIMEOUT`] if it is one of a savepoint. A damaged one fails the task at once.
+//! - At most one write runs for a task: a newer one ends it. Small snapshots are written for many tasks together, in
+//!   the order in which they come: while [`MAX_TOGETHER`] such objects are being written, the others wait, and become
+//!   the next object.
+//! - A task that is being restored is not started yet. It can be cancelled; other messages for it are kept until it
+//!   has started.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -34,23 +38,23 @@ use crate::CheckpointPlace;
 use crate::core::{Event, NO_PLACE, Pieces, SnapshotPlace, TaskKey, WrittenSnapshot};
 use crate::launcher::{TaskStart, TaskStatus};
 
-/// Most bytes of a snapshot that is written together with others. Larger ones go on from each other for long, and would
-/// keep what others have in the same object.
+/// Most bytes of a snapshot that is written together with others. Later checkpoints refer to the pieces of a larger one
+/// for a long time, and an object stays while any piece of it is referred to: those of other tasks would stay as well.
 const SMALL: u64 = 64 * 1024;
 /// Most bytes of an object for many tasks.
 const MOST_TOGETHER: u64 = 4 * 1024 * 1024;
 /// Objects for many tasks of a job that are written at the same time.
 const MAX_TOGETHER: usize = 2;
-/// Time for an object for many tasks. No newer number ends it, so one that hangs must not be waited for without limit.
+/// Timeout for writing an object for many tasks. No newer number ends such a write, so it needs a limit.
 const TOGETHER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Ranges of one snapshot that are read at the same time.
 const MAX_CONCURRENT_READS: usize = 8;
-/// Pause after an object could not be read.
+/// Pause before an object that could not be read is read again: from the shortest, doubled up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Time without an answer after which a task is not restored from a savepoint. It may be removed: an empty directory
-/// above it can't be distinguished from a file system that is not mounted. Those of checkpoints are the cluster's own,
-/// and are waited for without limit.
+/// Time for which a savepoint that can't be read is waited for. Its user may have removed it, which can't be
+/// distinguished from a file system that is not mounted. Objects of checkpoints are the cluster's own, and are waited
+/// for without limit.
 const SAVEPOINT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The place for objects. Opened when it is needed first: a TaskManager starts without it.
@@ -68,7 +72,7 @@ impl Storages {
         }
     }
 
-    /// The directory of checkpoints, for people.
+    /// The directory of checkpoints, for messages.
     fn directory(&self) -> &str {
         self.place.as_ref().map_or("", |place| &place.blobs.url)
     }
@@ -123,7 +127,8 @@ struct SmallOnes {
 }
 
 impl SmallOnes {
-    /// Takes those of one number and generation, which go into one object.
+    /// Takes the first that waits, and those behind it that go into the same object: those of the same number,
+    /// generation and place, up to [`MOST_TOGETHER`] bytes.
     fn take(&mut self) -> Vec<Unwritten> {
         let mut taken: Vec<Unwritten> = Vec::new();
         let mut bytes = 0;
@@ -153,11 +158,11 @@ pub(super) struct CheckpointWork {
     restoring: BTreeMap<TaskKey, Restoring>,
 }
 
-/// A task whose state is read, or how it ends instead.
+/// A task that can start, with its state filled in, or the status with which it ends instead.
 pub(super) type Restored = std::result::Result<TaskStart, TaskStatus>;
 
 impl Actor {
-    /// Writes the large pieces of a snapshot.
+    /// Writes the large pieces of a snapshot, in place of what is being written for its task.
     pub(super) fn write_snapshot(
         &mut self,
         task: TaskKey,
@@ -227,7 +232,8 @@ impl Actor {
         self.write_small(job);
     }
 
-    /// Ends what is being written for a task. What is written for others as well is not ended: it is not heard.
+    /// Ends what is being written for a task. A write that it shares with other tasks continues; the core ignores its
+    /// result for this task.
     pub(super) fn drop_snapshot(&mut self, task: &TaskKey) {
         if let Some(writing) = self.work.writing.remove(task) {
             writing.abort();
@@ -246,7 +252,7 @@ impl Actor {
         running.for_each(|writing| writing.abort());
     }
 
-    /// Starts a task, after what it is restored from was read.
+    /// Starts a task. If it is restored from objects, they are read first.
     pub(super) fn start_or_restore(&mut self, task: TaskKey, start: TaskStart) {
         let restore = start.deployment.restore.as_ref();
         let snapshot = restore.and_then(|restore| restore.snapshot.as_ref());
@@ -272,8 +278,9 @@ impl Actor {
         self.work.restoring.insert(task, restoring);
     }
 
-    /// Starts a task whose state is read, unless it was cancelled.
+    /// Starts a task whose state is read, unless it was cancelled. It receives the messages that came meanwhile.
     pub(super) fn restored(&mut self, task: TaskKey, restored: Restored) {
+        // The result may have been waiting for the loop when the task was cancelled: its end is reported already.
         let Some(restoring) = self.work.restoring.remove(&task) else {
             return;
         };
@@ -323,7 +330,7 @@ impl Actor {
         }
     }
 
-    /// This TaskManager, for people.
+    /// This TaskManager, for messages.
     fn host(&self) -> String {
         let location = &self.services.description.location;
         format!("{} at {}", location.resource_id, location.rpc_address)
@@ -383,7 +390,8 @@ fn no_answer() -> Error {
     }
 }
 
-/// Writes the pieces of snapshots one after the other. Returns the snapshots that name their places.
+/// Writes the pieces of snapshots into one object, one after the other. Returns the snapshots with the places of their
+/// pieces.
 async fn write_object(
     storages: &Storages,
     unwritten: Vec<Unwritten>,
@@ -447,11 +455,11 @@ fn ranges(snapshot: &pb::SubtaskSnapshot) -> Vec<ObjectRange> {
     places.map(range).collect()
 }
 
-/// Where reports go that a task can't be restored at present.
+/// Reports to the loop that a task can't be restored at present.
 #[derive(Debug)]
 struct Delays {
     task: TaskKey,
-    /// This TaskManager, for people.
+    /// This TaskManager, for messages.
     host: String,
     mailbox: mpsc::Sender<Message>,
 }
@@ -472,8 +480,9 @@ impl Delays {
     }
 }
 
-/// Fills in the contents of all pieces. What can't be read at present is waited for, a savepoint up to
-/// [`SAVEPOINT_TIMEOUT`]; the caller ends this when the task is cancelled.
+/// Fills in the contents of all pieces of the snapshot from which a task is restored. Objects that can't be read at
+/// present are read again, those of a savepoint up to [`SAVEPOINT_TIMEOUT`]. The caller aborts this when the task is
+/// cancelled.
 async fn read(storages: &Storages, delays: &Delays, mut start: TaskStart) -> Restored {
     let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
     let began = Instant::now();
@@ -496,6 +505,7 @@ async fn read(storages: &Storages, delays: &Delays, mut start: TaskStart) -> Res
             break;
         };
         let is_of_savepoint = !restore.directory.is_empty();
+        // In this order: errors that no later read cures end the task, the others only after the timeout.
         match error {
             error @ Error::Corrupt { .. } => {
                 let help = match is_of_savepoint {
@@ -532,12 +542,12 @@ async fn read(storages: &Storages, delays: &Delays, mut start: TaskStart) -> Res
     Ok(start)
 }
 
-/// Where the objects of a snapshot are.
+/// The place of the objects of a snapshot: those of a savepoint, or those of the job's checkpoints.
 #[derive(Debug, Clone, Copy)]
 struct Objects<'a> {
     place: &'a SnapshotPlace,
     job: JobId,
-    /// The directory of a savepoint; empty: they are those of the job.
+    /// The directory of the savepoint; empty: the objects are those of the job's checkpoints.
     directory: &'a str,
 }
 

@@ -38,6 +38,7 @@ impl Actor {
             asked_at,
         });
         let records = self.services.records.clone();
+        // Below the JobMaster's RPC timeout, so that it receives the reason if the store does not answer.
         let read_timeout = self.options.rpc_timeout / 2;
         self.calls.spawn(async move {
             let late = |_| Err(NoAnswer(format!("none within {read_timeout:?}")));

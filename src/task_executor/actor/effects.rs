@@ -28,6 +28,9 @@ pub(super) struct Registering {
 }
 
 impl Actor {
+    /// Runs the effects in their order, except registrations at JobMasters. These are collected and run last, so that
+    /// many that are due at the same moment go into few messages. An effect of the same turn may have ended or replaced
+    /// a run by then: such a run is skipped.
     pub(super) fn run_effects(&mut self) {
         self.write_log();
         let mut at_job_masters = Vec::new();
@@ -144,9 +147,9 @@ impl Actor {
     /// Publishes why the process ends. The first cause stays.
     fn end_process(&self, cause: Fatal) {
         match &cause {
-            Fatal::Drained => tracing::info!("drained: the task executor ends"),
+            Fatal::Drained => tracing::info!("drained: the TaskExecutor ends"),
             Fatal::Refused(_) | Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => {
-                tracing::error!(%cause, "the task executor can't continue, its process ends");
+                tracing::error!(%cause, "the TaskExecutor can't continue, its process ends");
             }
         }
         self.channels.fatal.send_if_modified(|fatal| {
@@ -254,7 +257,7 @@ impl Actor {
         });
     }
 
-    /// Starts a task, and follows its status and what it does for checkpoints until it ends.
+    /// Starts a task, and follows its status, checkpoint status and notices until it ends.
     pub(super) fn start(&mut self, task: TaskKey, start: TaskStart) {
         let running = self.services.launcher.start(start);
         let mut status = running.status();
@@ -263,25 +266,25 @@ impl Actor {
         self.running.insert(task, running);
         let mailbox = self.channels.mailbox.clone();
         self.calls.spawn(async move {
-            let (mut has_changed, mut has_saved, mut is_followed) = (true, true, true);
-            let (mut has_said, mut is_heard) = (true, true);
+            let (mut has_status, mut has_checkpoints, mut has_notices) = (true, true, true);
+            let (mut follows_checkpoints, mut follows_notices) = (true, true);
             loop {
-                // The status is taken first and sent last: the end of a task comes after all that it has saved or said.
-                let present = take(&mut status, &mut has_changed);
+                // The status is taken first and sent last: the end of a task follows all its checkpoints and notices.
+                let present = take(&mut status, &mut has_status);
                 let is_final = present.is_terminal();
-                let saved = take(&mut checkpoints, &mut has_saved);
-                let said = take(&mut notices, &mut has_said);
-                let mut news = Vec::new();
-                if std::mem::take(&mut has_said) && !said.is_empty() {
-                    news.push(Message::Said(task, said));
+                let checkpoint = take(&mut checkpoints, &mut has_checkpoints);
+                let all_notices = take(&mut notices, &mut has_notices);
+                let mut changes = Vec::new();
+                if std::mem::take(&mut has_notices) && !all_notices.is_empty() {
+                    changes.push(Message::Notices(task, all_notices));
                 }
-                if std::mem::take(&mut has_saved) {
-                    news.push(Message::Checkpoint(task, saved));
+                if std::mem::take(&mut has_checkpoints) {
+                    changes.push(Message::Checkpoint(task, checkpoint));
                 }
-                if std::mem::take(&mut has_changed) {
-                    news.push(Message::Task(task, present));
+                if std::mem::take(&mut has_status) {
+                    changes.push(Message::Task(task, present));
                 }
-                for message in news {
+                for message in changes {
                     if mailbox.send(message).await.is_err() {
                         return Called::Done;
                     }
@@ -291,17 +294,17 @@ impl Actor {
                 }
                 let has_result = tokio::select! {
                     changed = status.changed() => {
-                        has_changed = true;
+                        has_status = true;
                         changed.is_ok() || status.borrow().is_terminal()
                     }
-                    changed = checkpoints.changed(), if is_followed => {
-                        is_followed = changed.is_ok();
-                        has_saved = is_followed;
+                    changed = checkpoints.changed(), if follows_checkpoints => {
+                        follows_checkpoints = changed.is_ok();
+                        has_checkpoints = follows_checkpoints;
                         true
                     }
-                    changed = notices.changed(), if is_heard => {
-                        is_heard = changed.is_ok();
-                        has_said = is_heard;
+                    changed = notices.changed(), if follows_notices => {
+                        follows_notices = changed.is_ok();
+                        has_notices = follows_notices;
                         true
                     }
                 };
@@ -316,9 +319,9 @@ impl Actor {
     }
 }
 
-/// The present value of a watch. Sets `is_news` if it was not seen before.
-fn take<T: Clone>(watched: &mut watch::Receiver<T>, is_news: &mut bool) -> T {
+/// The present value of a watch. Sets `is_unsent` if it was not taken before.
+fn take<T: Clone>(watched: &mut watch::Receiver<T>, is_unsent: &mut bool) -> T {
     let present = watched.borrow_and_update();
-    *is_news |= present.has_changed();
+    *is_unsent |= present.has_changed();
     present.clone()
 }

@@ -18,7 +18,7 @@ pub(super) struct OpenTriggers {
 }
 
 impl Actor {
-    /// Handles a request of a JobMaster.
+    /// Handles a request of a JobMaster. If it is admitted, an effect of the same turn answers it.
     pub(super) fn trigger_requested(
         &mut self,
         now: Uptime,

@@ -92,7 +92,7 @@ pub(crate) enum Effect {
         request_id: u64,
         request: pb::AskCoordinatorRequest,
     },
-    /// Report to a JobMaster what executions have done for checkpoints.
+    /// Report checkpoint states of executions to a JobMaster.
     ReportCheckpoints {
         /// The JobMaster.
         to: JobMasterAddress,
@@ -100,7 +100,7 @@ pub(crate) enum Effect {
         call: u64,
         request: pb::ReportCheckpointsRequest,
     },
-    /// Write the large pieces of what a task has saved as an object, in place of what is being written for it.
+    /// Write the large pieces of a task's snapshot as an object, in place of a snapshot that is being written for it.
     WriteSnapshot {
         task: TaskKey,
         /// The checkpoint, to be named with the result.
@@ -108,10 +108,10 @@ pub(crate) enum Effect {
         place: SnapshotPlace,
         snapshot: Arc<pb::SubtaskSnapshot>,
     },
-    /// End what is being written for a task.
+    /// End the write of a task's snapshot.
     DropSnapshot(TaskKey),
-    /// Report to a task that what it has saved for a checkpoint is written; this names the objects. Or that it is not
-    /// needed.
+    /// Allow a task to drop what it has saved for a checkpoint: it is written, in the objects that the snapshot names,
+    /// or it is not needed (`None`).
     ReleaseSnapshot(TaskKey, u64, Option<Arc<pb::SubtaskSnapshot>>),
     /// Have the tasks of these sources begin a checkpoint, and answer the request.
     TriggerCheckpoint {
@@ -123,7 +123,7 @@ pub(crate) enum Effect {
     },
     /// Report to a task that a checkpoint is aborted.
     AbortCheckpoint(TaskKey, u64),
-    /// Have a task decline the checkpoint that it blocks inputs for.
+    /// Have a task decline the checkpoint for which it blocks inputs.
     DeclineBlocked(TaskKey),
     /// Answer an operator's request, or end it without answer.
     AnswerCoordinatorRequest {

@@ -14,7 +14,7 @@ use super::effect::TaskKey;
 use super::graphs::GraphKey;
 use crate::launcher::TaskStatus;
 
-/// What a task has saved, with its large pieces in objects.
+/// A snapshot of a task whose large pieces are written in objects.
 #[derive(Debug, Clone)]
 pub(crate) struct WrittenSnapshot {
     /// It names the objects.
@@ -94,7 +94,7 @@ pub(crate) enum Event {
     /// The snapshot from which a task is restored can't be read at present.
     StateUnread { task: TaskKey, reason: String },
     /// All notices of a task for users.
-    TaskSaid { task: TaskKey, notices: Vec<String> },
+    NoticesChanged { task: TaskKey, notices: Vec<String> },
     /// The checkpoint status of a task changed.
     CheckpointChanged {
         task: TaskKey,

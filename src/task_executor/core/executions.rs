@@ -88,9 +88,9 @@ struct Execution {
     entered: Vec<(pb::ExecutionState, Uptime)>,
     /// After its end: the highest checkpoint that it knew.
     highest_checkpoint: u64,
-    /// Before its start: why what it is restored from can't be read at present.
+    /// Before its start: why the snapshot from which it is restored can't be read at present.
     unread_state: String,
-    /// All that it has said to people.
+    /// Its notices for users.
     notices: Vec<String>,
 }
 
@@ -236,7 +236,8 @@ impl Executions {
         }
     }
 
-    /// Sets why what an execution is restored from can't be read at present. Its start, or its end, clears it.
+    /// Sets why the snapshot from which an execution is restored can't be read at present. The start or end of the
+    /// execution clears it.
     pub(super) fn note_unread_state(&mut self, key: &ExecutionKey, mut reason: String) {
         reason.truncate(reason.floor_char_boundary(MOST_OF_REASON));
         if let Some(execution) = self.executions.get_mut(key)
@@ -251,8 +252,8 @@ impl Executions {
         }
     }
 
-    /// Sets all that an execution has said to people. It is repeated in each report of the execution.
-    pub(super) fn note_said(&mut self, key: &ExecutionKey, mut notices: Vec<String>) {
+    /// Sets all notices of an execution for users. Each report of the execution has them.
+    pub(super) fn set_notices(&mut self, key: &ExecutionKey, mut notices: Vec<String>) {
         for notice in &mut notices {
             notice.truncate(notice.floor_char_boundary(MOST_OF_REASON));
         }

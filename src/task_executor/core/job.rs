@@ -1,6 +1,6 @@
-//! A job on a TaskExecutor: its executions, the connection to its JobMaster, and what is sent there. Pure.
+//! A job on a TaskExecutor: its executions, the connection to its JobMaster, and the messages on it. Pure.
 //!
-//! `messages` has what is sent and received, `tasks` how tasks start and end, `snapshots` what they do for checkpoints.
+//! The methods are in `messages` (sent and received), `tasks` (how tasks start and end) and `snapshots` (checkpoints).
 //!
 //! - A job that has ended here is not connected any more, and is forgotten when its tasks have ended.
 //! - A job that is being stopped stays so: the sources of tasks that start later end, too.

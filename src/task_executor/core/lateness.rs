@@ -1,9 +1,9 @@
 //! How late this process wakes up: whether it stood still, because it was stopped or its host gave it no CPU time.
 //! Pure.
 //!
-//! - The process is late from the deadline on for which it was to wake up. This is measured at each wake-up, before
-//!   the event, and again before the next deadline is armed: the event may remove the deadline that was missed.
-//! - No time counts twice. Lateness adds up until a deadline is armed that is not missed yet.
+//! - The process is late from the armed deadline until it wakes up. This is measured at each wake-up, before the event
+//!   is handled, and again before the next deadline is armed: the event may remove the deadline that was missed.
+//! - No time counts twice. Lateness adds up until a deadline is armed that is still in the future.
 
 use std::time::Duration;
 

@@ -52,7 +52,7 @@ pub(super) struct LeaderTracker {
     is_named: bool,
     /// When a leader last sent a message or was last named.
     last_contact: Uptime,
-    /// The last epoch that was believed but that the store contradicted.
+    /// The last epoch that was accepted provisionally and that the store then contradicted.
     contradicted: Option<Contradicted>,
     last_registration: u64,
 }

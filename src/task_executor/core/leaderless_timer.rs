@@ -1,4 +1,5 @@
-//! Measures how long a TaskExecutor has been without ResourceManager, so that it can log it. Changes nothing else.
+//! Measures how long a TaskExecutor has been without ResourceManager. The actor owns it, and logs what it returns;
+//! nothing else depends on it.
 
 use std::time::Duration;
 

@@ -123,7 +123,7 @@ pub(crate) enum LogLine {
     StoodStill { late: Duration },
     /// A job is being stopped.
     JobStopped { job: JobId },
-    /// What is left of a job here ends.
+    /// A job ends on this TaskExecutor.
     JobEnds { job: JobId, cause: String },
     /// No more slots are accepted.
     Draining,

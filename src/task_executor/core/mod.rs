@@ -1,7 +1,7 @@
 //! Decisions of a TaskExecutor: which tasks start and end and when, which slots become free, which jobs are ended,
 //! which connections are lost. Pure except for the accepted term, which it shares with its process. Two times are
-//! arguments: the time since the start of the TaskExecutor, and the clock of isolated jobs, which also runs while the
-//! host is suspended.
+//! arguments: `now`, the time since the start of the TaskExecutor, and `at`, the time of the clock of isolated jobs,
+//! which also runs while the host is suspended.
 //!
 //! The state is in objects, each of which alone changes its fields. Handlers decide; they borrow the objects that they
 //! need. [`TaskExecutorCore`] connects them.
@@ -11,7 +11,7 @@
 //! | [`leader_tracker`] | the followed leader, the accepted term, the numbers of registrations |
 //! | [`connection`] | one registration, at the ResourceManager or a JobMaster |
 //! | [`jobs`], [`job`] | the jobs: executions, connection, messages to the JobMaster ([`outbox`]) |
-//! | [`checkpoints`] | what the executions of a job have done for checkpoints |
+//! | [`checkpoints`] | the checkpoint states of a job's executions |
 //! | [`slot_table`] | slots, their holders and reserved resources |
 //! | [`isolation`] | until when the tasks of isolated jobs may run |
 //! | [`generation_check`] | reads of the stored generations |
@@ -21,7 +21,7 @@
 //!
 //! Handlers: [`connections`], [`slot_allocation`], [`deployments`]. Inputs: [`event`] and [`requests`].
 //!
-//! It ends its jobs without leader only if no leader sent a message and the store did not answer for
+//! While no leader is reached, it ends its jobs only if the store did not answer either for
 //! `job-manager-failover-timeout`, and a read of the store that began after that also failed.
 
 mod budget;
@@ -181,7 +181,7 @@ impl TaskExecutorCore {
             } => match self.jobs.get_mut(requester.job) {
                 Some(known) => known.ask_coordinator(request_id, requester, number),
                 None => {
-                    let answer = Err("its job is no longer on this TaskManager".to_owned());
+                    let answer = Err("its job is not on this TaskManager".to_owned());
                     self.output
                         .effect(Effect::AnswerCoordinatorRequest { request_id, answer });
                 }
@@ -215,9 +215,9 @@ impl TaskExecutorCore {
                     known.note_unread_state(task.execution, reason);
                 }
             }
-            Event::TaskSaid { task, notices } => {
+            Event::NoticesChanged { task, notices } => {
                 if let Some(known) = self.jobs.get_mut(task.job) {
-                    known.note_said(task.execution, notices);
+                    known.set_notices(task.execution, notices);
                 }
             }
             Event::CheckpointChanged { task, status } => {
@@ -274,8 +274,8 @@ impl TaskExecutorCore {
         is_dropped
     }
 
-    /// Does what follows from the state after an event or a request. To be called after each, before the effects are
-    /// taken. `unread`: number of outputs that consumers have not read to their end.
+    /// Updates all that depends on the state after an event or a request. To be called after each, before the effects
+    /// are taken. `unread`: number of outputs that consumers have not read to their end.
     pub(crate) fn after_event(&mut self, now: Uptime, at: Moment, unread: usize) -> Status {
         // First: a job is forgotten, and a drained TaskExecutor leaves, only when its slots are free.
         self.free_released_slots(now);

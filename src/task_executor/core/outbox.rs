@@ -1,5 +1,5 @@
-//! What a TaskExecutor has to send to the JobMaster of a job without being asked: offers of slots, reports of changed
-//! executions, requests of operators to their coordinators. Pure.
+//! Calls of a TaskExecutor to the JobMaster of a job: offers of slots, reports of changed executions, requests of
+//! operators to their coordinators. Pure.
 //!
 //! Messages in flight belong to the present run of the connection: what an ended run did not deliver is sent again.
 //! At most one offer and one report are in flight; failed ones are sent again. A request of an operator is sent until

@@ -34,7 +34,7 @@ pub(super) struct SlotAllocation<'a> {
     isolated: &'a mut IsolatedJobs,
     lifecycle: &'a Lifecycle,
     output: &'a mut Output,
-    /// Of tasks in slots that are taken from their job.
+    /// For tasks that are cancelled.
     timeouts: CancellationTimeouts,
 }
 
@@ -52,7 +52,7 @@ impl TaskExecutorCore {
 }
 
 impl SlotAllocation<'_> {
-    /// Allocates a slot to a job. Returns the answer, and whether the slot is to be offered to the JobMaster.
+    /// Allocates a slot to a job. Returns the answer, and the job if the slot is to be offered to its JobMaster.
     pub(super) fn request(
         &mut self,
         request: &pb::RequestSlotRequest,
@@ -88,8 +88,8 @@ impl SlotAllocation<'_> {
     }
 
     /// Frees a slot in which no task continues, for the ResourceManager or for a JobMaster that returns slots of its
-    /// job. No decision in the store is behind it: the sender may be a leader that stood still, or have forgotten its
-    /// deployments. Returns the job that held the slot, if it is freed.
+    /// job. No record in the store proves the request: the sender may be a leader that was suspended, or one that has
+    /// forgotten its deployments. Returns the job that held the slot, if it is freed.
     pub(super) fn free(
         &mut self,
         from: Target,

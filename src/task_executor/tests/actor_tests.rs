@@ -93,7 +93,7 @@ async fn a_report_that_did_not_arrive_is_repeated() {
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_gets_slots_and_executions_while_the_tasks_go_on() {
     let (world, old, task) = running(false).await;
-    world.nobody_leads();
+    world.no_leader();
     let (_, new) = Leader::start(&world.connector, "jm2:1", 2);
     world.lead(&new);
     let report = new.registered().await.slot_report.expect("a report");
@@ -416,7 +416,7 @@ async fn without_any_leader_jobs_are_let_go_only_after_the_failover_timeout() {
     let (world, leader, task) = running(false).await;
     let start = Instant::now();
     world.connector.remove("jm1:1");
-    world.nobody_leads();
+    world.no_leader();
     let mut status = task.status.subscribe();
     status
         .wait_for(|status| *status == TaskStatus::Canceled)

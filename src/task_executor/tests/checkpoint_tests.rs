@@ -516,7 +516,7 @@ async fn triggers_and_aborts_reach_the_task_of_the_present_job_master() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_blocks_goes_on_when_nobody_leads_for_a_second() {
+async fn a_task_that_blocks_continues_after_a_second_without_a_leader() {
     let (world, leader, task) = running(false).await;
     task.checkpoints.send_replace(CheckpointStatus {
         highest: 7,
@@ -527,7 +527,7 @@ async fn a_task_that_blocks_goes_on_when_nobody_leads_for_a_second() {
     });
     pass(Duration::from_secs(3)).await;
     assert_eq!(*task.told.lock(), Vec::<String>::new());
-    world.nobody_leads();
+    world.no_leader();
     pass(Duration::from_millis(900)).await;
     assert_eq!(*task.told.lock(), Vec::<String>::new());
     pass(Duration::from_millis(200)).await;

@@ -19,7 +19,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 async fn leaderless() -> (World, Started) {
     let (world, _leader, task) = running(false).await;
     world.connector.remove("jm1:1");
-    world.nobody_leads();
+    world.no_leader();
     (world, task)
 }
 
@@ -34,7 +34,7 @@ async fn stopped(task: &Started) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_store_knows_of_no_younger_generation_tasks_go_on_however_long_nobody_leads() {
+async fn without_a_leader_tasks_continue_while_the_store_has_no_younger_generation() {
     let (world, task) = leaderless().await;
     world.records.say_generation(1, 1);
     pass(HOUR).await;
@@ -74,7 +74,7 @@ async fn a_task_is_superseded_by_the_generation_of_the_region_that_its_deploymen
     let second = world.next_started().await;
     second.status.send_replace(TaskStatus::Running);
     world.connector.remove("jm1:1");
-    world.nobody_leads();
+    world.no_leader();
     let regions =
         |one, other| StoredGenerations::Present(vec![Generation::new(one), Generation::new(other)]);
     world.records.say(Some((1, regions(1, 1))));
@@ -228,14 +228,14 @@ async fn a_registration_in_its_delay_is_woken_by_a_dial() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_to_take_a_slot_stands_still_while_nobody_leads() {
+async fn the_slot_timeout_is_suspended_without_a_leader() {
     let world = World::start(false);
     let (script, leader) = world.with_leader("jm1:1", 1).await;
     *script.is_ignoring_offers.lock() = true;
     leader.request_slot(1, A2).await;
     leader.offered().await;
     world.records.say_generation(1, 0);
-    world.nobody_leads();
+    world.no_leader();
     pass(Duration::from_secs(30)).await;
     let slots = leader.slot_report().await.expect("is registered");
     assert!(
@@ -247,14 +247,14 @@ async fn the_time_to_take_a_slot_stands_still_while_nobody_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slot_that_is_given_while_nobody_leads_has_all_its_time_once_somebody_does() {
+async fn a_slot_that_is_given_without_a_leader_has_its_whole_timeout_under_the_next_leader() {
     let world = World::start(false);
     let (script, leader) = world.with_leader("jm1:1", 1).await;
     *script.is_ignoring_offers.lock() = true;
     leader.request_slot(0, A1).await;
     leader.registered_job().await;
     world.records.say_generation(1, 0);
-    world.nobody_leads();
+    world.no_leader();
     // The former leader still runs, and does not know that the store no longer shows it.
     leader.request_slot(1, A2).await;
     pass(Duration::from_secs(30)).await;

@@ -107,10 +107,10 @@ async fn a_deployment_of_a_term_that_the_store_knows_to_be_over_starts_nothing()
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_go_on_however_long_nobody_leads_while_the_store_answers() {
+async fn tasks_continue_without_a_leader_while_the_store_answers() {
     let (world, _leader, task) = running_isolated(false).await;
     world.connector.remove("jm1:1");
-    world.nobody_leads();
+    world.no_leader();
     pass(Duration::from_secs(1800)).await;
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
     assert!(!world.guard.is_overdue());
@@ -144,7 +144,7 @@ async fn without_the_store_tasks_are_stopped_though_a_job_master_is_heard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_counts_is_when_a_read_began_not_when_it_was_answered() {
+async fn a_read_counts_from_its_beginning_and_not_from_its_answer() {
     let (world, _leader, task) = running_isolated(false).await;
     let start = Instant::now();
     // Each answer is outdated when it arrives.
@@ -175,7 +175,7 @@ async fn a_process_that_stood_still_stops_isolated_tasks_before_it_does_anything
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_watches_the_process_sees_that_tasks_had_to_have_ended() {
+async fn the_guard_shows_that_tasks_run_after_their_deadline() {
     let (world, _leader, _task) = running_isolated(true).await;
     assert!(!world.guard.is_overdue());
     // Nothing in the process runs.
@@ -187,7 +187,7 @@ async fn whoever_watches_the_process_sees_that_tasks_had_to_have_ended() {
 async fn superseded_isolated_tasks_have_less_time_to_end() {
     let (world, _leader, task) = running_isolated(true).await;
     world.connector.remove("jm1:1");
-    world.nobody_leads();
+    world.no_leader();
     world.records.say_generation(2, 2);
     stopped(&task).await;
     let start = Instant::now();

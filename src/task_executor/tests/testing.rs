@@ -409,7 +409,7 @@ impl World {
     }
 
     /// The store names no leader.
-    pub(crate) fn nobody_leads(&self) {
+    pub(crate) fn no_leader(&self) {
         self.leaders.send_modify(|view| view.leader = None);
     }
 

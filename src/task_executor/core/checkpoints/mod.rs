@@ -1,18 +1,22 @@
-//! What the executions of a job have done for checkpoints: the newest report of each, and which of them its JobMaster
+//! The checkpoint states of a job's executions: the newest report of each execution, and the reports that the JobMaster
 //! does not know yet. Pure.
 //!
 //! ```text
 //! execution:  unheard --> blocked --> encoding --> writing --written--> acknowledged
 //!                |           |            |           | failed
-//!                +-----------+------------+-----------+--> declined     a higher number begins again
-//!             each but "acknowledged" and "declined" of a higher number --abort of it--> aborted
+//!                +-----------+------------+-----------+--> declined
+//!             any state --abort of its number or, while the task runs, of a higher one--> aborted
+//!             any state --the task takes up a higher number--> begins again
 //! ```
 //!
-//! - An older number never replaces a newer one, and an abort of a number is final for it.
+//! *Unheard*: the task has received no number since it was started or restored. *Blocked*: it waits for barriers, and
+//! takes nothing from inputs that have delivered theirs. *Writing*: the TaskExecutor writes what the task has saved.
+//!
+//! - A lower number never replaces a higher one, and an abort of a number is final for it.
 //! - A report stays after the end of its execution, until a younger generation of the subtask is admitted, the
 //!   generation is cancelled, or the job is forgotten.
-//! - A report that the JobMaster has to know is sent until it is answered ([`reports`]), and with each registration. In
-//!   a registration, acknowledgements that would make it too large are reported as being written: they follow.
+//! - A report that the JobMaster has to know is sent until it is answered ([`reports`]), and with each registration. A
+//!   registration reports acknowledgements that would make it too large as being written; they are sent after it.
 
 mod decline_timer;
 mod pieces;
@@ -38,11 +42,11 @@ use super::output::Output;
 
 /// Most bytes of state that a subtask saves where there is no place for objects.
 const MOST_WITHOUT_STORAGE: u64 = 64 * 1024;
-/// What to do on a host without a place for objects, for people.
+/// Advice for a host without a place for objects.
 pub(crate) const NO_PLACE: &str = "set `execution.checkpointing.dir` or `high-availability.storageDir`, and for a directory that all hosts share \
      `high-availability.storage-shared: true`";
-/// Most bytes of an acknowledgement: half of the smallest `rpc.max-message-size`. What may be large is in objects, but
-/// not the output that waits for a checkpoint.
+/// Most bytes of an acknowledgement: half of the smallest `rpc.max-message-size`. Large state is in objects, but the
+/// output that waits for a checkpoint is in the acknowledgement itself.
 const MOST_IN_REPORT: usize = 512 * 1024;
 /// Most bytes of reports in a message, if there is more than one.
 const MOST_IN_MESSAGE: usize = 256 * 1024;
@@ -53,7 +57,7 @@ const MOST_OF_REASON: usize = 1024;
 enum Progress {
     Unheard,
     Blocked {
-        /// Whether the task was told to decline.
+        /// Whether the task was requested to decline.
         is_declining: bool,
     },
     /// The task encodes its state.
@@ -83,7 +87,7 @@ impl Progress {
         ))
     }
 
-    /// Whether nothing that the task says of the same number changes it.
+    /// Whether it stays as it is when the task reports the same number again.
     fn is_decided(&self) -> bool {
         match self {
             Progress::Unheard | Progress::Blocked { .. } | Progress::Encoding => false,
@@ -125,12 +129,12 @@ struct Known {
     input_ended: bool,
     /// Whether its source is paused. It stays so without a JobMaster: the next one decides.
     paused: bool,
-    /// How long it took to save what is acknowledged.
+    /// How long saving the acknowledged snapshot took.
     times: pb::CheckpointTimes,
     life: Life,
     /// Whether its region takes part in checkpoints: heartbeats have its report.
     takes_part: bool,
-    /// Its subtask was cancelled: once it has ended, nothing of it is needed that the JobMaster knows.
+    /// Its subtask was cancelled: it is forgotten once it has ended and the JobMaster knows its report.
     is_cancelled: bool,
 }
 
@@ -185,7 +189,7 @@ impl Known {
     }
 }
 
-/// What follows from a change of a task's status.
+/// Work on objects that follows from a change of an execution.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
     /// Nothing.
@@ -217,7 +221,7 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Begins with an execution. Those of older generations of its subtask are not needed any more.
+    /// Adds an execution. Older generations of its subtask are forgotten.
     pub(super) fn admit(&mut self, key: ExecutionKey, begins: Beginning) {
         self.forget_up_to(key.previous());
         let known = Known {
@@ -235,7 +239,7 @@ impl Checkpoints {
         self.known.insert(key, known);
     }
 
-    /// Forgets generations of a subtask up to this one: those that run once they have ended.
+    /// Forgets generations of a subtask up to this one; those that still run are forgotten after their end.
     pub(super) fn forget_up_to(&mut self, up_to: ExecutionKey) {
         self.known.retain(|key, known| {
             known.is_cancelled |= up_to.covers(key);
@@ -244,7 +248,7 @@ impl Checkpoints {
         self.reports.retain(|key| self.known.contains_key(key));
     }
 
-    /// Records what a task has done. `has_storage`: objects can be written.
+    /// Records the checkpoint status of a task. `has_storage`: objects can be written.
     pub(super) fn update(
         &mut self,
         key: &ExecutionKey,
@@ -319,7 +323,7 @@ impl Checkpoints {
         step
     }
 
-    /// Records how long writing the pieces of a snapshot takes. For people.
+    /// Records how long writing the pieces of a snapshot took. Nothing is decided by it.
     pub(super) fn note_writing(&mut self, key: &ExecutionKey, number: u64, took: Duration) {
         let known = self.known.get_mut(key);
         if let Some(known) = known.filter(|known| known.highest == number) {
@@ -355,7 +359,7 @@ impl Checkpoints {
         let Some(known) = self.known.get_mut(key) else {
             return Step::Nothing;
         };
-        // An execution that has ended before it heard of the number stays so.
+        // An execution that has ended without having received the number can't have saved anything for it.
         let is_new = number > known.highest && known.life == Life::Runs;
         if number != known.highest && !is_new {
             return Step::Nothing;
@@ -390,7 +394,7 @@ impl Checkpoints {
         highest
     }
 
-    /// Forgets what was cancelled and has ended, once the JobMaster knows what it had saved.
+    /// Forgets executions that were cancelled and have ended, once the JobMaster knows their reports.
     fn forget_cancelled(&mut self) {
         let reports = &self.reports;
         self.known.retain(|key, known| {
@@ -404,12 +408,12 @@ impl Checkpoints {
         known.is_some_and(|known| known.life == Life::Finished)
     }
 
-    /// Whether any task blocks inputs and was not told to decline.
+    /// Whether any task blocks inputs and was not requested to decline.
     pub(super) fn has_blocked(&self) -> bool {
         self.known.values().any(is_blocked)
     }
 
-    /// Takes the tasks that block inputs and were not told to decline.
+    /// Takes the tasks that block inputs and were not requested to decline yet.
     pub(super) fn take_blocked(&mut self) -> Vec<ExecutionKey> {
         let blocked = self.known.iter_mut().filter(|(_, known)| is_blocked(known));
         let taken = blocked.map(|(key, known)| {
@@ -419,15 +423,15 @@ impl Checkpoints {
         taken.collect()
     }
 
-    /// Reports for a heartbeat: of all that fit in a message, and whose regions take part. The JobMaster knows the
-    /// others, or they are sent.
+    /// Reports for a heartbeat: of the executions whose regions take part, as many as fit in a message. The JobMaster
+    /// knows the others, or receives them in calls.
     pub(super) fn reports(&self) -> Vec<pb::CheckpointReport> {
         let reports = self.with_room().into_iter();
         let reports = reports.filter(|(_, known, has_room)| *has_room && known.takes_part);
         reports.map(|(key, known, _)| known.report(key)).collect()
     }
 
-    /// Reports of all executions, for a registration. Acknowledgements that do not fit have to be sent besides.
+    /// Reports of all executions, for a registration. Acknowledgements that do not fit are due in calls after it.
     pub(super) fn full_report(&mut self) -> Vec<pb::CheckpointReport> {
         let (mut reports, mut left) = (Vec::new(), Vec::new());
         for (key, known, has_room) in self.with_room() {
@@ -443,7 +447,7 @@ impl Checkpoints {
     }
 
     /// All executions, and whether the report of each fits in a message beside those before it. Those that have ended
-    /// come first: a number that one of them has taken up is adopted only with its acknowledgement.
+    /// come first: a new leader adopts a number that one of them has taken up only with its acknowledgement.
     fn with_room(&self) -> Vec<(&ExecutionKey, &Known, bool)> {
         let mut all: Vec<_> = self.known.iter().collect();
         all.sort_by_key(|(_, known)| known.life == Life::Runs);

@@ -16,7 +16,7 @@ use tanist_proto::v1 as pb;
 const INLINE: usize = 4 * 1024;
 /// Most bytes of pieces that travel in the report.
 const MOST_INLINE: usize = 16 * 1024;
-/// Pieces up to this size always travel in the report: to name an object takes as much.
+/// Pieces up to this size always travel in the report: the name of an object takes as many bytes.
 const TINY: usize = 256;
 
 /// The pieces of a snapshot.
@@ -64,8 +64,8 @@ impl<'a> Pieces<'a> {
         in_object
     }
 
-    /// Parts of an object of this name, in their order, and the snapshot that names it. They follow `offset` bytes of
-    /// others, and it is then behind them.
+    /// The parts of an object of this name, in their order, and the snapshot with their places. The first part is at
+    /// `offset`, behind the parts of other snapshots; `offset` is then the end of the last part.
     pub(crate) fn into_object(
         self,
         object: &str,
@@ -135,7 +135,7 @@ fn with_places(
     } = snapshot;
     let mut places = places.into_iter();
     let mut next = || places.next().flatten();
-    // In the order of `pieces`.
+    // In the order of `pieces`: each call of `next` takes the place of the next piece.
     let mut segment = |from: &pb::StateSegment| match next() {
         None => from.clone(),
         Some(place) => pb::StateSegment {

@@ -1,8 +1,8 @@
 //! Reports of checkpoints on their way to the JobMaster. Pure.
 //!
-//! Calls belong to the present run of the connection. A few may be in flight: the answer to one that concerns a region
-//! which the JobMaster has not settled yet may take long. The reports of a failed call are sent again, as they are
-//! then.
+//! Calls belong to the present run of the connection: what an ended run has not delivered is due again. Calls have a
+//! limited size, and up to [`MAX_CALLS`] are in flight. The reports of a failed call are sent again, with their content
+//! at that time.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
 //! Messages of a job to its JobMaster, and their answers: registration, heartbeats, offers of slots, reports of
-//! executions, requests to coordinators, the goodbye. Pure.
+//! executions, requests to coordinators, the message with which it disconnects. Pure.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! What the executions of a job do for checkpoints: snapshots that are written, aborts, sources that can begin one.
-//! Pure.
+//! The part of a job in checkpoints: snapshots of its executions that are written, aborts, and sources that can begin
+//! a checkpoint. Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) enum SourceState {
 }
 
 impl Job {
-    /// Handles a change of what a task has done for checkpoints. `has_storage`: objects can be written.
+    /// Handles a change of a task's checkpoint status. `has_storage`: objects can be written.
     pub(crate) fn checkpoint_changed(
         &mut self,
         execution: ExecutionKey,
@@ -38,12 +38,12 @@ impl Job {
         self.take_step(execution, step, output);
     }
 
-    /// Notes how long writing what a task has saved takes.
+    /// Notes how long writing a snapshot of a task took.
     pub(crate) fn note_writing(&mut self, execution: ExecutionKey, number: u64, took: Duration) {
         self.checkpoints.note_writing(&execution, number, took);
     }
 
-    /// Handles the end of writing what a task has saved.
+    /// Handles the end of writing a snapshot of a task. The task may drop it then.
     pub(crate) fn snapshot_written(
         &mut self,
         execution: ExecutionKey,
@@ -117,7 +117,7 @@ impl Job {
         }
     }
 
-    /// What its executions have done for checkpoints.
+    /// The checkpoint states of its executions.
     #[cfg(test)]
     pub(crate) fn checkpoints(&self) -> &Checkpoints {
         &self.checkpoints

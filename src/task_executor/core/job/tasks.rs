@@ -23,8 +23,8 @@ pub(crate) struct Beginning {
     pub place: SnapshotPlace,
     /// The checkpoint that it is restored from; 0: it begins from the start.
     pub restored_from: u64,
-    /// Whether its region takes part in checkpoints. Under a later leader it may though it does not: then it is
-    /// reported from the first number on that it hears of.
+    /// Whether its region takes part in checkpoints. If it does not, it still can under a later leader: then it is
+    /// reported from the first number on that its task receives.
     pub takes_checkpoints: bool,
 }
 
@@ -90,17 +90,17 @@ impl Job {
         }
     }
 
-    /// Notes why what an execution is restored from can't be read at present.
+    /// Notes why the snapshot from which an execution is restored can't be read at present.
     pub(crate) fn note_unread_state(&mut self, execution: ExecutionKey, reason: String) {
         self.executions.note_unread_state(&execution, reason);
     }
 
-    /// Notes all that an execution has said to people.
-    pub(crate) fn note_said(&mut self, execution: ExecutionKey, notices: Vec<String>) {
-        self.executions.note_said(&execution, notices);
+    /// Sets all notices of an execution for users.
+    pub(crate) fn set_notices(&mut self, execution: ExecutionKey, notices: Vec<String>) {
+        self.executions.set_notices(&execution, notices);
     }
 
-    /// Whether a task of the job continues in a slot. Logs that, since the caller believes that the slot is idle.
+    /// Whether a task of the job that was not cancelled runs in a slot. Logs that: the caller considers the slot idle.
     pub(crate) fn continues_in(&self, allocation: AllocationId, output: &mut Output) -> bool {
         let continues = self.executions.continues_in(allocation);
         if continues {

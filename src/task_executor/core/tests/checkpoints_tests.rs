@@ -463,7 +463,7 @@ fn what_a_task_says_is_in_each_of_its_reports_also_after_its_end() {
     let admitted = executions.admit(key, AllocationId::from_bits(1), now);
     admitted.expect("it is the first");
     executions.take_changed();
-    executions.note_said(&key, vec!["lost".to_owned()]);
+    executions.set_notices(&key, vec!["lost".to_owned()]);
     let (_, reports) = executions.take_changed();
     assert_eq!(reports[0].notices, ["lost"]);
     executions.update(&key, TaskStatus::finished(Vec::new()), None, now);

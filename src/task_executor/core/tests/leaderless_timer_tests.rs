@@ -9,7 +9,7 @@ use crate::core::leaderless_timer::*;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
-fn it_is_said_once_in_each_period_without_a_resource_manager() {
+fn it_is_reported_once_in_each_period_without_a_resource_manager() {
     let start = Uptime::START;
     let mut timer = LeaderlessTimer::new(TIMEOUT, start);
     assert_eq!(timer.review(start + TIMEOUT / 2, false), None);

@@ -91,7 +91,7 @@ fn what_a_slot_takes_is_reserved_from_the_total_until_nothing_runs_in_it() {
 }
 
 #[test]
-fn a_dynamic_slot_is_there_while_somebody_holds_it() {
+fn a_dynamic_slot_exists_only_while_it_is_held() {
     let mut table = table();
     let answer = table.request(7, holder(1, 1), &profile(1, 120));
     assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
