@@ -2,7 +2,8 @@
 //! For an invalid graph the functions return some value and never panic.
 //!
 //! A job's record and its TaskManagers know regions only by their numbers, so every JobMaster of a job must number them
-//! in the same way.
+//! in the same way: also one of a later version. With another order a JobMaster would take the recorded placement of
+//! one region for that of another.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -67,14 +68,14 @@ pub fn subtask_regions(graph: &JobGraph, max_regions: usize) -> Vec<usize> {
             }
         }
     }
-    // A part is named by its first subtask, and lies within one set of vertices.
+    // A part is identified by its first subtask, and lies within one set of vertices.
     let firsts: Vec<usize> = (0..whole.len()).map(|task| parts.first_of(task)).collect();
-    let mut named: Vec<usize> = (0..whole.len())
+    let mut parts_in_order: Vec<usize> = (0..whole.len())
         .filter(|task| firsts[*task] == *task)
         .collect();
-    named.sort_by_key(|first| (whole[*first], *first));
+    parts_in_order.sort_by_key(|first| (whole[*first], *first));
     let mut numbers = vec![0; whole.len()];
-    for (number, first) in named.into_iter().enumerate() {
+    for (number, first) in parts_in_order.into_iter().enumerate() {
         numbers[first] = number;
     }
     firsts.into_iter().map(|first| numbers[first]).collect()
@@ -183,13 +184,15 @@ pub(crate) fn region_of(graph: &JobGraph) -> Vec<usize> {
         .collect()
 }
 
+/// The indices of an edge's source and target; `None` if the graph lacks one of them.
 fn ends(index_of: &HashMap<&str, usize>, edge: &JobEdge) -> Option<(usize, usize)> {
     let find = |vertex: &str| index_of.get(vertex).copied();
     find(&edge.source).zip(find(&edge.target))
 }
 
-/// Disjoint sets of vertices or subtasks, each identified by its first element.
+/// Disjoint sets of vertices or subtasks (union-find), each identified by its first element.
 struct Parts {
+    /// For each element an earlier one of its set; for the first one itself.
     first: Vec<usize>,
 }
 
@@ -251,8 +254,8 @@ impl Parts {
                 .first()
                 .expect("it waits for a set that is left")
         };
-        let on_circle = (0..reads.len()).fold(start, |set, _| before(set));
-        Err((on_circle, before(on_circle)))
+        let on_cycle = (0..reads.len()).fold(start, |set, _| before(set));
+        Err((on_cycle, before(on_cycle)))
     }
 }
 
