@@ -90,12 +90,13 @@ fn result(name: &Name, value: &[u8]) -> anyhow::Result<pb::JobResult> {
     small_record(&key, RESULT_FORMAT, value)
 }
 
-/// Decodes a record that is never so large that it is somewhere else. `format`: the newest one that this code reads.
+/// Decodes a record that is always inline, and never in a blob or in chunks. `format`: the newest one that this code
+/// reads.
 fn small_record<M: Message + Default>(key: &Key, format: u16, value: &[u8]) -> anyhow::Result<M> {
     match record::decode(key, format, value)? {
         Payload::Inline { bytes, .. } => M::decode(bytes).with_context(|| key.to_string()),
         Payload::Blob { .. } | Payload::Chunks { .. } => {
-            bail!("{key} is somewhere else, which no such small record is")
+            bail!("{key} is in a blob or in chunks, and a record of this kind is always inline")
         }
     }
 }
