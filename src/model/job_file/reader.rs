@@ -140,6 +140,23 @@ impl Reader {
         }
     }
 
+    /// Returns the fields of a map, which may have any names.
+    pub fn map<'n>(
+        &mut self,
+        field: &str,
+        node: &'n Node,
+        wanted: &str,
+    ) -> Option<&'n [(Key, Node)]> {
+        match &node.value {
+            Value::Map(fields) => Some(fields),
+            Value::Unreadable => None,
+            Value::Null | Value::Scalar { .. } | Value::List(_) => {
+                self.wrong(field, node, wanted);
+                None
+            }
+        }
+    }
+
     /// Reads a duration with its unit.
     pub fn duration(&mut self, field: &str, node: &Node) -> Option<Duration> {
         let duration = match &node.value {

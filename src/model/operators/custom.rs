@@ -314,11 +314,7 @@ fn read(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Transformation> 
 
 /// Reads columns such as `{ word: string, n: int64 }`. Their types are checked with the other problems.
 fn columns(reader: &mut Reader, field: &str, node: &Node) -> Option<Vec<(String, String)>> {
-    let job_file::Value::Map(columns) = &node.value else {
-        let message = format!("`{field}` is a map of columns, for example `{{ word: string }}`");
-        reader.problem(Some(node.position), message);
-        return None;
-    };
+    let columns = reader.map(field, node, "a map of columns, such as `{ word: string }`")?;
     let column =
         |(key, node): &(Key, Node)| Some((key.text.clone(), reader.text(&key.text, node)?));
     columns.iter().map(column).collect()

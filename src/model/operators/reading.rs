@@ -249,18 +249,8 @@ pub(super) fn columns(
     field: &str,
     node: &Node,
 ) -> Option<Vec<DeclaredColumn>> {
-    let declared = match &node.value {
-        NodeValue::Map(declared) => declared,
-        NodeValue::Unreadable => return None,
-        NodeValue::Null | NodeValue::Scalar { .. } | NodeValue::List(_) => {
-            let message = format!(
-                "`{field}` is {}: write a map of names and types, such as `{{ user: string, bytes: int64 }}`",
-                node.describe()
-            );
-            reader.problem(Some(node.position), message);
-            return None;
-        }
-    };
+    let wanted = "a map of names and types, such as `{ user: string, bytes: int64 }`";
+    let declared = reader.map(field, node, wanted)?;
     let columns: Vec<_> = declared
         .iter()
         .map(|(key, node)| column(key, node, reader))
