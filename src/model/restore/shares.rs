@@ -73,7 +73,7 @@ impl<'m> Shares<'m> {
 /// States that say themselves how they are divided among another number of subtasks.
 #[derive(Debug, Default)]
 pub(super) struct DividedStates<'m> {
-    /// Elements of lists, by subtask. Each has its place among all states.
+    /// Elements of lists, by subtask, each with its place among all states of the step.
     lists: Vec<Vec<(usize, &'m OperatorState)>>,
     /// What each subtask gets.
     unions: Vec<(usize, &'m OperatorState)>,

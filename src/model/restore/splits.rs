@@ -48,7 +48,8 @@ pub(super) fn coordinators(
     }
 }
 
-/// Each region is placed for the first time with generation 1, and a coordinator counts those of all its regions.
+/// The state of a coordinator before the first placement. Its generation is the sum of those of its regions, and each
+/// of these is placed for the first time with generation 1.
 fn state(
     vertex: &JobVertex,
     operator: &Operator,
