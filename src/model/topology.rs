@@ -82,7 +82,7 @@ pub fn subtask_regions(graph: &JobGraph, max_regions: usize) -> Vec<usize> {
     firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
-/// The key groups of a subtask: a contiguous range. The inverse of `tanist_dataflow::key::subtask_of_group`, by which
+/// The key groups of a subtask: a contiguous range. The inverse of `subtask_of_group` (`src/dataflow/key.rs`), by which
 /// records are sent: if the two disagreed, a subtask would get keys whose state another one has. A maximum parallelism
 /// below the parallelism counts as equal to it.
 pub fn key_groups(subtask: u32, parallelism: u32, max_parallelism: u32) -> Range<u32> {
