@@ -38,19 +38,11 @@ impl StoreDump {
         let mut dump = StoreDump::default();
         let of_jobs = |kind: &Kind| !matches!(*kind, kinds::HISTORY | kinds::STORAGES);
         for kind in kinds::ALL.iter().filter(of_jobs) {
-            let mut next = None;
-            loop {
-                let page = store.list(kind, next, PAGE).await?;
-                for (name, value) in page.items {
-                    if kind == kinds::RESULTS {
-                        dump.results.insert(name.clone(), result(&name, &value)?);
-                    }
-                    dump.items.entry(kind).or_default().push(name);
+            for (name, value) in items(store, kind).await? {
+                if kind == kinds::RESULTS {
+                    dump.results.insert(name.clone(), result(&name, &value)?);
                 }
-                next = page.next;
-                if next.is_none() {
-                    break;
-                }
+                dump.items.entry(kind).or_default().push(name);
             }
         }
         Ok(dump)
@@ -82,6 +74,22 @@ impl StoreDump {
             .collect();
         ensure!(dirty.is_empty(), "results that are not clean: {dirty:?}");
         Ok(())
+    }
+}
+
+/// All items of a kind, ordered by name.
+pub(crate) async fn items(
+    store: &dyn CoordinationStore,
+    kind: Kind,
+) -> anyhow::Result<Vec<(Name, Bytes)>> {
+    let (mut items, mut next) = (Vec::new(), None);
+    loop {
+        let page = store.list(kind, next, PAGE).await?;
+        items.extend(page.items);
+        next = page.next;
+        if next.is_none() {
+            return Ok(items);
+        }
     }
 }
 
