@@ -2,7 +2,8 @@
 //!
 //! Input that is missing at the first attempt is an unrecoverable error: the paths are wrong, or this host does not
 //! have the files, and no further attempt can fix it. Input that is missing later existed once and may come back: the
-//! restart strategy decides. Other errors of reading (disk, network) are never final.
+//! restart strategy decides. Other errors of reading (disk, network) are never final; a pattern that is no glob always
+//! is.
 //!
 //! Not here: when a source looks for its files. All functions that read directories block.
 
