@@ -1,5 +1,6 @@
 //! Compiles the protocol in pure Rust, so that no protoc is needed, and writes the methods of each service as a
-//! macro: clients, servers and the gateways between components are made from it.
+//! macro: clients, servers and the gateways between components are made from it. The comments of the methods in the
+//! `.proto` files become their documentation.
 
 use std::env;
 use std::fmt::Write as _;

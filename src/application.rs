@@ -5,6 +5,9 @@
 //! and waits for them. After a failover it runs again, and its submissions match the existing jobs: none is
 //! submitted twice.
 //!
+//! [`Application::program`] and [`Application::job`] register its operators and committers in tables of the process,
+//! by name: each process of the cluster must be this binary, or it refuses the graphs that name them.
+//!
 //! ```no_run
 //! use tanist::application::Application;
 //! use tanist::job::JobBuilder;

@@ -1,4 +1,8 @@
-//! Configures a test cluster: number of processes, store, settings and failpoints.
+//! Configures a test cluster: number of processes, store, settings and failpoints. Makes its directory and its guard,
+//! and starts it.
+//!
+//! A setting of a test overrides one of the harness, and a setting of one process overrides one that all have: a
+//! process refuses a key that is set twice.
 
 use std::io::Write as _;
 use std::net::Ipv4Addr;
@@ -206,7 +210,7 @@ impl ClusterBuilder {
         let permit = permit
             .acquire()
             .await
-            .context("clusters are never closed")?;
+            .context("the semaphore of clusters is never closed")?;
         let directory = tempfile::Builder::new()
             .prefix("tanist-cluster-")
             .tempdir()?

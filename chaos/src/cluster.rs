@@ -1,4 +1,9 @@
-//! A running cluster: its processes by role, its leader, its store, and the checks of what it leaves behind.
+//! A running cluster: its processes by role, its leader, its store, and the check that ended jobs left nothing.
+//!
+//! A [`Cluster`] belongs to one test, which calls it with `&mut`. It owns its processes, its directory and its access
+//! to the store; all of them go when it is dropped, in the order of its fields. Each wait has a timeout and returns an
+//! error with the last value that was seen. A drop without [`Cluster::check_nothing_left`] or [`Cluster::discard`]
+//! prints the ends of all logs: the test has failed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -61,16 +66,19 @@ pub struct Cluster {
     pub(crate) taskmanagers: Vec<Process>,
     pub(crate) store: Store,
     pub(crate) store_directory: PathBuf,
+    /// Watches the election without contending; opened on first use, as are the records.
     pub(crate) observer: OnceCell<Arc<dyn ElectionDriver>>,
     pub(crate) records: OnceCell<Arc<dyn CoordinationStore>>,
     pub(crate) rest: RestClient,
     pub(crate) cli: Cli,
     pub(crate) settings: Vec<(String, String)>,
     pub(crate) hosts: Option<Hosts>,
+    /// The logs are not printed at the drop.
     pub(crate) ended_well: bool,
     pub(crate) directory: PathBuf,
-    // Dropped last: it acts after the processes have ended and the store was closed.
+    // Declared after all that uses the directory, which it removes: the processes have ended and the store is closed.
     pub(crate) guard: Arc<Mutex<Guard>>,
+    /// Limits the number of clusters that run at the same time.
     pub(crate) _permit: SemaphorePermit<'static>,
 }
 
@@ -152,6 +160,7 @@ impl Cluster {
         &self.rest
     }
 
+    /// Starts all processes that do not run.
     pub(crate) fn start_the_rest(&mut self) -> anyhow::Result<()> {
         let managers = self
             .jobmanagers

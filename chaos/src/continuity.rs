@@ -10,6 +10,7 @@ use tanist_gateway::kinds;
 use tanist_proto::id::JobId;
 
 use crate::cluster::Cluster;
+use crate::dump::items;
 use crate::wait::wait_for;
 
 /// Timeout until a new leader knows all tasks.
@@ -136,9 +137,8 @@ impl Cluster {
         let records = self.records().await?;
         let what = format!("the record of epoch {epoch}");
         wait_for(&what, HISTORY_BOUND, async || {
-            let page = records.list(kinds::HISTORY, None, 1000).await?;
-            let terms: Vec<Value> = page
-                .items
+            let history = items(&*records, kinds::HISTORY).await?;
+            let terms: Vec<Value> = history
                 .iter()
                 .map(|(_, value)| serde_json::from_slice(value))
                 .collect::<Result<_, _>>()?;

@@ -1,4 +1,5 @@
-//! Copies of a cluster's store, as in a drill or when data is moved, and JobManagers that are started on a copy.
+//! Copies of a cluster's store, and JobManagers that are started on a copy: as when an operator restores a backup for a
+//! drill, or moves the data. Two JobManagers of one cluster id then have different stores.
 
 use std::path::Path;
 

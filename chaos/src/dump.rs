@@ -38,19 +38,11 @@ impl StoreDump {
         let mut dump = StoreDump::default();
         let of_jobs = |kind: &Kind| !matches!(*kind, kinds::HISTORY | kinds::STORAGES);
         for kind in kinds::ALL.iter().filter(of_jobs) {
-            let mut next = None;
-            loop {
-                let page = store.list(kind, next, PAGE).await?;
-                for (name, value) in page.items {
-                    if kind == kinds::RESULTS {
-                        dump.results.insert(name.clone(), result(&name, &value)?);
-                    }
-                    dump.items.entry(kind).or_default().push(name);
+            for (name, value) in items(store, kind).await? {
+                if kind == kinds::RESULTS {
+                    dump.results.insert(name.clone(), result(&name, &value)?);
                 }
-                next = page.next;
-                if next.is_none() {
-                    break;
-                }
+                dump.items.entry(kind).or_default().push(name);
             }
         }
         Ok(dump)
@@ -85,17 +77,34 @@ impl StoreDump {
     }
 }
 
+/// All items of a kind, ordered by name.
+pub(crate) async fn items(
+    store: &dyn CoordinationStore,
+    kind: Kind,
+) -> anyhow::Result<Vec<(Name, Bytes)>> {
+    let (mut items, mut next) = (Vec::new(), None);
+    loop {
+        let page = store.list(kind, next, PAGE).await?;
+        items.extend(page.items);
+        next = page.next;
+        if next.is_none() {
+            return Ok(items);
+        }
+    }
+}
+
 fn result(name: &Name, value: &[u8]) -> anyhow::Result<pb::JobResult> {
     let key = Key::new(kinds::RESULTS, name.clone());
     small_record(&key, RESULT_FORMAT, value)
 }
 
-/// Decodes a record that is never so large that it is somewhere else. `format`: the newest one that this code reads.
+/// Decodes a record that is always inline, and never in a blob or in chunks. `format`: the newest one that this code
+/// reads.
 fn small_record<M: Message + Default>(key: &Key, format: u16, value: &[u8]) -> anyhow::Result<M> {
     match record::decode(key, format, value)? {
         Payload::Inline { bytes, .. } => M::decode(bytes).with_context(|| key.to_string()),
         Payload::Blob { .. } | Payload::Chunks { .. } => {
-            bail!("{key} is somewhere else, which no such small record is")
+            bail!("{key} is in a blob or in chunks, and a record of this kind is always inline")
         }
     }
 }

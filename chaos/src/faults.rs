@@ -182,6 +182,7 @@ impl Faults {
             Target::TaskManager => Host::TaskManager(self.index(cluster.taskmanagers())),
             Target::Store => Host::Store,
         };
+        // Ordered: the store's server is no process of the cluster, and is handled before those.
         match (fault.act, host) {
             (Act::Cut, host) => self.cut(host, cluster),
             (Act::Kill, Host::Store) => cluster.store().kill_server(),
@@ -213,6 +214,7 @@ impl Faults {
         if self.random.below(3) > 0 {
             others = vec![others[self.index(others.len())]];
         }
+        // 0: only from the others, 1: only to them, else both.
         let directions = self.random.below(4);
         let network = cluster.network()?;
         for other in others {
@@ -238,6 +240,7 @@ fn process(cluster: &mut Cluster, host: Host) -> anyhow::Result<&mut Process> {
 
 /// Ends all faults.
 async fn heal(cluster: &mut Cluster, has_killed_server: bool) -> anyhow::Result<()> {
+    // Links and store first: the processes that are started below need both.
     cluster.network()?.heal()?;
     if has_killed_server {
         cluster.store().restart_server().await?;
@@ -245,16 +248,16 @@ async fn heal(cluster: &mut Cluster, has_killed_server: bool) -> anyhow::Result<
         cluster.store().cont_server()?;
     }
     for index in 0..cluster.jobmanagers() {
-        go_on(cluster.jobmanager(index))?;
+        resume_or_start(cluster.jobmanager(index))?;
     }
     for index in 0..cluster.taskmanagers() {
-        go_on(cluster.taskmanager(index))?;
+        resume_or_start(cluster.taskmanager(index))?;
     }
     Ok(())
 }
 
 /// Continues a paused process, and starts one that has ended.
-fn go_on(process: &mut Process) -> anyhow::Result<()> {
+fn resume_or_start(process: &mut Process) -> anyhow::Result<()> {
     match process.runs() {
         true => process.cont(),
         false => process.start(),

@@ -14,9 +14,12 @@ use crate::store::Store;
 /// The port of the first proxy.
 const FIRST_PORT: u16 = 4000;
 
+/// The network of a cluster, and a proxy to the store for each process. Owned by the cluster.
 #[derive(Debug)]
 pub(crate) struct Hosts {
+    /// By the host of the process that uses it; empty for a store without server.
     pub(crate) store_proxies: BTreeMap<Host, TcpProxy>,
+    /// The option that names the store's server.
     store_key: Option<&'static str>,
     // Declared after the proxies, which listen on it, so that it is dropped after them.
     pub(crate) network: Network,

@@ -11,12 +11,11 @@ use tanist_ha::records::record::{self, Payload};
 use tanist_ha::store::CoordinationStore;
 
 use crate::cluster::Cluster;
+use crate::dump;
 use crate::wait::wait_for;
 
 /// Timeout until all resources are released.
 const BOUND: Duration = Duration::from_secs(30);
-/// Number of items per read.
-const PAGE: usize = 500;
 /// The format of all records.
 const FORMAT: u16 = 1;
 
@@ -123,18 +122,10 @@ pub fn files_called(directory: &Path, called: &str) -> anyhow::Result<BTreeSet<P
 async fn blobs_of(store: &dyn CoordinationStore) -> anyhow::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for kind in [kinds::GRAPHS, kinds::STATES, kinds::RESULTS] {
-        let mut next = None;
-        loop {
-            let page = store.list(kind, next, PAGE).await?;
-            for (name, value) in page.items {
-                let key = Key::new(kind, name);
-                if let Payload::Blob { pointer, .. } = record::decode(&key, FORMAT, &value)? {
-                    names.insert(pointer.name.to_string());
-                }
-            }
-            next = page.next;
-            if next.is_none() {
-                break;
+        for (name, value) in dump::items(store, kind).await? {
+            let key = Key::new(kind, name);
+            if let Payload::Blob { pointer, .. } = record::decode(&key, FORMAT, &value)? {
+                names.insert(pointer.name.to_string());
             }
         }
     }

@@ -132,7 +132,7 @@ impl TaskManagerKiller {
     }
 }
 
-/// Knuth's MMIX generator.
+/// Knuth's MMIX generator: the same numbers for the same seed in every version. Any distribution is fine here.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 

@@ -1,4 +1,7 @@
 //! One `tanist` process: started, signalled, waited for, and started again, with all its output in one log.
+//!
+//! Invariant: the guard releases a process id before the process is reaped, here and nowhere else. Otherwise the system
+//! could give the id to another process, and the guard would kill that one.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::process::CommandExt as _;
@@ -224,7 +227,7 @@ impl Process {
         let Some(child) = self.child.as_mut() else {
             return self.ended;
         };
-        // Checks without reaping, so that the guard can be told first.
+        // Checks without reaping, so that the guard releases the id first.
         let pid = Pid::from_child(child);
         let options = rustix::process::WaitIdOptions::EXITED
             | rustix::process::WaitIdOptions::NOHANG

@@ -1,4 +1,6 @@
 //! Waits for a condition with a timeout; the error shows the last value.
+//!
+//! The timeout is checked between two checks of the condition: a check that does not return is not interrupted.
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 
+use crate::nemesis::Random;
+
 /// The number of occurrences of each word.
 pub type Counts = BTreeMap<String, u64>;
 
@@ -52,13 +54,10 @@ const OBJECTS: [&str; 12] = [
 /// Text of about `bytes` bytes in sentences; the same for the same seed.
 pub fn text(seed: u64, bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 128);
-    // Knuth's MMIX generator: any distribution is fine if it is deterministic.
-    let mut state = seed;
+    let mut random = Random::new(seed);
     let mut draw = |among: &[&'static str]| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        among[usize::try_from(state >> 33).expect("31 bits") % among.len()]
+        let index = random.below(among.len() as u64);
+        among[usize::try_from(index).expect("less than the length")]
     };
     while text.len() < bytes {
         for part in [draw(&SUBJECTS), " ", draw(&VERBS), " ", draw(&OBJECTS)] {

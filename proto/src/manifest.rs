@@ -55,6 +55,7 @@ pub fn decode(bytes: &[u8]) -> Result<CheckpointManifest, ManifestError> {
     if magic != MAGIC {
         return damaged("it does not begin like a manifest".to_owned());
     }
+    // Before the format: with damaged bytes that is any number, and the manifest would count as too new.
     let sum = header.last_chunk::<8>().expect("longer");
     if checksum(&header[..PREFIX], message) != u64::from_le_bytes(*sum) {
         return damaged("its checksum does not match".to_owned());
@@ -67,7 +68,8 @@ pub fn decode(bytes: &[u8]) -> Result<CheckpointManifest, ManifestError> {
         .or_else(|error| damaged(format!("its message can't be decoded: {error}")))
 }
 
-/// The lowest format that can say everything in the manifest.
+/// The lowest format that can say everything in the manifest. There is only one format; a manifest that uses a field of
+/// a later one must get that format here, or an earlier version would read it without the field.
 pub fn lowest_format(_: &CheckpointManifest) -> u16 {
     FORMAT
 }

@@ -91,7 +91,7 @@ impl PieceMut<'_> {
         }
     }
 
-    /// Has it name the object that has its bytes.
+    /// Makes it name the object that has its bytes. Bytes that it has itself stay.
     pub fn set_place(&mut self, place: ObjectPlace) {
         match self {
             PieceMut::Segment(segment) => {

@@ -7,10 +7,11 @@ use std::ops::Range;
 
 use crate::v1::{KeyGroupRange, StateSegment};
 
-/// Most ranges of key groups for which a segment does not count. They are of slices, of which a subtask has fewer.
+/// Maximum number of ranges of key groups for which a segment does not count. Each is a range of slices, and a subtask
+/// has fewer slices.
 pub const MAX_SUPERSEDED: usize = 64;
 
-/// Why the key groups of a segment can't be those of a state with these key groups.
+/// Why the key groups of a segment are wrong for a state with these key groups; `None` if they are right.
 pub fn problem(segment: &StateSegment, groups: Range<u32>) -> Option<String> {
     let (first, end) = (segment.first_key_group, segment.end_key_group);
     if first > end || first < groups.start || end > groups.end {
@@ -38,7 +39,8 @@ pub fn problem(segment: &StateSegment, groups: Range<u32>) -> Option<String> {
     None
 }
 
-/// Why a segment can't be in the snapshot of a subtask with these key groups: it counts for others.
+/// Why a segment is wrong in the snapshot of a subtask with these key groups: it counts for others, too. `None` if it
+/// does not.
 pub fn beyond(segment: &StateSegment, own: Range<u32>) -> Option<String> {
     let mut counted = counted(segment).into_iter();
     let other = counted.find(|range| range.start < own.start || range.end > own.end)?;
@@ -79,7 +81,7 @@ pub fn counts_for(segment: &StateSegment, groups: Range<u32>) -> bool {
     counted.any(|range| range.start < groups.end && groups.start < range.end)
 }
 
-/// A segment no longer counts for these key groups.
+/// Excludes key groups from those for which a segment counts. Ranges that touch become one.
 pub fn supersede(segment: &mut StateSegment, groups: Range<u32>) {
     let superseded = KeyGroupRange {
         first: groups.start,

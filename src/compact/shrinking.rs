@@ -1,5 +1,5 @@
-//! Frees the spare capacity of decoded lists, each of which starts with room for four elements. There may be
-//! very many jobs; memory that is freed for one is available for decoding the next.
+//! Frees the spare capacity of decoded lists, each of which starts with room for four elements. A leader decodes the
+//! records of thousands of jobs one after the other: what is freed of one is used for decoding the next.
 
 use tanist_proto::v1 as pb;
 

@@ -61,14 +61,14 @@ impl<K: Ord, V> SmallMap<K, V> {
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.find(key).ok()?;
         let (_, value) = self.entries.remove(at);
-        self.give_back();
+        self.free_if_empty();
         Some(value)
     }
 
     /// Keeps only the entries for which `is_kept` returns true.
     pub fn retain(&mut self, mut is_kept: impl FnMut(&K, &mut V) -> bool) {
         self.entries.retain_mut(|(key, value)| is_kept(key, value));
-        self.give_back();
+        self.free_if_empty();
     }
 
     fn find(&self, key: &K) -> Result<usize, usize> {
@@ -84,7 +84,7 @@ impl<K: Ord, V> SmallMap<K, V> {
     }
 
     /// Frees the memory of an empty list.
-    fn give_back(&mut self) {
+    fn free_if_empty(&mut self) {
         if self.entries.is_empty() {
             self.entries = Vec::new();
         }

@@ -1,7 +1,8 @@
 //! A shared value that tasks wait on until it meets a condition. Replaces tokio's `watch` where there are very many
 //! values with few waiters each: a `watch` has nine lists of waiters, this has one.
 //!
-//! Only the current value counts: a waiter may miss values in between.
+//! Only the current value counts: a waiter may miss values in between. The closures run under the lock of the value:
+//! one that uses the cell itself never returns.
 
 use std::fmt;
 use std::pin::pin;

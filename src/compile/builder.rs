@@ -144,7 +144,7 @@ impl JobBuilder {
 /// `with_...` apply to the last step.
 #[derive(Debug, Clone)]
 pub struct Steps {
-    /// Has at least one node outside of this file.
+    /// Callers get `Steps` only with at least one node.
     graph: StreamGraph,
 }
 

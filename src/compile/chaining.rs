@@ -110,6 +110,7 @@ fn chains(operators: &[ResolvedOperator], chaining: ChainingOptions) -> Vec<Vec<
     chains
 }
 
+/// Whether an operator can be chained to the one before it, provided that no other step reads that one.
 fn can_follow(operator: &ResolvedOperator, before: &ResolvedOperator) -> bool {
     let forward_only = matches!(
         operator.inputs.as_slice(),

@@ -43,7 +43,7 @@ impl Checkpoints {
         self
     }
 
-    /// Sets the number of failed checkpoints of a region in a row that are no failure of the region; `None`: any
+    /// Sets the number of checkpoints of a region that may fail in a row without failing the region; `None`: any
     /// number.
     #[must_use]
     pub fn tolerable_failed(mut self, failures: Option<u32>) -> Checkpoints {
@@ -66,7 +66,7 @@ impl Checkpoints {
     }
 }
 
-/// Whether a job with these settings has checkpoints, as far as it says so itself.
+/// Whether a job states with these settings that checkpoints are taken.
 pub(super) fn are_wanted(settings: &v1::CheckpointSettings) -> bool {
     settings.interval_ms != Some(0)
 }
@@ -151,9 +151,9 @@ pub(super) fn describe(settings: &v1::CheckpointSettings) -> String {
     parts.join(", ")
 }
 
-/// What a person should know about a valid job, and no reason to refuse it: steps of a job with checkpoints whose
-/// state has no name of its own. Of a job that has them by the configuration of its cluster alone, its JobMaster says
-/// the same in an event.
+/// Warnings for the author of a valid job: in a job that states checkpoints itself, steps with state that have neither
+/// a name nor a uid. If only the configuration of the cluster enables checkpoints, the JobMaster reports such steps in
+/// an event.
 pub fn warnings(graph: &v1::JobGraph) -> Vec<String> {
     let options = graph.options.as_ref();
     if !options

@@ -1,4 +1,5 @@
-//! Compiles a job file to a JobGraph.
+//! Compiles a job file to a JobGraph. The error has all problems of the file and of the job, or the first error of the
+//! YAML syntax alone.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,6 +1,8 @@
 //! Checks a JobGraph of any origin: the sender may have another version or be malicious. A graph that passes
 //! has all properties that the rest of the runtime relies on: ids parse and are unique, vertices are in
 //! topological order, specifications parse and fit their inputs, and the totals are bounded.
+//!
+//! Problems are collected up to a limit, and each is made safe to print: it may contain texts of the sender.
 
 use std::collections::{HashMap, HashSet};
 
@@ -30,6 +32,7 @@ pub fn validate_job_graph(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
     check.header();
     // A graph beyond these sizes is not checked further.
     if check.problems.is_empty() {
+        // First, as it indexes the vertices: all other checks find the ends of edges by it.
         check.ids_and_names();
         check.edges();
         check.exchanges();
@@ -320,7 +323,7 @@ impl<'a> Check<'a> {
                 .collect();
             let Some(inputs) = inputs else { continue };
             let waits = edges.iter().zip(&inputs);
-            let endless: Vec<String> = waits
+            let unending_inputs: Vec<String> = waits
                 .filter(|(edge, input)| edge.exchange() == Exchange::Blocking && !input.bounded)
                 .filter_map(|(edge, _)| self.vertex_of.get(edge.source.as_str()))
                 .map(|source| {
@@ -329,8 +332,10 @@ impl<'a> Check<'a> {
                     format!("{target} waits for the end of {source} (blocking exchange), which never ends")
                 })
                 .collect();
-            if !endless.is_empty() {
-                endless.iter().for_each(|problem| self.report(problem));
+            if !unending_inputs.is_empty() {
+                unending_inputs
+                    .iter()
+                    .for_each(|problem| self.report(problem));
                 continue;
             }
             let checked = vertex_output(

@@ -234,6 +234,7 @@ impl StreamGraph {
         options: &CompileOptions,
     ) -> Result<v1::JobGraph, Vec<tanist_model::Problem>> {
         let mut graph = Cow::Borrowed(self);
+        // Before the validation, which compares the paths of sinks.
         if let Some(directory) = &options.working_dir {
             found.extend(paths::make_absolute(graph.to_mut(), directory));
         }
@@ -242,6 +243,7 @@ impl StreamGraph {
             enabled: options.chaining.enabled && self.chaining.unwrap_or(true),
         };
         let mut graph = chaining::to_job_graph(&resolved, chaining, options.job_id);
+        // Files are read only for a valid job.
         graph.artifacts = artifact::read(
             &self.artifacts,
             options.artifact_dir.as_deref(),

@@ -25,8 +25,8 @@ impl ExpressionTypes for SqlTypes {
     }
 }
 
-/// The schema that it emits for this input (empty for a source), or all problems of the input. An error without
-/// problems means that the problems of the fields already say it: a feature is missing.
+/// The schema that an operator emits for this input (empty for a source), or all problems of the input. An error
+/// without problems means that a feature is missing, which is one of the problems of the operator's fields.
 pub fn output(spec: &OperatorSpec, input: &Schema) -> Result<Schema, Vec<String>> {
     spec.output(input, &SqlTypes)
 }

@@ -79,8 +79,9 @@ impl ArtifactSpec {
 /// Files larger than this are uploaded, in bytes.
 pub const WORTH_AN_UPLOAD: u64 = 256 * 1024;
 
-/// Reads the files. Of files larger than `upload_above` it reads only the checksum: the submitting process
-/// uploads them. Blocks.
+/// Reads the files, with relative paths taken from `directory`; `None`: the files are not on this host, and only
+/// addresses are possible. Of files larger than `upload_above` it reads only the checksum: the submitting process
+/// uploads them. Returns the problems of all files. Blocks.
 pub fn read(
     specs: &[ArtifactSpec],
     directory: Option<&Path>,
@@ -145,8 +146,7 @@ fn read_one(
             "`{path}` is a file on the submitting host, which is not available here: submit the job with `tanist run`"
         ));
     };
-    let place = path;
-    let path = directory.join(place);
+    let path = directory.join(path);
     let failed = |error| format!("{} can't be read: {error}", path.display());
     let found = std::fs::metadata(&path).map_err(failed)?;
     if !found.is_file() {
@@ -211,7 +211,7 @@ fn address_problem(address: &str) -> Option<String> {
         );
         (!is_there).then_some(text)
     };
-    let lacking = match scheme {
+    let missing_feature = match scheme {
         "http" => None,
         "https" => needs("https", cfg!(feature = "https")),
         "s3" => needs("s3", cfg!(feature = "s3")),
@@ -234,7 +234,8 @@ fn address_problem(address: &str) -> Option<String> {
             "has a user and password, which others would see: use a signed address".to_owned(),
         );
     }
-    lacking
+    // Last: with a wrong address the feature would not help.
+    missing_feature
 }
 
 /// Computes the SHA-256 of a file of any size. Blocks.
@@ -305,6 +306,8 @@ pub fn problems(graph: &v1::JobGraph) -> Vec<String> {
     }
     let mut problems = Vec::new();
     let mut names = BTreeSet::new();
+    // Ordered: where the content is decides what is checked of it. Only content in the graph is compared with its
+    // SHA-256 here; the other contents are compared by the process that fetches them.
     for artifact in artifacts {
         let name = artifact.name.as_str();
         if !is_name(name) {

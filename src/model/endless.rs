@@ -1,5 +1,5 @@
 //! Whether the input of a vertex ends by itself: true if all its sources do, its own and those of the vertices
-//! upstream. And what follows from it for sinks.
+//! upstream. Also when a file sink makes its output visible, which follows from the sources.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,7 +33,8 @@ pub fn input_ends(graph: &JobGraph, vertex: JobVertexId) -> bool {
     !specs.any(|spec| spec.is_source() && !spec.is_bounded_source())
 }
 
-/// When the parts of a file sink of this graph become visible, if checkpoints are taken of its tasks.
+/// When the parts of a file sink of this graph become visible, if checkpoints are taken of its tasks. Without a
+/// statement of the sink: with checkpoints if any source of the job is unbounded, else at the end.
 pub fn commit_of(sink: &FileSink, graph: &JobGraph) -> Commit {
     sink.commit.unwrap_or_else(|| {
         let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);

@@ -1,4 +1,8 @@
-//! The program of `exec`, `exec-source` and `exec-sink`, and its record formats: their specification in the job graph.
+//! The specification of a program, for `exec`, `exec-source` and `exec-sink`: command, record formats, limits.
+//!
+//! It is persisted as JSON in job graphs, and vertex ids are hashes of that JSON: another name or order of fields gives
+//! the vertices of a job other ids. Here: its rules. The step is in `operators/exec.rs`, what runs the program in
+//! `tanist-operators`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,11 @@
-//! The input files of a job: those that its paths and globs name, and errors of those that can't be read. At a job's
-//! first attempt they are not where the job says, which no further attempt can fix. Later they existed once and may
-//! come back.
+//! The input files of a job: finds those that its paths and globs name, and decides which errors are final.
 //!
-//! Not here: when a source looks for its files.
+//! Input that is missing at the first attempt is an unrecoverable error: the paths are wrong, or this host does not
+//! have the files, and no further attempt can fix it. Input that is missing later existed once and may come back: the
+//! restart strategy decides. Other errors of reading (disk, network) are never final; a pattern that is no glob always
+//! is.
+//!
+//! Not here: when a source looks for its files. All functions that read directories block.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,8 @@
-//! What can be said of a compiled job without its types: limits, names in messages, and whether this program can run
-//! it. The complete check of a graph is that of the compiler.
+//! Properties of a compiled job that do not depend on the types of its columns: limits, names in messages, whether this
+//! program can run it, and which file sinks it has.
+//!
+//! A graph may come from any sender. Texts of it go into messages only through [`shown`] or [`printable`]. The complete
+//! check of a graph is `tanist_compile::validate_job_graph`.
 
 use tanist_proto::v1::JobGraph;
 
@@ -41,7 +44,8 @@ pub fn unsupported(graph: &JobGraph) -> Option<String> {
     })
 }
 
-/// The specification of an operator if it is a file source, which has a coordinator at the JobMaster.
+/// The specification of an operator if it is a file source, which has a coordinator at the JobMaster. `None` also for a
+/// specification that this version does not know.
 pub fn file_source(spec: &str) -> Option<FileSource> {
     // Cheap first check: a leader of thousands of jobs calls this for each operator, and most are no file source.
     if !spec.contains("\"file-source\"") {
@@ -53,17 +57,17 @@ pub fn file_source(spec: &str) -> Option<FileSource> {
     }
 }
 
-/// A step of this graph whose output no checkpoint makes visible, by its name.
+/// The name of the first file sink whose output becomes visible only at the end of the job; `None` if there is none.
 pub fn commits_at_the_end(graph: &JobGraph) -> Option<&str> {
     find_file_sink(graph, |sink| commit_of(sink, graph) == Commit::End)
 }
 
-/// A file sink of this graph that asks for commits with checkpoints itself, by its name.
+/// The name of the first file sink that states `commit: checkpoint` itself; `None` if there is none.
 pub fn asks_for_commits(graph: &JobGraph) -> Option<&str> {
     find_file_sink(graph, |sink| sink.commit == Some(Commit::Checkpoint))
 }
 
-/// The first file sink of this graph that is wanted, by its name.
+/// The name of the first file sink that meets the condition.
 fn find_file_sink(graph: &JobGraph, is_wanted: impl Fn(&FileSink) -> bool) -> Option<&str> {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     // Cheap first check, as for file sources.

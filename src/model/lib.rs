@@ -1,5 +1,8 @@
 //! What a job is: its steps, their schemas and resources, and the graph that is executed. No SQL, no records.
 //!
+//! These are values and functions of them: this crate owns no state. Only [`artifact`] and [`files`] do I/O, which
+//! blocks.
+//!
 //! All layers share these types: the compiler creates a JobGraph ([`tanist_proto::v1::JobGraph`]), the Dispatcher
 //! keeps it, the JobMaster schedules it, and TaskExecutors run it. An operator's specification ([`OperatorSpec`])
 //! travels as JSON in the graph. [`operators`] declares each operator in a file of its own: its fields and their

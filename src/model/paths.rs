@@ -1,5 +1,7 @@
-//! Paths of the files that a job's steps read and write, in a compiled job: they are absolute, and the output
-//! directories of its file sinks are known by them.
+//! The paths that the steps of a compiled job read and write: checks that they are absolute, and lists the directories
+//! that are written. Paths are made absolute when a job is compiled (`tanist_compile`).
+//!
+//! A step whose specification this version does not know is skipped here: the check of the graph refuses it.
 
 use std::path::PathBuf;
 

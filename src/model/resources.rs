@@ -46,6 +46,7 @@ pub fn share_of(
     else {
         return slot.clone();
     };
+    // Each vertex takes the indices after those of the vertices before it, so no two tasks of a slot get the same one.
     let before = graph.vertices.iter().take_while(|it| it.id != own.id);
     let before: Vec<&JobVertex> = before
         .filter(|it| it.slot_sharing_group == own.slot_sharing_group)

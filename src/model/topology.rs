@@ -2,7 +2,8 @@
 //! For an invalid graph the functions return some value and never panic.
 //!
 //! A job's record and its TaskManagers know regions only by their numbers, so every JobMaster of a job must number them
-//! in the same way.
+//! in the same way: also one of a later version. With another order a JobMaster would take the recorded placement of
+//! one region for that of another.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -23,20 +24,21 @@ pub const MAX_REGIONS: usize = 20_000;
 pub fn subtask_regions(graph: &JobGraph, max_regions: usize) -> Vec<usize> {
     let of_vertices = region_of(graph);
     let parallelism = |vertex: &JobVertex| usize::try_from(vertex.parallelism).unwrap_or_default();
-    let (mut starts, mut whole) = (Vec::with_capacity(graph.vertices.len()), Vec::new());
+    // By vertex the position of its first subtask, and by subtask the set of its vertex.
+    let (mut starts, mut set_of) = (Vec::with_capacity(graph.vertices.len()), Vec::new());
     for (vertex, region) in graph.vertices.iter().zip(of_vertices) {
-        starts.push(whole.len());
-        whole.resize(whole.len() + parallelism(vertex), region);
+        starts.push(set_of.len());
+        set_of.resize(set_of.len() + parallelism(vertex), region);
     }
     if count_parts(graph) > max_regions {
-        return whole;
+        return set_of;
     }
     let index_of = index_of(graph);
     let tasks_of = |vertex: usize| {
         let start = starts[vertex];
         start..start + parallelism(&graph.vertices[vertex])
     };
-    let mut parts = Parts::new(whole.len());
+    let mut parts = Parts::new(set_of.len());
     let pipelined = graph.edges.iter();
     for edge in pipelined.filter(|edge| edge.exchange() == Exchange::Pipelined) {
         let Some((source, target)) = ends(&index_of, edge) else {
@@ -59,29 +61,30 @@ pub fn subtask_regions(graph: &JobGraph, max_regions: usize) -> Vec<usize> {
         if let Some((source, _)) = ends(&index_of, edge) {
             let region = starts
                 .get(source)
-                .and_then(|start| whole.get(*start))
+                .and_then(|start| set_of.get(*start))
                 .copied();
-            let mut tasks = (0..whole.len()).filter(|task| Some(whole[*task]) == region);
+            let mut tasks = (0..set_of.len()).filter(|task| Some(set_of[*task]) == region);
             if let Some(first) = tasks.next() {
                 tasks.for_each(|task| parts.join(first, task));
             }
         }
     }
-    // A part is named by its first subtask, and lies within one set of vertices.
-    let firsts: Vec<usize> = (0..whole.len()).map(|task| parts.first_of(task)).collect();
-    let mut named: Vec<usize> = (0..whole.len())
+    // A part is identified by its first subtask, and lies within one set of vertices.
+    let firsts: Vec<usize> = (0..set_of.len()).map(|task| parts.first_of(task)).collect();
+    let mut parts_in_order: Vec<usize> = (0..set_of.len())
         .filter(|task| firsts[*task] == *task)
         .collect();
-    named.sort_by_key(|first| (whole[*first], *first));
-    let mut numbers = vec![0; whole.len()];
-    for (number, first) in named.into_iter().enumerate() {
+    parts_in_order.sort_by_key(|first| (set_of[*first], *first));
+    let mut numbers = vec![0; set_of.len()];
+    for (number, first) in parts_in_order.into_iter().enumerate() {
         numbers[first] = number;
     }
     firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
-/// The key groups of a subtask: a contiguous range, whose first one is the lowest that belongs to it. There are at
-/// least as many as subtasks.
+/// The key groups of a subtask: a contiguous range. The inverse of `subtask_of_group` (`src/dataflow/key.rs`), by which
+/// records are sent: if the two disagreed, a subtask would get keys whose state another one has. A maximum parallelism
+/// below the parallelism counts as equal to it.
 pub fn key_groups(subtask: u32, parallelism: u32, max_parallelism: u32) -> Range<u32> {
     let parallelism = parallelism.max(1);
     let max_parallelism = max_parallelism.max(parallelism);
@@ -118,11 +121,11 @@ fn count_parts(graph: &JobGraph) -> usize {
     for (vertex, region) in graph.vertices.iter().zip(&region_of) {
         counts[*region] = usize::try_from(vertex.parallelism).unwrap_or(usize::MAX);
     }
-    let whole = blocking_edges_within_regions(graph);
+    let blocking = blocking_edges_within_regions(graph);
     let pipelined = graph.edges.iter().filter(|edge| {
         edge.exchange() == Exchange::Pipelined && edge.partitioning() != Partitioning::Forward
     });
-    for edge in pipelined.chain(whole) {
+    for edge in pipelined.chain(blocking) {
         if let Some((source, _)) = ends(&index_of, edge) {
             let count = &mut counts[region_of[source]];
             *count = (*count).min(1);
@@ -183,13 +186,15 @@ pub(crate) fn region_of(graph: &JobGraph) -> Vec<usize> {
         .collect()
 }
 
+/// The indices of an edge's source and target; `None` if the graph lacks one of them.
 fn ends(index_of: &HashMap<&str, usize>, edge: &JobEdge) -> Option<(usize, usize)> {
     let find = |vertex: &str| index_of.get(vertex).copied();
     find(&edge.source).zip(find(&edge.target))
 }
 
-/// Disjoint sets of vertices or subtasks, each identified by its first element.
+/// Disjoint sets of vertices or subtasks (union-find), each identified by its first element.
 struct Parts {
+    /// For each element an earlier one of its set; for the first one itself.
     first: Vec<usize>,
 }
 
@@ -251,8 +256,8 @@ impl Parts {
                 .first()
                 .expect("it waits for a set that is left")
         };
-        let on_circle = (0..reads.len()).fold(start, |set, _| before(set));
-        Err((on_circle, before(on_circle)))
+        let on_cycle = (0..reads.len()).fold(start, |set, _| before(set));
+        Err((on_cycle, before(on_cycle)))
     }
 }
 

@@ -1,5 +1,6 @@
-//! Steps whose state no name of their own identifies: a changed job finds the state of such a step by the name of its
-//! operator alone, which says nothing once another step has the same operator.
+//! Finds steps with state that have neither a name nor a uid. A checkpoint identifies the state of such a step by the
+//! name of its operator. A changed job with two steps of that operator can't tell whose state it is, so users are
+//! warned.
 
 use tanist_proto::v1::JobGraph;
 

@@ -1,7 +1,7 @@
 //! Runs property tests until all cases of interest have occurred.
 //!
 //! A single run of random cases may miss rare ones. Without them the test would prove nothing, but that is not
-//! a failure of the code under test.
+//! a failure of the code under test. So the test is run again, and fails if a case has not occurred in `MAX_RUNS` runs.
 
 use std::cell::RefCell;
 use std::fmt::Debug;

@@ -1,5 +1,7 @@
 //! A queue with a thread of its own for output that may block: callers add to the state under a lock and never
 //! wait for the output. The user of the queue defines the state, its limit, and what happens beyond the limit.
+//!
+//! The thread must not hold the lock while it writes: then callers would wait for the output.
 
 use std::io;
 use std::sync::Arc;

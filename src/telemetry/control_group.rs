@@ -202,7 +202,7 @@ fn own_group(facts: &Facts) -> Result<PathBuf, String> {
     };
     let relative = own.strip_prefix(root).map_err(|_| {
         let (own, root) = (own.display(), root.display());
-        format!("the control group {own} of this process is not to be seen here, only {root}")
+        format!("the control group {own} of this process is not visible here, only {root} is")
     })?;
     let directory = match relative.file_name() {
         Some(name) if name == OWN_LEAF => relative.parent().unwrap_or(relative),

@@ -13,8 +13,8 @@ use tracing_subscriber::fmt::format::Writer;
 use super::printable::Escaping;
 
 const MESSAGE: &str = "message";
-/// The fields with several lines, none of them from outside: the settings of a starting process, and the
-/// backtrace of a panic.
+/// The fields whose line breaks are kept: the settings of a starting process, and the backtrace of a panic. A field
+/// with values from other processes or users must not be here: a line break could forge an event.
 const OF_LINES: [&str; 2] = ["configuration", "backtrace"];
 /// Prefix of the extra fields that the crate `log` adds.
 const OF_LOG: &str = "log.";

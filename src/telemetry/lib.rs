@@ -1,6 +1,9 @@
-//! What a process reports about itself: its log, its start log, and its exit code.
+//! What a process reports about itself (its log, its start log, its exit code), and what it learns from its system:
+//! memory limits and control groups.
 //!
-//! Independent of the configuration, which another layer reads: all settings are parameters.
+//! The log is the only state: two statics of the process, which [`init`] sets once and no code removes. Logging never
+//! blocks. If standard error is not read, lines beyond `WAITING_BYTES` are dropped and counted. Independent of the
+//! configuration, which another layer reads: all settings are parameters.
 
 pub mod backlog;
 pub mod control_group;
@@ -37,7 +40,9 @@ const WAITING_BYTES: usize = 4 << 20;
 const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 const PANIC_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// The writer of all lines. Unset in programs that have not called [`init`], such as tests: they log nothing.
 static WRITER: OnceLock<LogWriter> = OnceLock::new();
+/// Changes the filter while the process runs.
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// The format of log events.
@@ -135,7 +140,7 @@ pub fn dropped_log_lines() -> u64 {
     WRITER.get().map_or(0, LogWriter::dropped)
 }
 
-/// From now on no line is dropped.
+/// No line is dropped after this. For a process that ends.
 fn make_room() {
     if let Some(writer) = WRITER.get() {
         writer.make_room();

@@ -1,5 +1,5 @@
 //! Text from outside in a form that is safe for logs and terminals: names, causes, output of programs,
-//! messages of strangers.
+//! messages of unknown senders.
 //!
 //! A control character could end the line and start one that looks like ours, or control the terminal. Each
 //! is shown as its escape sequence instead. JSON has its own escapes and does not use this module.

@@ -34,15 +34,15 @@ struct LogQueue {
     size: usize,
     capacity: usize,
     /// Dropped lines that are not reported yet; and all dropped lines.
-    untold: u64,
+    unreported: u64,
     dropped: u64,
-    /// The thread has taken lines and not written all of them yet.
+    /// The thread has taken lines and not written all of them yet: a flush has to wait for these, too.
     writing: bool,
 }
 
 impl LogQueue {
     fn has_work(&self) -> bool {
-        !self.lines.is_empty() || self.untold > 0
+        !self.lines.is_empty() || self.unreported > 0
     }
 }
 
@@ -50,7 +50,7 @@ impl LogQueue {
 struct Taken {
     lines: VecDeque<Vec<u8>>,
     /// Number of lines that were dropped while these waited.
-    untold: u64,
+    unreported: u64,
 }
 
 impl LogWriter {
@@ -75,7 +75,7 @@ impl LogWriter {
         self.backlog.lock().dropped
     }
 
-    /// From now on no line is dropped: only a few follow, and the last one says why the process ends.
+    /// No line is dropped after this: only a few follow, and the last one says why the process ends.
     pub(super) fn make_room(&self) {
         self.backlog.lock().capacity = usize::MAX;
     }
@@ -92,7 +92,7 @@ impl Write for LogWriter {
         let mut state = self.backlog.lock();
         let size = line.len() + OVERHEAD;
         if state.size.saturating_add(size) > state.capacity {
-            state.untold += 1;
+            state.unreported += 1;
             state.dropped += 1;
         } else {
             state.size += size;
@@ -119,15 +119,15 @@ fn write_all(backlog: &Backlog<LogQueue>, mut sink: impl Write, report: Report) 
             state.writing = true;
             Some(Taken {
                 lines: std::mem::take(&mut state.lines),
-                untold: std::mem::take(&mut state.untold),
+                unreported: std::mem::take(&mut state.unreported),
             })
         });
         // A failure to write the log can't be reported anywhere.
         for line in &taken.lines {
             let _ = sink.write_all(line);
         }
-        if taken.untold > 0 {
-            let _ = sink.write_all(report(taken.untold).as_bytes());
+        if taken.unreported > 0 {
+            let _ = sink.write_all(report(taken.unreported).as_bytes());
         }
         let _ = sink.flush();
         backlog.lock().writing = false;

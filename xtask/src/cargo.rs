@@ -34,7 +34,7 @@ pub(crate) fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
 
 /// Runs jobs that verify themselves among faults: all steps of a checkpoint (alone, in pairs, without the store, cut
 /// off), and a run with this number of kills. One store after the other, since each run has the machine for itself.
-/// Last a job of which one region fails half as often again.
+/// Then runs a job of which one region fails; with one and a half times this number of failures.
 pub(crate) fn chaos(kills: u64, seed: Option<u64>, stores: &[String]) -> anyhow::Result<()> {
     for store in stores {
         for part in ["checkpoint_steps", "checkpoint_faults", "fault_run"] {

@@ -48,7 +48,7 @@ fn read() -> anyhow::Result<Documents> {
     Ok(documents)
 }
 
-/// Complaints about links. `exists` says whether a path from the root is a file or folder.
+/// The problems of links. `exists` says whether a path from the root is a file or folder.
 fn broken_links(documents: &Documents, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let anchors: BTreeMap<&str, BTreeSet<String>> = documents
         .iter()

@@ -1,5 +1,5 @@
 //! The single entry point for development tasks: set-up, tests, lints, demo. Every command first checks
-//! its prerequisites.
+//! its prerequisites, and installs what is missing where it can.
 //!
 //! It depends on no crate of the project and needs no protoc, so that it builds on a machine that has only Rust.
 
@@ -23,7 +23,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Installs the tools for building and testing: protoc, etcd, ZooKeeper, `ip` and `unshare`.
+    /// Installs the tools for building and testing: protoc, etcd, ZooKeeper, Java, `ip`, `unshare` and Chromium.
     Setup,
     /// Runs the tests, against real etcd and ZooKeeper servers.
     Test {
@@ -89,7 +89,7 @@ fn main() -> anyhow::Result<()> {
         Task::Setup => {
             setup::protoc()?;
             setup::servers()?;
-            println!("everything is there: protoc, etcd, ZooKeeper, ip, unshare");
+            println!("everything is there: protoc, etcd, ZooKeeper, Java, ip, unshare, Chromium");
             Ok(())
         }
         Task::Test { all, filters } => {

@@ -1,6 +1,6 @@
-//! Installs tools for building and testing that do not come with Rust: protoc, etcd, ZooKeeper, tools for
-//! network namespaces, a browser. For one benchmark also Apache Flink, from PyPI, and for the documents mdBook,
-//! from crates.io. Existing tools are not changed. If a tool can't be installed, the error contains the command
+//! Installs tools for building and testing that do not come with Rust: protoc (for etcd's client), etcd, ZooKeeper,
+//! tools for network namespaces, a browser. For one benchmark also Apache Flink, from PyPI, and for the documents
+//! mdBook, from crates.io. Existing tools are not changed. If a tool can't be installed, the error contains the command
 //! that installs it.
 
 use std::path::{Path, PathBuf};
@@ -66,8 +66,8 @@ fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
 
 /// Installs the servers for the tests, and the tools that cut networks, if they are missing.
 pub(crate) fn servers() -> anyhow::Result<()> {
-    install(&missing_packages(&There::look()))?;
-    let missing = missing_packages(&There::look());
+    install(&missing_packages(&Installed::find()))?;
+    let missing = missing_packages(&Installed::find());
     if !missing.is_empty() {
         bail!("still missing after installing: {}", missing.join(" "));
     }
@@ -186,7 +186,7 @@ fn install(missing: &[&str]) -> anyhow::Result<()> {
 }
 
 /// The tools that are installed.
-struct There {
+struct Installed {
     etcd: bool,
     zookeeper: bool,
     java: bool,
@@ -195,9 +195,9 @@ struct There {
     chromium: bool,
 }
 
-impl There {
-    fn look() -> There {
-        There {
+impl Installed {
+    fn find() -> Installed {
+        Installed {
             etcd: in_path("etcd"),
             zookeeper: Path::new(ZOOKEEPER_JAR).exists(),
             java: in_path("java"),
@@ -208,14 +208,14 @@ impl There {
     }
 }
 
-fn missing_packages(there: &There) -> Vec<&'static str> {
+fn missing_packages(installed: &Installed) -> Vec<&'static str> {
     let wanted = [
-        (there.etcd, "etcd-server"),
-        (there.zookeeper, "zookeeper"),
-        (there.java, "default-jre-headless"),
-        (there.ip, "iproute2"),
-        (there.namespaces, "util-linux"),
-        (there.chromium, "chromium"),
+        (installed.etcd, "etcd-server"),
+        (installed.zookeeper, "zookeeper"),
+        (installed.java, "default-jre-headless"),
+        (installed.ip, "iproute2"),
+        (installed.namespaces, "util-linux"),
+        (installed.chromium, "chromium"),
     ];
     missing_of(&wanted)
 }
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn only_what_is_missing_is_installed() {
-        let there = |there| There {
+        let all_are = |there| Installed {
             etcd: there,
             zookeeper: there,
             java: there,
@@ -259,7 +259,7 @@ mod tests {
             namespaces: there,
             chromium: there,
         };
-        assert_eq!(missing_packages(&there(true)), [""; 0]);
+        assert_eq!(missing_packages(&all_are(true)), [""; 0]);
         let all = [
             "etcd-server",
             "zookeeper",
@@ -268,11 +268,11 @@ mod tests {
             "util-linux",
             "chromium",
         ];
-        assert_eq!(missing_packages(&there(false)), all);
-        let some = There {
+        assert_eq!(missing_packages(&all_are(false)), all);
+        let some = Installed {
             zookeeper: false,
             ip: false,
-            ..there(true)
+            ..all_are(true)
         };
         assert_eq!(missing_packages(&some), ["zookeeper", "iproute2"]);
     }

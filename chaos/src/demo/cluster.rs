@@ -1,4 +1,7 @@
 //! The demo's processes and its directory. Neither outlives the [`DemoCluster`], nor the demo's own process.
+//!
+//! The ends of processes are noticed only while [`DemoCluster::bounded`] waits: a JobManager that was ended from
+//! outside is started again there, and each other unexpected end is the error of that wait.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -27,6 +30,7 @@ const CALL_BOUND: Duration = Duration::from_secs(90);
 /// Polling interval for ended processes during a wait: a takeover after an outside kill is timed from there.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
+/// A process, and what its end means.
 #[derive(Debug)]
 struct Member {
     process: Process,
@@ -187,7 +191,7 @@ impl DemoCluster {
     ) -> anyhow::Result<T> {
         tokio::select! {
             done = tokio::time::timeout(bound, waited) => done.unwrap_or_else(|_| {
-                Err(anyhow!("waited {bound:?} for {what} in vain"))
+                Err(anyhow!("waited {bound:?} for {what}, which did not come"))
             }),
             ended = self.first_to_end() => Err(ended),
         }
@@ -241,17 +245,17 @@ impl DemoCluster {
             // It fails only if the process has ended.
             let _ = process.request_shutdown();
         }
-        let mut stubborn = Vec::new();
+        let mut killed = Vec::new();
         for Member { process, .. } in &mut self.members {
             if process.ended(END_BOUND).await.is_err() {
-                stubborn.push(process.name().to_owned());
+                killed.push(process.name().to_owned());
                 process.kill();
             }
         }
         ensure!(
-            stubborn.is_empty(),
+            killed.is_empty(),
             "{} had to be killed: no end within {END_BOUND:?}",
-            stubborn.join(", ")
+            killed.join(", ")
         );
         Ok(())
     }

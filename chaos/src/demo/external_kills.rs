@@ -1,5 +1,8 @@
 //! Takeovers after a leader was killed from outside: printed when the next one leads and has adopted the streaming
 //! job. The demo's own kills are printed by the scenario.
+//!
+//! The end of a leader and the leadership of its successor may be seen in either order: the demo looks for ended
+//! processes, the JobManagers for lost heartbeats.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -54,6 +57,7 @@ struct Terms {
 }
 
 impl Terms {
+    /// A leader was seen. Returns the takeover if the end of the former leader was seen before.
     fn led(&mut self, process: &str, epoch: u64, now: Instant) -> Option<Takeover> {
         if self.current.as_ref().is_some_and(|it| it.epoch >= epoch) {
             return None;
@@ -68,6 +72,8 @@ impl Terms {
         self.takeover_since(seen_at)
     }
 
+    /// A JobManager was ended from outside. Returns the takeover if it was the leader and its successor was seen
+    /// before.
     fn ended(&mut self, process: &str, seen_at: Instant) -> Option<Takeover> {
         let current = self.current.as_ref()?;
         if current.process == process {

@@ -53,11 +53,11 @@ impl Scenario<'_> {
         ));
         let mut scenario = start_cluster(cluster).await?;
 
-        let counting = JobId::random();
+        let stream_job = JobId::random();
         scenario
-            .submit("stream.yaml", ticks::JOB_FILE, counting, &[])
+            .submit("stream.yaml", ticks::JOB_FILE, stream_job, &[])
             .await?;
-        scenario.outside_takeovers.streaming(counting);
+        scenario.outside_takeovers.streaming(stream_job);
         scenario.records_after(0).await?;
         print_line("its records are read here, as they come out of the TaskManagers");
 
@@ -80,12 +80,12 @@ impl Scenario<'_> {
             .await?;
         scenario.until_words_are_read(word_count, &expected).await?;
 
-        let before = scenario.attempts(counting).await?;
+        let before = scenario.attempts(stream_job).await?;
         for _ in 0..KILLS {
-            scenario.kill_the_leader(counting).await?;
+            scenario.kill_the_leader(stream_job).await?;
         }
         ensure!(
-            scenario.attempts(counting).await? == before,
+            scenario.attempts(stream_job).await? == before,
             "tasks of the streaming job were restarted"
         );
 
@@ -95,7 +95,7 @@ impl Scenario<'_> {
             "THE RESULT IS RIGHT: {} words, each counted exactly as by a single thread",
             expected.len()
         ));
-        scenario.finish_stream(counting).await
+        scenario.finish_stream(stream_job).await
     }
 
     /// Waits for the stream's record number `number + 1`.

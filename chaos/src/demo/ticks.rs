@@ -38,12 +38,12 @@ impl Ticks {
             .split_once(' ')
             .and_then(|(key, count)| Some((key, count.parse::<u64>().ok()?)));
         let Some((name, count)) = parsed else {
-            self.complain(format!("{line:?} is no record of the streaming job"));
+            self.note_wrong(format!("{line:?} is no record of the streaming job"));
             return false;
         };
         let before = self.keys.get(name).map_or(0, |key| key.count);
         if count != before + 1 {
-            self.complain(format!("key {name} went from {before} to {count}"));
+            self.note_wrong(format!("key {name} went from {before} to {count}"));
         }
         if let Some(key) = self.keys.get(name) {
             self.longest_gap = self.longest_gap.max(now - key.seen_at);
@@ -71,7 +71,8 @@ impl Ticks {
         self.wrong.as_deref()
     }
 
-    fn complain(&mut self, what: String) {
+    /// Keeps the first problem: later ones may be its consequences.
+    fn note_wrong(&mut self, what: String) {
         self.wrong.get_or_insert(what);
     }
 }

@@ -28,6 +28,7 @@ pub(super) struct Leader {
     rest: String,
 }
 
+/// Follows the leader of the demo's cluster. Clones share the watch of the store.
 #[derive(Clone)]
 pub(super) struct ClusterWatch {
     leaders: watch::Receiver<LeaderView>,

@@ -119,7 +119,7 @@ pub fn run_self_inside(name: &str, arguments: &[&str]) -> anyhow::Result<Output>
         .context("cannot start unshare")?;
     let pid = child.id();
     guard.lock().watch(pid);
-    // Waits without reaping, so that the guard can be told first.
+    // Waits without reaping, so that the guard releases the id first.
     let id = WaitId::Pid(Pid::from_child(&child));
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     rustix::io::retry_on_intr(|| waitid(id.clone(), options))?;
@@ -162,7 +162,7 @@ fn namespaces() -> anyhow::Result<&'static [&'static str]> {
     }
     bail!(
         "tests of network cuts need namespaces, which this system refuses ({}): run them as root, or allow user namespaces \
-         to everybody (on Ubuntu `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`)",
+         to all users (on Ubuntu `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`)",
         said.trim()
     )
 }

@@ -196,10 +196,7 @@ impl Network {
     }
 
     fn sockets(&self, of: Host, to: Host) -> anyhow::Result<impl Iterator<Item = Socket>> {
-        let namespace = self.hosts.get(&of);
-        let holder = namespace
-            .with_context(|| format!("there is no host {of}"))?
-            .holder();
+        let holder = self.namespace(of)?.holder();
         let table = std::fs::read_to_string(format!("/proc/{holder}/net/tcp"))?;
         let lines: Vec<String> = table.lines().skip(1).map(str::to_owned).collect();
         let address = to.address();
@@ -210,10 +207,7 @@ impl Network {
 
     /// The command that enters a host and executes the program that follows.
     pub(crate) fn entrance(&self, host: Host) -> anyhow::Result<Vec<String>> {
-        let namespace = self.hosts.get(&host);
-        Ok(namespace
-            .with_context(|| format!("there is no host {host}"))?
-            .entrance())
+        Ok(self.namespace(host)?.entrance())
     }
 
     /// A listener at the address of a host. Can be called several times.
@@ -222,10 +216,7 @@ impl Network {
         host: Host,
         port: u16,
     ) -> anyhow::Result<impl Fn() -> io::Result<TcpListener> + Send + Sync + 'static> {
-        let namespace = self.hosts.get(&host);
-        let holder = namespace
-            .with_context(|| format!("there is no host {host}"))?
-            .holder();
+        let holder = self.namespace(host)?.holder();
         let address = SocketAddr::from((host.address(), port));
         Ok(move || Namespace::inside(holder, move || TcpListener::bind(address)))
     }
@@ -234,11 +225,19 @@ impl Network {
         self.hosts.keys().copied().chain([Host::Test])
     }
 
+    /// The namespace of a host. The test itself has none here.
+    fn namespace(&self, host: Host) -> anyhow::Result<&Namespace> {
+        let namespace = self.hosts.get(&host);
+        namespace.with_context(|| format!("there is no host {host}"))
+    }
+
+    /// Runs lines of `ip` on a host.
     fn ip(&self, host: Host, lines: &str) -> anyhow::Result<()> {
-        match self.hosts.get(&host) {
-            Some(namespace) => namespace.ip(lines),
-            None if host == Host::Test => ip_here(lines),
-            None => anyhow::bail!("there is no host {host}"),
+        match host {
+            Host::Test => ip_here(lines),
+            Host::JobManager(_) | Host::TaskManager(_) | Host::Store => {
+                self.namespace(host)?.ip(lines)
+            }
         }
     }
 

@@ -51,6 +51,7 @@ impl ResourceProfile {
 
     /// Whether each amount is at least that of `other`. `false` if one of them is unknown.
     pub fn all_fields_no_less_than(&self, other: &ResourceProfile) -> bool {
+        // Ordered: unknown wins over any.
         match (self, other) {
             (ResourceProfile::Unknown, _) | (_, ResourceProfile::Unknown) => false,
             (ResourceProfile::Any, _) => true,
@@ -62,6 +63,7 @@ impl ResourceProfile {
     /// The sum: any with anything is any, unknown with anything else unknown.
     #[must_use]
     pub fn merge(&self, other: &ResourceProfile) -> ResourceProfile {
+        // Ordered: any wins over unknown.
         match (self, other) {
             (ResourceProfile::Any, _) | (_, ResourceProfile::Any) => ResourceProfile::Any,
             (ResourceProfile::Unknown, _) | (_, ResourceProfile::Unknown) => {
@@ -73,7 +75,7 @@ impl ResourceProfile {
         }
     }
 
-    /// The difference of this and `other`.
+    /// The difference of this and `other`: with any it is any, with unknown otherwise unknown.
     pub fn subtract(&self, other: &ResourceProfile) -> Result<ResourceProfile, Unmatched> {
         let left = match (self, other) {
             (ResourceProfile::Any, _) | (_, ResourceProfile::Any) => Some(ResourceProfile::Any),

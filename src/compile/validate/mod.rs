@@ -67,13 +67,16 @@ pub(super) fn resolve(
 ) -> Result<ResolvedJob, Vec<Problem>> {
     let mut check = Check::new(graph, options, found);
     check.job();
+    // The cost of the other checks grows with the number of steps.
     if graph.nodes.len() <= MAX_STEPS {
         check.names();
         check.checkpoints();
+        // Sets the inputs of the steps, which all checks below use.
         check.wire();
         check.ends();
         let order = check.order();
         check.parallelism();
+        // From the sources on: the output of a step follows from that of its inputs. Sets what the checks below use.
         check.types(&order);
         check.partitions();
         check.exchanges();
@@ -83,7 +86,7 @@ pub(super) fn resolve(
     check.finish()
 }
 
-/// What is known about a step.
+/// What the checks have found out about a step.
 #[derive(Debug, Clone, Default)]
 struct Known {
     /// Indices of the steps that it reads; `None` if unknown.

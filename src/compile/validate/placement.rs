@@ -9,6 +9,7 @@ use super::Check;
 use crate::{DEFAULT_SLOT_SHARING_GROUP, Exchange, Partition};
 
 impl Check<'_> {
+    /// Checks the parallelism of each step, and that of the job if a step uses it.
     pub(super) fn parallelism(&mut self) {
         let default = self.default_parallelism();
         if let Some(problem) = self.parallelism_problem(default)
@@ -175,6 +176,7 @@ impl Check<'_> {
         }
     }
 
+    /// Reports the fields of a key-by that only operators have, and a key-by that reads another one.
     fn key_by_fields(&mut self, index: usize, inputs: &[usize]) {
         let node = &self.nodes[index];
         let fields = [
@@ -203,6 +205,8 @@ impl Check<'_> {
         }
     }
 
+    /// Checks that no two steps write into one directory: the cleanup and the commit of one would affect the other's
+    /// files.
     pub(super) fn sinks(&mut self) {
         let mut written: HashMap<String, usize> = HashMap::new();
         for (index, node) in self.nodes.iter().enumerate() {

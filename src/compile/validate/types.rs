@@ -57,6 +57,7 @@ impl Check<'_> {
         keys: &[String],
         bounded: bool,
     ) {
+        // Completed before it is checked: the rules of its fields apply to what the input implies, too.
         let event_time = self.event_time(index);
         let completed = spec.complete(&Input {
             schema: input,
@@ -74,15 +75,15 @@ impl Check<'_> {
                 "`emit: final` waits for the end of its input, which never ends: write `emit: updates`",
             );
         }
-        let unordered = spec.event_time_problem(event_time.as_ref());
-        let timed = unordered.is_none();
-        if let Some(problem) = unordered {
+        let time_problem = spec.event_time_problem(event_time.as_ref());
+        let has_right_time = time_problem.is_none();
+        if let Some(problem) = time_problem {
             self.report(index, problem);
         }
         self.known[index].event_time = spec.event_time(event_time.as_ref());
         let fields = spec.submission_problems();
         let output = typing::output(&spec, input);
-        let sound = fields.is_empty() && timed;
+        let is_valid = fields.is_empty() && has_right_time;
         fields
             .into_iter()
             .for_each(|problem| self.report(index, problem));
@@ -94,7 +95,7 @@ impl Check<'_> {
         match output {
             Ok(output) => {
                 self.known[index].output = Some(output);
-                self.known[index].spec = sound.then_some(spec);
+                self.known[index].spec = is_valid.then_some(spec);
             }
             Err(problems) => problems
                 .into_iter()

@@ -4,14 +4,7 @@ use tanist_model::artifact::ArtifactSpec;
 use tanist_model::job_file::{Fields, Node, Reader, Value};
 
 pub(super) fn read(node: &Node, reader: &mut Reader) -> Vec<ArtifactSpec> {
-    let Value::Map(fields) = &node.value else {
-        if node.value != Value::Unreadable {
-            let message = format!(
-                "`artifacts` is {}: write `{{ NAME: path }}`",
-                node.describe()
-            );
-            reader.problem(Some(node.position), message);
-        }
+    let Some(fields) = reader.map("artifacts", node, "`{ NAME: path }`") else {
         return Vec::new();
     };
     let mut artifacts = Vec::new();

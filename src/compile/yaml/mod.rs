@@ -39,12 +39,12 @@ pub(super) fn read(
         reader.problem(Some(root.position), message);
         return Ok((StreamGraph::new("job"), reader.finish()));
     }
-    put_in_parameters(&mut root, given, &mut reader);
+    substitute_parameters(&mut root, given, &mut reader);
     let graph = job(&root, &mut reader);
     Ok((graph, reader.finish()))
 }
 
-fn put_in_parameters(root: &mut Node, given: &BTreeMap<String, String>, reader: &mut Reader) {
+fn substitute_parameters(root: &mut Node, given: &BTreeMap<String, String>, reader: &mut Reader) {
     let Value::Map(fields) = &mut root.value else {
         return;
     };
@@ -54,16 +54,17 @@ fn put_in_parameters(root: &mut Node, given: &BTreeMap<String, String>, reader: 
         .map(|(_, node)| node);
     let mut parameters = Parameters::declare(given, section, reader);
     for (Key { text: key, .. }, node) in fields.iter_mut() {
+        // The steps are named, so that a problem of a parameter is reported for its step.
         match (key.as_str(), &mut node.value) {
             ("version" | "parameters", _) => {}
             ("steps", Value::List(steps)) => {
                 for (index, step) in steps.iter_mut().enumerate() {
                     reader.begin_step(Some(steps::label(index, step)));
-                    parameters.put_in(step, reader);
+                    parameters.substitute(step, reader);
                 }
                 reader.begin_step(None);
             }
-            _ => parameters.put_in(node, reader),
+            _ => parameters.substitute(node, reader),
         }
     }
     parameters.finish(reader);

@@ -11,6 +11,7 @@ use tanist_model::problem::{Position, Problem, nearest};
 /// Prefix of a reference to an artifact, which is not a parameter.
 const ARTIFACT: &str = "artifact:";
 
+/// The parameters of one job file, and which of them were used while its values are substituted.
 pub(super) struct Parameters<'a> {
     given: &'a BTreeMap<String, String>,
     /// From the `parameters` section, with their defaults.
@@ -83,14 +84,18 @@ impl<'a> Parameters<'a> {
     }
 
     /// Substitutes the parameters in a part of the tree.
-    pub(crate) fn put_in(&mut self, node: &mut Node, reader: &mut Reader) {
+    pub(super) fn substitute(&mut self, node: &mut Node, reader: &mut Reader) {
         match &mut node.value {
             Value::Null | Value::Unreadable => {}
-            Value::List(items) => items.iter_mut().for_each(|item| self.put_in(item, reader)),
+            Value::List(items) => {
+                items
+                    .iter_mut()
+                    .for_each(|item| self.substitute(item, reader));
+            }
             Value::Map(fields) => {
                 fields
                     .iter_mut()
-                    .for_each(|(_, value)| self.put_in(value, reader));
+                    .for_each(|(_, value)| self.substitute(value, reader));
             }
             Value::Scalar { text, written } => {
                 if !text.contains("${") {
@@ -98,6 +103,7 @@ impl<'a> Parameters<'a> {
                 }
                 match self.expand(text, node.position, reader) {
                     Some(expanded) => {
+                        // A text without parameters, which only has `$${`, is shown in messages as it is.
                         let unescaped_only = *text == expanded.replace("${", "$${");
                         *written =
                             (!unescaped_only).then(|| std::mem::replace(text, expanded.clone()));
@@ -164,6 +170,7 @@ impl<'a> Parameters<'a> {
         complete.then_some(expanded)
     }
 
+    /// The value of a parameter: the given one, else the default where it is used, else the declared default.
     fn value(&mut self, name: &str, default: Option<&str>) -> Option<String> {
         self.used.insert(name.to_owned());
         self.given

@@ -1,4 +1,5 @@
-//! Parses YAML into the tree of a job file.
+//! Parses YAML into the tree of a job file. The parser converts numbers and booleans, but the tree has texts: their
+//! spelling is taken from the file, so that a text such as `1.10` or `007` stays as it was written.
 
 use std::fmt;
 
@@ -94,6 +95,7 @@ fn raw_node(raw: Spanned<Raw>, text: &str) -> Node {
     }
 }
 
+/// The text of a literal in the file; `None` if its location is not known or is not that of one word.
 fn source_text(location: Location, text: &str) -> Option<String> {
     let span = location.span();
     let start = usize::try_from(span.byte_offset()?).ok()?;

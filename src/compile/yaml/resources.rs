@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tanist_model::job_file::{Fields, Node, Reader, Value};
+use tanist_model::job_file::{Fields, Node, Reader};
 use tanist_model::resources::amounts_problem;
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
 
@@ -11,12 +11,7 @@ const FIELDS: [&str; 4] = ["cpu", "memory", "network-memory", "managed-memory"];
 
 /// Reads the resources of a subtask or of a slot.
 pub(super) fn read(reader: &mut Reader, field: &str, node: &Node) -> Option<Resources> {
-    let Value::Map(all) = &node.value else {
-        if node.value != Value::Unreadable {
-            reader.wrong(field, node, "for example `{ cpu: 1, memory: 512 mb }`");
-        }
-        return None;
-    };
+    let all = reader.map(field, node, "for example `{ cpu: 1, memory: 512 mb }`")?;
     let mut fields = Fields::of(node, reader);
     let mut resources = Resources {
         cpu: fields
@@ -53,14 +48,8 @@ pub(super) fn read(reader: &mut Reader, field: &str, node: &Node) -> Option<Reso
 
 /// Reads the resources of slot sharing groups, by name.
 pub(super) fn groups(node: &Node, reader: &mut Reader) -> BTreeMap<String, Resources> {
-    let Value::Map(groups) = &node.value else {
-        if node.value != Value::Unreadable {
-            reader.wrong(
-                "slot-sharing-groups",
-                node,
-                "`{ NAME: { cpu: 1, memory: 512 mb } }`",
-            );
-        }
+    let wanted = "`{ NAME: { cpu: 1, memory: 512 mb } }`";
+    let Some(groups) = reader.map("slot-sharing-groups", node, wanted) else {
         return BTreeMap::new();
     };
     let mut all = BTreeMap::new();

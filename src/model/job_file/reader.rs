@@ -1,4 +1,8 @@
 //! Reads typed fields of a tree and collects their problems.
+//!
+//! A function that returns `None` has reported why, except for an optional field that is absent, and for a value that
+//! is [`Value::Unreadable`], which was reported before. [`Fields::finish`] has to be called for each map: it reports
+//! the fields that the reading code did not request.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -136,6 +140,23 @@ impl Reader {
         }
     }
 
+    /// Returns the fields of a map, which may have any names.
+    pub fn map<'n>(
+        &mut self,
+        field: &str,
+        node: &'n Node,
+        wanted: &str,
+    ) -> Option<&'n [(Key, Node)]> {
+        match &node.value {
+            Value::Map(fields) => Some(fields),
+            Value::Unreadable => None,
+            Value::Null | Value::Scalar { .. } | Value::List(_) => {
+                self.wrong(field, node, wanted);
+                None
+            }
+        }
+    }
+
     /// Reads a duration with its unit.
     pub fn duration(&mut self, field: &str, node: &Node) -> Option<Duration> {
         let duration = match &node.value {
@@ -206,9 +227,10 @@ fn parse_duration(text: &str) -> Option<Duration> {
 pub struct Fields<'n> {
     position: Position,
     fields: &'n [(Key, Node)],
+    /// The names that were requested.
     known: Vec<&'static str>,
-    /// Whether it is no text or list, so that a field that is not there is missing.
-    complete: bool,
+    /// Whether a missing required field is reported. Not for a node that is no map: that was reported as a whole.
+    reports_missing: bool,
     /// Whether a field may have any name.
     takes_all: bool,
 }
@@ -230,12 +252,12 @@ impl<'n> Fields<'n> {
                 &[]
             }
         };
-        let complete = matches!(node.value, Value::Map(_) | Value::Null);
+        let reports_missing = matches!(node.value, Value::Map(_) | Value::Null);
         Fields {
             position: node.position,
             fields,
             known: Vec::new(),
-            complete,
+            reports_missing,
             takes_all: false,
         }
     }
@@ -254,7 +276,7 @@ impl<'n> Fields<'n> {
             .any(|(key, node)| key.text == name && node.value == Value::Null)
     }
 
-    /// All fields that were not requested before. None of them is unknown any more.
+    /// All fields that were not requested before. From here on no field is unknown: they may have any names.
     pub fn others(&mut self) -> impl Iterator<Item = (&'n Key, &'n Node)> + use<'n> {
         self.takes_all = true;
         let (fields, known) = (self.fields, self.known.clone());
@@ -317,7 +339,7 @@ impl<'n> Fields<'n> {
         match self.node(name) {
             Some(node) => read(reader, name, node),
             None => {
-                if self.complete {
+                if self.reports_missing {
                     let message = format!("`{name}` is missing: write `{name}: {example}`");
                     reader.problem(Some(self.position), message);
                 }

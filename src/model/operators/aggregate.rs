@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::aggregation::{self, AggregateFunction, Aggregation};
 use super::emission::{self, Emission, Emit, Trigger, Windows, stated};
 use super::event_time::{EventTime, time_column};
+use super::running_result::CHECKPOINTS;
 use super::{
     Declaration, ExpressionTypes, Input, OperatorSpec, Redistribution, Section, StateUse, Step,
     Transformation, check_keys,
@@ -32,7 +33,7 @@ pub struct Aggregate {
 }
 
 impl Aggregate {
-    /// These results, as far as a step says it.
+    /// Computes these results. Keys and trigger are completed from the input of the step.
     pub fn of(aggregations: impl IntoIterator<Item = Aggregation>) -> Aggregate {
         Aggregate {
             keys: Vec::new(),
@@ -58,6 +59,7 @@ impl Aggregate {
 }
 
 impl Declaration for Aggregate {
+    /// The steps `min`, `max` and `average` are aggregations of one result with the function's name.
     fn kind(&self) -> &'static str {
         match &self.aggregations[..] {
             [only] if only.name == only.function.name() => only.function.name(),
@@ -242,8 +244,7 @@ pub(super) const STEPS: &[Step] = &[
 The least value of a column by key. It must follow a `key-by`. Emits the key columns and `min` in the column's type;
 over windows `window_start` and `window_end` stand between them.",
         fields: &[COLUMN_IN_ORDER, emission::FIELDS],
-        checkpoints: "\
-The results of all keys are saved. Over windows, so are the open windows and the event time.",
+        checkpoints: CHECKPOINTS,
     example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }
@@ -259,8 +260,7 @@ The results of all keys are saved. Over windows, so are the open windows and the
 The greatest value of a column by key; NaN counts as greater than all other numbers. It must follow a `key-by`. Emits
 the key columns and `max` in the column's type; over windows `window_start` and `window_end` stand between them.",
         fields: &[COLUMN_IN_ORDER, emission::FIELDS],
-        checkpoints: "\
-The results of all keys are saved. Over windows, so are the open windows and the event time.",
+        checkpoints: CHECKPOINTS,
     example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }
@@ -276,8 +276,7 @@ The results of all keys are saved. Over windows, so are the open windows and the
 The mean of a column by key. It must follow a `key-by`. Emits the key columns and `average: float64`; over windows
 `window_start` and `window_end` stand between them.",
         fields: &[COLUMN_OF_NUMBERS, emission::FIELDS],
-        checkpoints: "\
-The results of all keys are saved. Over windows, so are the open windows and the event time.",
+        checkpoints: CHECKPOINTS,
     example: "\
 - datagen: { count: 1000 }
 - key-by: { columns: [key] }
@@ -296,8 +295,7 @@ Computes several results by key. It must follow a `key-by`. Emits the key column
             emission::FIELDS,
             &["`NAME` | `count`, or `{ FUNCTION: COLUMN }` with `sum`, `min`, `max`, `average` | required | a result of this name, at least one; `count: {}` is a count of that name"],
         ],
-        checkpoints: "\
-The results of all keys are saved. Over windows, so are the open windows and the event time.",
+        checkpoints: CHECKPOINTS,
     example: "\
 - datagen: { count: 1000 }
 - map: { columns: { time: seq * 10 } }

@@ -88,14 +88,8 @@ pub(super) fn event_time(
 
 /// Reads `{ name: expression, ... }`.
 pub(super) fn map(reader: &mut Reader, field: &str, node: &Node) -> Option<Vec<NamedExpression>> {
-    match &node.value {
-        Value::Map(columns) => pairs(reader, columns),
-        Value::Unreadable => None,
-        Value::Null | Value::Scalar { .. } | Value::List(_) => {
-            reader.wrong(field, node, AS_MAP);
-            None
-        }
-    }
+    let columns = reader.map(field, node, AS_MAP)?;
+    pairs(reader, columns)
 }
 
 /// Reads `[column, { name: ..., expression: ... }, ...]`, or a map as above.

@@ -72,7 +72,7 @@ pub struct CustomSpec {
     /// parallelism. State that says so itself (by key, operator lists, broadcast state) needs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redistribution: Option<CustomRedistribution>,
-    /// The kinds of the output that it has committed with checkpoints. The application registers a committer for each.
+    /// The kinds of its output that is committed with checkpoints. The application registers a committer for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commits: Vec<String>,
     /// Its configuration.
@@ -140,7 +140,7 @@ impl CustomSpec {
         self
     }
 
-    /// Adds a kind of output that it has committed with checkpoints.
+    /// Adds a kind of its output that is committed with checkpoints.
     #[must_use]
     pub fn committing(mut self, kind: impl Into<String>) -> CustomSpec {
         self.commits.push(kind.into());
@@ -312,13 +312,9 @@ fn read(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Transformation> 
     Some(spec.into())
 }
 
-/// `{ word: string, n: int64 }`.
+/// Reads columns such as `{ word: string, n: int64 }`. Their types are checked with the other problems.
 fn columns(reader: &mut Reader, field: &str, node: &Node) -> Option<Vec<(String, String)>> {
-    let job_file::Value::Map(columns) = &node.value else {
-        let message = format!("`{field}` is a map of columns, for example `{{ word: string }}`");
-        reader.problem(Some(node.position), message);
-        return None;
-    };
+    let columns = reader.map(field, node, "a map of columns, such as `{ word: string }`")?;
     let column =
         |(key, node): &(Key, Node)| Some((key.text.clone(), reader.text(&key.text, node)?));
     columns.iter().map(column).collect()

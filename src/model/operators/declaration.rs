@@ -97,7 +97,7 @@ pub trait Declaration: fmt::Debug {
         Redistribution::SameParallelism
     }
 
-    /// The kinds of the output that it has committed with checkpoints.
+    /// The kinds of its output that is committed with checkpoints.
     fn commits(&self) -> Vec<&str> {
         Vec::new()
     }
@@ -130,7 +130,8 @@ pub trait Declaration: fmt::Debug {
         None
     }
 
-    /// The functions whose results its state has for each key: with the key columns they are what the state is of.
+    /// Describes the functions whose results its state has for each key. Manifests keep this text with the key columns,
+    /// and a restore compares it: with another text, state of the same operator that was saved before is refused.
     /// `None`: it has no keyed state, or only the operator knows.
     fn keyed_results(&self) -> Option<String> {
         None
@@ -181,7 +182,7 @@ pub trait Declaration: fmt::Debug {
         None
     }
 
-    /// Passes on each path that it reads or writes, which may be changed.
+    /// Calls `visit` with each path that it reads or writes. `visit` may change the path.
     fn visit_paths(&mut self, _visit: &mut dyn FnMut(&mut String, PathUse)) {}
 
     /// How it reads texts, if it converts them to columns.

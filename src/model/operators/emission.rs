@@ -33,7 +33,7 @@ impl Emit {
     }
 }
 
-/// Decodes what a step may leave out and a job graph may not.
+/// Decodes a field that a step may leave out and a job graph must have.
 pub(super) fn stated<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -100,7 +100,7 @@ impl Windows {
         }
     }
 
-    /// The aggregation of these results over the windows, as far as a step says it.
+    /// The aggregation of these results over the windows, whose keys and time are completed from the input of the step.
     pub(super) fn of(self, aggregations: impl IntoIterator<Item = Aggregation>) -> Aggregate {
         Aggregate {
             trigger: Some(Trigger::Window(self)),
@@ -155,7 +155,7 @@ pub(super) const FIELDS: &[&str] = &[
 
 const EMIT: [(&str, Emit); 2] = [("final", Emit::Final), ("updates", Emit::Updates)];
 
-/// When a step says that it emits.
+/// What a step states about when it emits.
 pub(super) enum Emission {
     /// Over the whole input; `None`: as the input requires.
     Once(Option<Emit>),

@@ -9,7 +9,7 @@ use tanist_proto::resources::CpuCores;
 
 use super::{Declaration, EventTime, ExpressionTypes, Section, StateUse, Step, Transformation};
 use crate::exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
-use crate::job_file::{Fields, Key, Node, Reader, Value};
+use crate::job_file::{Fields, Node, Reader};
 use crate::{ColumnType, Schema};
 
 /// Why no checkpoint saves a program.
@@ -171,7 +171,7 @@ pub(super) fn read_columns(program: &mut ExecSpec, fields: &mut Fields<'_>, read
 }
 
 fn columns(reader: &mut Reader, field: &str, node: &Node) -> Option<Vec<ExecColumn>> {
-    let fields = map(reader, field, node, "`{ word: string, count: int64 }`")?;
+    let fields = reader.map(field, node, "`{ word: string, count: int64 }`")?;
     let columns = fields.iter().map(|(key, node)| {
         Some(ExecColumn {
             name: key.text.clone(),
@@ -186,27 +186,11 @@ fn texts_by_name(
     field: &str,
     node: &Node,
 ) -> Option<BTreeMap<String, String>> {
-    let fields = map(reader, field, node, "`{ NAME: value }`")?;
+    let fields = reader.map(field, node, "`{ NAME: value }`")?;
     let texts = fields
         .iter()
         .map(|(key, node)| Some((key.text.clone(), reader.text(&key.text, node)?)));
     texts.collect::<Vec<_>>().into_iter().collect()
-}
-
-fn map<'n>(
-    reader: &mut Reader,
-    field: &str,
-    node: &'n Node,
-    example: &str,
-) -> Option<&'n [(Key, Node)]> {
-    match &node.value {
-        Value::Map(fields) => Some(fields),
-        Value::Unreadable => None,
-        Value::Null | Value::List(_) | Value::Scalar { .. } => {
-            reader.wrong(field, node, example);
-            None
-        }
-    }
 }
 
 fn limits(node: &Node, reader: &mut Reader) -> ExecLimits {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tanist_ha::clock::millis;
 
 use super::{Declaration, PathUse, Redistribution, Role, Section, StateUse, Step, Transformation};
 use crate::job_file::{Fields, Node, Reader};
@@ -52,7 +53,7 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// The kind of its output that is committed with checkpoints.
+    /// The kind of its output, which is committed with checkpoints.
     pub const OUTPUT: &str = "file";
 
     /// Writes into this directory.
@@ -190,8 +191,4 @@ fn roll(node: &Node, reader: &mut Reader) -> Roll {
         size: size.unwrap_or(default.size),
         interval_ms: interval.map_or(default.interval_ms, millis),
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

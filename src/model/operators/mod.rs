@@ -1,13 +1,13 @@
 //! The operators of a job. Each is declared in one file of this folder: its specification, which travels as JSON in the
 //! job graph, its rules ([`Declaration`]), and how its step is read from a job file and described ([`Step`]).
-//! `tanist-operators` has one file for the code that runs it. They are two, because JobManagers and clients build
+//! `tanist-operators` has one file for the code that runs it. These are two files because JobManagers and clients build
 //! without Arrow. `docs/adr/0059` has the reasons.
 //!
 //! The list in this file names them all, and nothing else matches over all operators: other crates ask the declaration,
 //! or use [`with_operator!`](crate::with_operator).
 //!
-//! Specifications are persisted in job graphs: a field with a default is omitted if it has it. The order of fields
-//! counts, because vertex ids are hashes of the JSON.
+//! Specifications are persisted in job graphs, and vertex ids are hashes of their JSON. So the names and the order of
+//! fields never change, and a field that is added has a default and is omitted where it has that.
 
 mod aggregate;
 mod aggregation;

@@ -24,15 +24,11 @@ pub struct DeclaredColumn {
     #[serde(rename = "type")]
     pub column_type: ColumnType,
     /// Whether a missing value becomes null; otherwise a record without a value can't be read.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nullable: bool,
     /// Value for records without one, in the column's type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
-}
-
-fn is_false(truth: &bool) -> bool {
-    !truth
 }
 
 impl DeclaredColumn {
@@ -225,7 +221,7 @@ pub(super) const FIELDS: &[&str] = &[
     "`timestamp-format` | a format as in strftime | RFC 3339 (UTC if without zone) or milliseconds since 1970 | format of times: `%d/%b/%Y:%H:%M:%S %z`; a date without time of day means midnight",
 ];
 
-/// Reads the fields of all operators that convert texts, but for their columns.
+/// Reads the fields that all operators that convert texts share. The caller has read the columns.
 pub(super) fn read(
     fields: &mut Fields<'_>,
     reader: &mut Reader,
@@ -253,18 +249,8 @@ pub(super) fn columns(
     field: &str,
     node: &Node,
 ) -> Option<Vec<DeclaredColumn>> {
-    let declared = match &node.value {
-        NodeValue::Map(declared) => declared,
-        NodeValue::Unreadable => return None,
-        NodeValue::Null | NodeValue::Scalar { .. } | NodeValue::List(_) => {
-            let message = format!(
-                "`{field}` is {}: write a map of names and types, such as `{{ user: string, bytes: int64 }}`",
-                node.describe()
-            );
-            reader.problem(Some(node.position), message);
-            return None;
-        }
-    };
+    let wanted = "a map of names and types, such as `{ user: string, bytes: int64 }`";
+    let declared = reader.map(field, node, wanted)?;
     let columns: Vec<_> = declared
         .iter()
         .map(|(key, node)| column(key, node, reader))

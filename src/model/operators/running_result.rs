@@ -1,5 +1,5 @@
-//! One result by key over the whole input, for `count` and `sum`: keys, when it is emitted, and its columns. Over
-//! windows both are an [`Aggregate`](super::Aggregate).
+//! What `count` and `sum` share: each is one result by key over the whole input, with keys and the time of its
+//! emission. Over windows both are an [`Aggregate`](super::Aggregate).
 
 use super::check_keys;
 use crate::{Column, Schema};

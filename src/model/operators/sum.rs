@@ -26,7 +26,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Sums this column, as far as a step says it.
+    /// Sums this column. Keys and emission are completed from the input of the step.
     pub fn of(column: impl Into<String>) -> Sum {
         Sum {
             keys: Vec::new(),

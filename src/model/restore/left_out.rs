@@ -1,5 +1,6 @@
-//! Steps that can't go on from a checkpoint, because none is taken of their tasks. A JobMaster places such a region
-//! from the start, so its state would be dropped without a word, and its sources would read everything again.
+//! Finds steps that can't continue from a checkpoint, because no checkpoints are taken of their tasks. A JobMaster
+//! starts such a region from the beginning: without this check its state would be dropped without an error, and its
+//! sources would read everything again.
 
 use std::collections::BTreeMap;
 

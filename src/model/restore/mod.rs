@@ -1,5 +1,9 @@
-//! What the tasks of a graph are restored from, if the manifest was taken of another job: of another graph, or at other
-//! parallelisms. Pure: the Dispatcher checks a submission with it, and the JobMaster deploys with it.
+//! Translates the manifest of a checkpoint to another graph, or to other parallelisms: what each task of the new job is
+//! restored from. Pure: the Dispatcher checks a submission with it, and the JobMaster deploys with it.
+//!
+//! The manifest may come from a user's directory, with any content. What does not fit is a [`Mismatch`] with all
+//! problems. A manifest that passes [`check`] loses nothing and doubles nothing, except state without a step if
+//! that is allowed.
 //!
 //! State finds its step by uid, or by the name of a step without one. Operators may be chained differently. Keyed state
 //! goes by key groups; state without keys and positions go as the operator declares it
@@ -36,12 +40,12 @@ pub enum Unclaimed {
 
 /// A manifest does not fit a graph. All problems are for users: each names its step, and both sides.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", told(.problems))]
+#[error("{}", mismatch_text(.problems))]
 pub struct Mismatch {
     problems: Vec<String>,
 }
 
-fn told(problems: &[String]) -> String {
+fn mismatch_text(problems: &[String]) -> String {
     match problems {
         [only] => format!("the state does not fit the job: {only}"),
         many => listing("the state does not fit the job: it", many),
@@ -115,8 +119,8 @@ pub fn redistribute(
     Ok(tasks::redistribute(&saved, graph)?)
 }
 
-/// The coordinators of the graph as they go on behind the manifest, for the first record of the job: their generation
-/// is that of the first placement. An operator without one in the manifest is prepared as in any other job.
+/// The coordinators of the graph, continued from the manifest, for the first record of the job: their generation is
+/// that of the first placement. An operator without a coordinator in the manifest is prepared as in any other job.
 pub fn coordinators(
     manifest: &CheckpointManifest,
     graph: &JobGraph,
@@ -125,8 +129,8 @@ pub fn coordinators(
     Ok(splits::coordinators(manifest, &saved, graph)?)
 }
 
-/// The manifest by the tasks and regions of the graph: the checkpoint that a job with this graph begins with. It lists
-/// nothing to commit.
+/// The manifest translated to the tasks and regions of the graph: the checkpoint that a job with this graph begins
+/// with. It lists nothing to commit.
 pub fn laid_out(
     manifest: &CheckpointManifest,
     graph: &JobGraph,
@@ -159,7 +163,7 @@ pub fn laid_out(
     })
 }
 
-/// A segment that was written for other subtasks too counts for the key groups of this one alone.
+/// Restricts each segment of a task to the key groups of its subtask: it may have been written for others, too.
 fn narrow(task: &mut SubtaskSnapshot, graph: &JobGraph) {
     let mut vertices = graph.vertices.iter();
     let Some(vertex) = vertices.find(|vertex| vertex.id == task.vertex_id) else {
@@ -176,7 +180,8 @@ fn narrow(task: &mut SubtaskSnapshot, graph: &JobGraph) {
     }
 }
 
-/// What the keyed state of an operator is of; empty: it has none, or only the operator knows.
+/// Describes the keyed state of an operator by functions and key columns; empty: it has none, or only the operator
+/// knows. Manifests keep this text, and a restore compares it.
 fn keyed_state(operator: &Operator) -> String {
     let spec = OperatorSpec::from_json(&operator.spec);
     let known = spec.ok().and_then(|spec| {

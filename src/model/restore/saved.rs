@@ -1,15 +1,14 @@
-//! A manifest by step: what each subtask of a step saved. Checks that the manifest can be taken apart at all.
+//! A manifest by step: what each subtask of a step saved. Checks that the manifest is consistent in itself.
 //!
-//! A manifest of a savepoint comes from anywhere. Its numbers are checked before anything is made by them, and what is
-//! made of a manifest is no larger than a multiple of it.
+//! The manifest of a savepoint may have any content. Its numbers are checked before anything is allocated by them, so
+//! that the memory for it is at most a multiple of its size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use tanist_proto::segments;
 use tanist_proto::v1::{
-    CheckpointManifest, ManifestStep, OperatorState, RegionSnapshot, RegionSnapshotKind,
-    SubtaskSnapshot,
+    CheckpointManifest, ManifestStep, OperatorState, RegionSnapshotKind, SubtaskSnapshot,
 };
 
 use super::tasks::divides_itself;
@@ -21,11 +20,11 @@ use crate::topology::key_groups;
 pub(super) enum Part<'m> {
     /// It had read and emitted everything.
     Ended(&'m SubtaskSnapshot),
+    /// It had not ended: its state and positions.
     Saved(&'m SubtaskSnapshot),
 }
 
-/// What the subtasks of a vertex saved. One that is not here begins from the start: its region has no snapshot. So does
-/// a source of which none has anything.
+/// What the subtasks of a vertex saved. A subtask that is not here begins from the start: its region has no snapshot.
 type Parts<'m> = BTreeMap<u32, Part<'m>>;
 
 /// A step of the graph that the manifest was taken of.
@@ -34,9 +33,10 @@ pub(super) struct SavedStep<'m> {
     pub(super) step: &'m ManifestStep,
     /// Those of its vertex, which its other steps share.
     parts: Rc<Parts<'m>>,
-    /// It is the first of its vertex. Only that one can be a source.
+    /// It is the first step of its vertex. Only the first one can be a source.
     is_first: bool,
-    /// It is the last of its vertex. Only that one can be a sink, so what a vertex has without naming a step is of it.
+    /// It is the last step of its vertex. Only the last one can be a sink, so output and files of a subtask, which name
+    /// no step, belong to it.
     pub(super) is_last: bool,
 }
 
@@ -47,16 +47,17 @@ pub(super) struct Saved<'m> {
 }
 
 impl<'m> Saved<'m> {
+    /// Sorts a manifest by step. The error lists all contradictions in it.
     pub(super) fn of(manifest: &'m CheckpointManifest) -> Result<Saved<'m>, Vec<String>> {
-        let is = |region: &RegionSnapshot, kind| region.kind() == kind;
-        let mut regions = manifest.regions.iter();
-        if regions.any(|region| is(region, RegionSnapshotKind::FromOrigin)) {
+        let has_region =
+            |kind: RegionSnapshotKind| manifest.regions.iter().any(|region| region.kind() == kind);
+        if has_region(RegionSnapshotKind::FromOrigin) {
             let text =
                 "the job that saved it had not yet saved all that it was started from itself";
             return Err(vec![text.to_owned()]);
         }
-        let mut regions = manifest.regions.iter();
-        let may_begin = regions.any(|region| is(region, RegionSnapshotKind::FromStart));
+        let may_begin = has_region(RegionSnapshotKind::FromStart);
+        // Before the numbers of the manifest are used below.
         if let Some(problem) = beyond_limits(manifest) {
             return Err(vec![problem]);
         }
@@ -158,7 +159,8 @@ impl<'m> SavedStep<'m> {
         parts.filter(|(_, part)| !self.begins(*part))
     }
 
-    /// Whether a subtask is a source that begins from the start.
+    /// Whether a subtask is a source that begins from the start: the job that saved it had begun from a checkpoint in
+    /// which nothing was saved of it.
     fn begins(&self, part: Part<'_>) -> bool {
         self.is_first && matches!(part, Part::Saved(saved) if saved.from_start)
     }
@@ -211,7 +213,7 @@ impl<'m> SavedStep<'m> {
         })
     }
 
-    /// Whether a segment is of this step and has keys.
+    /// The segments of a subtask that belong to this step and have keys.
     pub(super) fn keyed(
         &self,
         subtask: &'m SubtaskSnapshot,

@@ -19,7 +19,7 @@ pub(super) enum Rule {
 /// Parts of a step, by subtask of the graph.
 #[derive(Debug)]
 pub(super) struct Shares<'m> {
-    /// What each subtask has in a round.
+    /// What each subtask gets, if each part goes to one subtask. With `union` only the number of lists counts.
     own: Vec<Vec<&'m SubtaskSnapshot>>,
     /// All parts in their order, if each subtask gets all of them.
     union: Option<Vec<&'m SubtaskSnapshot>>,
@@ -34,11 +34,11 @@ impl<'m> Shares<'m> {
     ) -> Shares<'m> {
         if rule == Rule::Redistributed(Redistribution::Union) {
             return Shares {
-                own: in_turn(parallelism),
+                own: empty_lists(parallelism),
                 union: Some(parts.collect()),
             };
         }
-        let mut own = in_turn(parallelism);
+        let mut own = empty_lists(parallelism);
         let count = own.len();
         for (turn, part) in parts.enumerate() {
             let subtask = match rule {
@@ -52,7 +52,8 @@ impl<'m> Shares<'m> {
         Shares { own, union: None }
     }
 
-    /// What a subtask gets, in the order of the parts. The bool: whether the part is its own in a round.
+    /// What a subtask gets, in the order of the parts. The bool is true for exactly one subtask of each part: that one
+    /// takes what must not be doubled.
     pub(super) fn of_subtask(&self, subtask: u32) -> Vec<(bool, &'m SubtaskSnapshot)> {
         let subtask = index(subtask);
         match &self.union {
@@ -72,7 +73,7 @@ impl<'m> Shares<'m> {
 /// States that say themselves how they are divided among another number of subtasks.
 #[derive(Debug, Default)]
 pub(super) struct DividedStates<'m> {
-    /// Elements of lists, by subtask. Each has its place among all states.
+    /// Elements of lists, by subtask, each with its place among all states of the step.
     lists: Vec<Vec<(usize, &'m OperatorState)>>,
     /// What each subtask gets.
     unions: Vec<(usize, &'m OperatorState)>,
@@ -86,7 +87,7 @@ impl<'m> DividedStates<'m> {
         let uid = &step.step.uid;
         let states = step.saved().flat_map(|(_, saved)| &saved.operators);
         let mut divided = DividedStates {
-            lists: in_turn(parallelism),
+            lists: empty_lists(parallelism),
             ..DividedStates::default()
         };
         let mut turns: BTreeMap<&str, usize> = BTreeMap::new();
@@ -116,15 +117,15 @@ impl<'m> DividedStates<'m> {
         let mut states: Vec<_> = own.chain(&self.unions).copied().collect();
         states.sort_by_key(|(place, _)| *place);
         let states = states.into_iter().map(|(_, state)| state);
-        // Not all subtasks read the same object.
+        // Spread over the copies, so that not all subtasks read the same object.
         let copies = self.copies.values();
         let copies = copies.map(|copies| copies[subtask % copies.len()]);
         states.chain(copies).cloned().collect()
     }
 }
 
-/// A share for each subtask; at least one.
-fn in_turn<T>(parallelism: u32) -> Vec<Vec<T>> {
+/// An empty list for each subtask; at least one.
+fn empty_lists<T>(parallelism: u32) -> Vec<Vec<T>> {
     (0..parallelism.max(1)).map(|_| Vec::new()).collect()
 }
 

@@ -1,7 +1,8 @@
-//! The coordinators of file sources, as they go on in another job. At the same parallelism nothing changes: a subtask
-//! asks behind the requests that its position covers, and gets the answers that it would have got. At another one no
-//! split is assigned: those that a position covers are read, or their rest is in that position; all others are free
-//! again.
+//! Continues the coordinators of file sources in another job.
+//!
+//! At the same parallelism nothing changes: a subtask continues with the request after those that its position covers,
+//! and gets the same answers. At another parallelism no split is assigned: a split that a position covers was read, or
+//! its rest is in that position; all other splits are free again.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +48,8 @@ pub(super) fn coordinators(
     }
 }
 
-/// Each region is placed for the first time with generation 1, and a coordinator counts those of all its regions.
+/// The state of a coordinator before the first placement. Its generation is the sum of those of its regions, and each
+/// of these is placed for the first time with generation 1.
 fn state(
     vertex: &JobVertex,
     operator: &Operator,
@@ -72,7 +74,7 @@ fn splits(
     let found = coordinators
         .find(|it| it.vertex_id == step.step.vertex_id && it.operator == step.step.name);
     let Some(State::FileSplits(splits)) = found.and_then(|it| it.state.as_ref()) else {
-        // The coordinator is forgotten when all have ended: then nothing is left to read, whatever the files are.
+        // A job drops the coordinator when all subtasks have ended: then nothing is left to read.
         return match step.all_ended() {
             true => Ok(FileSplits::default()),
             false => Err("the state does not say which files are read".to_owned()),
@@ -101,7 +103,7 @@ fn splits(
     })
 }
 
-/// How many of the splits that were assigned to a subtask what it saved covers.
+/// The number of assigned splits that are covered by what the subtask saved.
 fn taken(part: Part<'_>, uid: &str, assigned: usize) -> usize {
     match part {
         Part::Ended(_) => assigned,

@@ -25,27 +25,29 @@ use crate::topology::{self, key_groups};
 struct Claimed<'m, 's> {
     saved: &'s SavedStep<'m>,
     spec: OperatorSpec,
-    /// What its keyed state is of.
+    /// The description of its keyed state in the graph.
     keyed: String,
     /// As messages name it.
     name: String,
     /// In the graph.
     parallelism: u32,
-    /// What had not ended, and what had.
+    /// The snapshots of subtasks that had not ended, and of those that had.
     parts: Shares<'m>,
     ends: Shares<'m>,
+    /// Empty if the parallelism is the same: then the states are in `parts`.
     states: DividedStates<'m>,
     /// Names of its keyed states.
     keyed_names: BTreeSet<&'m str>,
 }
 
-/// What a step is in one task.
+/// How a step begins in one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begin {
-    /// At its start.
+    /// From the start.
     Start,
+    /// It had ended, and does nothing.
     Ended,
-    /// Behind what it saved.
+    /// With what was saved.
     Saved,
 }
 
@@ -61,6 +63,8 @@ pub(super) fn redistribute(
         let claimed = operators.map(|it| claim(saved, vertex, it, &mut problems));
         vertices.push(claimed.collect());
     }
+    // Whether each subtask of the vertices so far has ended. These include all that a vertex reads from, because a
+    // graph is in topological order.
     let mut ended: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
     let mut tasks = Vec::new();
     for (vertex, steps) in graph.vertices.iter().zip(&vertices) {
@@ -233,6 +237,7 @@ impl Claimed<'_, '_> {
             return problems;
         }
         let (here, there) = (self.parallelism, step.parallelism);
+        // Ordered: the first reason is reported.
         let why = if saved.has_starts() && !saved.all_start() {
             Some("is missing for some of its subtasks, which had saved nothing yet")
         } else if self.spec.redistribution() == Redistribution::SameParallelism
@@ -250,7 +255,7 @@ impl Claimed<'_, '_> {
         problems
     }
 
-    /// Where it begins in this task.
+    /// How it begins in this task.
     fn begin(&self, subtask: u32) -> Begin {
         if !self.is_redistributed() {
             return match self.saved.part(subtask) {
@@ -295,7 +300,7 @@ impl Claimed<'_, '_> {
 
     fn add_saved(&self, task: &mut SubtaskSnapshot) {
         let uid = &self.saved.step.uid;
-        for (is_first, saved) in self.parts.of_subtask(task.subtask) {
+        for (is_own, saved) in self.parts.of_subtask(task.subtask) {
             let positions = saved.positions.iter().filter(|it| it.uid == *uid);
             task.positions.extend(positions.map(|it| SourcePosition {
                 // The coordinator counts the requests of another parallelism from the start.
@@ -312,8 +317,8 @@ impl Claimed<'_, '_> {
             let segments = saved.segments.iter();
             let unkeyed = segments.filter(|it| it.uid == *uid && it.end_key_group == 0);
             task.segments.extend(unkeyed.cloned());
-            // Each of these once.
-            if is_first && self.saved.is_last {
+            // Each file belongs to one task, also if all tasks get the part.
+            if is_own && self.saved.is_last {
                 task.files.extend(saved.files.iter().cloned());
             }
         }
@@ -321,8 +326,9 @@ impl Claimed<'_, '_> {
         self.add_keyed(task);
     }
 
-    /// Adds the segments that count for key groups of this subtask, of each other one in their order. A subtask that
-    /// saved none of a state had no entries.
+    /// Adds the segments that count for key groups of this subtask, subtask by subtask of the manifest, in the order in
+    /// which each has them. For a state of which such a subtask saved no segment, an empty one is added: it had no
+    /// entries.
     fn add_keyed(&self, task: &mut SubtaskSnapshot) {
         let (saved, step) = (self.saved, self.saved.step);
         let names = &self.keyed_names;
@@ -334,7 +340,7 @@ impl Claimed<'_, '_> {
         let lost = u32::from(is_planted(Fault::KeyGroupLost));
         let meet = |groups: &Range<u32>| groups.start + lost < own.end && own.start < groups.end;
         for subtask in 0..step.parallelism {
-            // Its segments are of no other groups.
+            // The segments of that subtask count for no other groups: `Saved::of` has checked that.
             let groups = key_groups(subtask, step.parallelism, max);
             if !meet(&groups) {
                 continue;
