@@ -25,7 +25,7 @@ pub struct Requester {
     pub operator: String,
 }
 
-/// A request to the coordinator, on its way. Dropping it does not answer it.
+/// A request to the coordinator, on its way. If it is dropped without an answer, the operator gets an error.
 #[derive(Debug)]
 pub struct CoordinatorRequest {
     /// Who asks.

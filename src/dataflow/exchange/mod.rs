@@ -189,7 +189,7 @@ impl Exchange {
     /// Follows the number of result partitions that are held: not released, and not read to the end by all
     /// consumers. Excludes those of blocking edges.
     pub fn kept_partitions(&self) -> watch::Receiver<usize> {
-        self.partitions().kept()
+        self.partitions().registered_count()
     }
 
     fn partitions(&self) -> &Arc<Partitions> {
@@ -246,6 +246,7 @@ impl Exchange {
         let mut openers = JoinSet::new();
         let sources = requests.into_iter().enumerate().map(|(number, request)| {
             let producer = request.producer.clone();
+            // Set when the channel is found, which for a local producer may be later.
             let channel = Arc::new(OnceLock::new());
             let here = (
                 &*self.inner.server.resource_id,
