@@ -1,4 +1,5 @@
-//! What operators save in a snapshot, and find there after a restore. Data only.
+//! What operators save in a snapshot ([`Snapshot`]), and find there after a restore ([`Restored`]). Data only: the task
+//! decides when, and its TaskExecutor writes and reads.
 //!
 //! An operator is saved between two elements: what it saves covers exactly the elements before the barrier. Its
 //! state is named by the uid of the operator and by names that the operator chooses; these stay the same over
@@ -163,7 +164,7 @@ impl Snapshot {
         self.save(name, small(signature, state));
     }
 
-    /// Begins a state of this name. There can be one.
+    /// Begins a state of this name. An error if the operator has begun one of the same name.
     fn begin(&mut self, name: &'static str) -> Result<(), OperatorError> {
         match self.begun.insert(name) {
             true => Ok(()),
@@ -221,7 +222,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Adds what is encoded already.
+    /// Adds all but the keyed state, which is frozen.
     fn add_encoded_to(self, subtask: &mut SubtaskSnapshot, uid: &str) {
         let uid = || uid.to_owned();
         let position = match self.has_ended {
@@ -263,7 +264,7 @@ impl Snapshot {
     }
 }
 
-/// A small state that can be restored only as what it is.
+/// Frames a small state with its signature: it can be restored only with the same one.
 fn small(signature: &str, content: &impl Message) -> Vec<u8> {
     let state = SmallState {
         signature: signature.to_owned(),
@@ -384,7 +385,7 @@ impl<'a> Restored<'a> {
         only(self.messages(name, signature)?).map_err(|problem| problem.of(name))
     }
 
-    /// The error for a state that is not what it says.
+    /// The error for a state whose content can't be read.
     fn damaged(name: &str, reason: String) -> StateError {
         StateProblem::Damaged(reason).of(name)
     }
@@ -402,7 +403,7 @@ pub fn opened_state(name: &str, bytes: &[u8]) -> Result<(String, Vec<u8>), State
     Ok((state.signature, state.content))
 }
 
-/// What an operator takes that can't merge the states of several subtasks.
+/// Returns the saved state of an operator that can't merge the states of several subtasks.
 fn only<M>(mut saved: Vec<M>) -> Result<Option<M>, StateProblem> {
     match saved.len() {
         0 | 1 => Ok(saved.pop()),

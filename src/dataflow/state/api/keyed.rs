@@ -79,7 +79,7 @@ impl KeyedStates {
         ProcessingTimers::new(self, name)
     }
 
-    /// What a keyed state is of: its signature has the key columns with their types.
+    /// The signature of a keyed state: what it holds, and the key columns with their types.
     pub(super) fn signature(&self, of: &str) -> String {
         let keys = self.columns.fields();
         let keys = keys.map(|it| format!("{}: {}", it.name(), type_name(it.data_type())));
@@ -127,11 +127,11 @@ pub trait Content: Clone + Send + Sync + 'static {
 #[derive(Debug, Clone)]
 pub struct Single<V>(V);
 
-/// A list. Shared with a snapshot that is being written until it is changed.
+/// A list. A snapshot that is being written shares it; a change copies it first.
 #[derive(Debug, Clone)]
 pub struct Elements<V>(Arc<Vec<V>>);
 
-/// A map. Shared in the same way.
+/// A map. Shared and copied in the same way.
 #[derive(Debug, Clone)]
 pub struct Entries<K, V>(Arc<BTreeMap<K, V>>);
 
@@ -219,12 +219,13 @@ pub struct KeyedState<C> {
     table: StateTable<C>,
 }
 
-/// The keys that a state may have: those of the step's key columns, of this subtask's key groups.
+/// Checks the keys that an operator adds to a state: they must be keys of the step's key columns, of this subtask's key
+/// groups. Others could not be restored. The methods that add keys return no error, so the next snapshot fails.
 #[derive(Debug)]
 pub(super) struct CheckedKeys {
     columns: KeyColumns,
     groups: KeyGroups,
-    /// The first key that is none of them.
+    /// What is wrong with the first invalid key.
     invalid: Option<String>,
 }
 
@@ -242,7 +243,7 @@ impl CheckedKeys {
         self.columns.check(key)
     }
 
-    /// Notes a key that the state did not have.
+    /// Checks a key that is added, and notes what is wrong with it.
     pub(super) fn note(&mut self, key: &[u8]) {
         if self.invalid.is_some() {
             return;
@@ -261,7 +262,7 @@ impl CheckedKeys {
         match &self.invalid {
             None => Ok(()),
             Some(reason) => Err(OperatorError::specification(format!(
-                "the state `{name}` has a key that is not one of the record in process: {reason}; take keys from `keys_of`"
+                "the state `{name}` has a key that no record of this subtask has: {reason}; take keys from `keys_of`"
             ))),
         }
     }

@@ -6,8 +6,8 @@ use super::value::{StateValue, written};
 use crate::operator::OperatorError;
 use crate::state::{Restored, Snapshot};
 
-/// Elements that a subtask has: such as the partitions that it reads, each with its offset. If the parallelism changes,
-/// they are divided among the subtasks, or all go to each.
+/// Elements of a subtask, such as the partitions that it reads, each with its offset. If the parallelism changes, they
+/// are divided among the subtasks, or each subtask gets all of them.
 #[derive(Debug)]
 pub struct OperatorList<V> {
     name: &'static str,

@@ -33,7 +33,7 @@ pub(super) struct Encoded {
 }
 
 impl Encoded {
-    /// The segment, unless it changes nothing; and says what it has.
+    /// Returns the segment, and sets `known` to its slices. `None` if it changes nothing.
     pub(super) fn into_segment(
         self,
         name: &str,
@@ -58,11 +58,11 @@ impl Encoded {
     }
 }
 
-/// An item of a page: the hash of its key, the key, and the entry; `None`: it is a removal.
+/// An item of a page: the hash of its key, the key, the number of the slice, and the value; `None`: it is a removal.
 type PageItem<'p, V> = (u64, &'p [u8], usize, Option<&'p V>);
 
 impl<V> Frozen<V> {
-    /// Encodes what the segment has to have. `None`: it is not wanted any more, as `is_wanted` says.
+    /// Encodes the segment. `None`: `is_wanted` has returned false.
     pub(super) fn encode(
         self,
         is_wanted: &dyn Fn() -> bool,
@@ -100,6 +100,7 @@ impl<V> Frozen<V> {
                 if !is_wanted() {
                     return Ok(None);
                 }
+                // Nothing of it has changed since the base, and no slice of it is written whole.
                 if !is_near_whole && page.changed() < subject.base {
                     continue;
                 }

@@ -16,7 +16,8 @@ enum Slots {
     Wide(Box<[u32]>),
 }
 
-/// The number of a slot: a tag and a position, or one of two numbers that these never make.
+/// The number of a slot: a tag and a position, or one of two reserved numbers. A page has too few entries for a
+/// position that would make a reserved number.
 trait SlotNumber: Copy + Eq {
     const FREE: Self;
     /// An entry was removed: the probing goes on.
@@ -106,7 +107,7 @@ fn probe<N: SlotNumber>(
     }
 }
 
-/// Few pages are wide. Apart, so that the code of the others is short.
+/// [`probe`] for the few wide pages, in a function of its own, so that the code for the others is short.
 #[cold]
 #[inline(never)]
 fn probe_wide(
