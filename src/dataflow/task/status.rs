@@ -1,4 +1,4 @@
-//! Status and counters of a task.
+//! Status and counters of a task. The task writes them; its TaskExecutor reads and reports them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
