@@ -1,4 +1,8 @@
 //! State of an aggregation for a key, and its conversion to result columns.
+//!
+//! The operators own the cells of each key in their tables (`aggregate_all.rs`, `windows.rs`); an [`Accumulator`] has
+//! none. Aggregated columns have no nulls: the check of the job refuses others. An integer result that overflows is an
+//! error that names the record.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

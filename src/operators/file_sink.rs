@@ -87,7 +87,7 @@ impl FileSink {
         }
     }
 
-    /// The part that is being written, perhaps another one.
+    /// The part that is being written. Creates one if there is none.
     fn part(&mut self) -> Result<&mut Part, OperatorError> {
         match &mut self.part {
             Some(part) => Ok(part),
@@ -95,7 +95,7 @@ impl FileSink {
         }
     }
 
-    /// Takes the output directory.
+    /// Takes the output directory for the job, or refuses one with other output.
     fn take_directory(&self) -> Result<(), OperatorError> {
         let descent = match self.knows_jobs {
             true => Descent::Jobs(&self.jobs),
@@ -130,6 +130,7 @@ impl Operator for FileSink {
     fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
         self.highest = snapshot.number();
         let newest = snapshot.newest();
+        // The others are in a durable manifest, with which they are committed.
         self.complete.retain(|complete| complete.since > newest);
         let mut state = FileSinkState {
             open: None,
@@ -172,7 +173,7 @@ impl Operator for FileSink {
 
     fn open(&mut self) -> Result<(), OperatorError> {
         self.take_directory()?;
-        // Also before the first record: a directory that can't be written to is heard of at once.
+        // Before the first record: a directory that can't be written to is an error at once.
         let restored = std::mem::take(&mut self.restored);
         let (ending, names) = (self.ending.clone(), self.names.clone());
         let part = self.part()?;

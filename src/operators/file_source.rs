@@ -6,7 +6,7 @@
 //!
 //! Its position is the number of its last request, and the ranges of that split which are not read yet. A restored
 //! subtask reads these, and requests the splits behind that number. At another parallelism it may have the ranges of
-//! several subtasks or none, and requests from the start: the coordinator has free what no position covers.
+//! several subtasks or none, and requests from the start: the coordinator gives out again what no position covers.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -174,12 +174,12 @@ async fn write_to(stream: TcpStream, queue: &Queue) -> io::Result<()> {
             },
         }
     }
-    hear_out(&mut reader, &mut chunk).await
+    read_to_close(&mut reader, &mut chunk).await
 }
 
 /// Reads the server's output until it closes its side: then it has read everything. An error if the connection
 /// breaks before.
-async fn hear_out(reader: &mut (impl AsyncRead + Unpin), chunk: &mut [u8]) -> io::Result<()> {
+async fn read_to_close(reader: &mut (impl AsyncRead + Unpin), chunk: &mut [u8]) -> io::Result<()> {
     loop {
         match tokio::time::timeout(LONGEST_SILENCE, reader.read(chunk)).await {
             Ok(read) => {
@@ -269,7 +269,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_never_closes_its_side_is_waited_for_while_it_says_something() {
         let (mut server, mut sink) = tokio::io::duplex(64);
-        let hearing = async { hear_out(&mut sink, &mut [0; 16]).await };
+        let hearing = async { read_to_close(&mut sink, &mut [0; 16]).await };
         let saying = async {
             for _ in 0..3 {
                 tokio::time::sleep(LONGEST_SILENCE * 2 / 3).await;

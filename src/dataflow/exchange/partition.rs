@@ -131,8 +131,7 @@ impl Partitions {
         if let Some(present) = partitions.get(&id) {
             let (generation, existing) = (attempt.generation, present.attempt.generation);
             // A younger JobMaster replaces any generation of an older one.
-            if existing >= generation
-                && present.attempt.job_incarnation >= attempt.job_incarnation
+            if existing >= generation && present.attempt.job_incarnation >= attempt.job_incarnation
             {
                 let message = format!("generation {existing} is there and this is {generation}");
                 return Err(Closed(message));

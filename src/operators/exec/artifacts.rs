@@ -120,9 +120,7 @@ impl ArtifactCache {
         let placed = self.place(path.clone(), |path| write(path, artifact));
         placed.map_err(|error| OperatorError::io("write", &path, error))
     }
-}
 
-impl ArtifactCache {
     fn path_of(&self, artifact: &Artifact) -> PathBuf {
         let digits = artifact.sha256.iter().map(|byte| format!("{byte:02x}"));
         let mut name: String = digits.collect();
@@ -192,7 +190,6 @@ impl ArtifactCache {
         if let Some(held) = self.hold_again(&path) {
             return Ok(Some(held));
         }
-        let cache = self.clone();
         let failed = |reason: String| {
             let name = &artifact.name;
             OperatorError::unavailable(format!("artifact {name:?} can't be fetched: {reason}"))
@@ -212,7 +209,7 @@ impl ArtifactCache {
         if found[..] != artifact.sha256[..] {
             return Err(failed("it does not have its SHA-256".to_owned()));
         }
-        let held = cache.adopt(&incomplete.0, path);
+        let held = self.adopt(&incomplete.0, path);
         held.map(Some).map_err(|error| failed(error.to_string()))
     }
 }

@@ -1,5 +1,5 @@
-//! Removes pending files that no commit took: of one run of a job those that nothing names, or those of superseded
-//! attempts.
+//! Removes pending files of a run of a job that no commit took: after its end those that nothing names, before it those
+//! of superseded attempts. The leader calls it, any number of times and however late.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -37,9 +37,9 @@ pub struct KeptFiles {
 }
 
 /// Removes the pending files of a run of a job from an output directory, except those that are kept, and gives the
-/// directory back. The job has ended, and its output is visible. Safe at any later
-/// time: another run under the same id has its pending files elsewhere. Idempotent. A directory that does not exist has
-/// none: usually no task has created it. If it appears later, it is cleaned again when the job's result is removed.
+/// directory back. The job has ended, and its output is visible. Safe at any later time: another run under the same id
+/// has its pending files elsewhere. Idempotent. A directory that does not exist has none: usually no task has created
+/// it. If it appears later, it is cleaned again when the job's result is removed.
 pub fn cleanup_except(
     directory: &Path,
     (job, run): (JobId, &str),
@@ -93,7 +93,7 @@ fn remove_others(pending: &Path, kept: &KeptFiles) -> std::io::Result<()> {
     }
 }
 
-/// A name is used once, whatever the path to it is called.
+/// The names of the files. They are enough: no two pending files have the same name, whatever path leads to them.
 fn names_of(paths: &BTreeSet<Vec<u8>>) -> BTreeSet<&OsStr> {
     let paths = paths.iter().map(|path| Path::new(OsStr::from_bytes(path)));
     paths.filter_map(Path::file_name).collect()

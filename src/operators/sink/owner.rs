@@ -90,7 +90,7 @@ impl Owner {
     }
 
     fn try_to_take(&self, ancestors: &BTreeSet<String>, from_ancestor: bool) -> io::Result<Taking> {
-        // Where the cleanup of this job removes it, wherever this stops.
+        // In the directory of this run, so that its cleanup removes the file wherever this stops.
         let directory = self.file.with_file_name(&self.run);
         let unfinished = directory.join(format!("{OWNER}.{:016x}", rand::random::<u64>()));
         let written = umask::create_output_directories(&directory).and_then(|()| {
