@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 
 use super::factory::{Runtime, Setup, operator};
 use super::lines::write_lines;
-use super::socket_source::{connect_until_it_works, shortest_backoff, wait};
+use super::socket_source::{SHORTEST_BACKOFF, connect_until_it_works, wait};
 
 /// Bytes that may wait to be written; one more batch may exceed them.
 const MOST_WAITING: usize = 1024 * 1024;
@@ -116,7 +116,7 @@ impl Queue {
 
 /// Runs until everything is written.
 async fn write(address: String, queue: Arc<Queue>, done: oneshot::Sender<()>, peers: Peers) {
-    let mut backoff = shortest_backoff();
+    let mut backoff = SHORTEST_BACKOFF;
     loop {
         let stream = connect_until_it_works(&address, &mut backoff, &peers).await;
         match write_to(stream, &queue).await {

@@ -27,7 +27,7 @@ const CHUNK: usize = 64 * 1024;
 /// Pieces that may wait for the operator.
 const PIECES: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
+pub(super) const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 
 impl Runtime for operators::SocketSource {
@@ -102,10 +102,6 @@ pub(super) async fn connect_until_it_works(
 pub(super) async fn wait(backoff: &mut Duration) {
     tokio::time::sleep(*backoff).await;
     *backoff = (*backoff * 2).min(LONGEST_BACKOFF);
-}
-
-pub(super) fn shortest_backoff() -> Duration {
-    SHORTEST_BACKOFF
 }
 
 async fn connect(address: &str) -> io::Result<TcpStream> {

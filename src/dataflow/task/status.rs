@@ -70,9 +70,7 @@ impl TaskStatus {
             lost_peer: false,
         }
     }
-}
 
-impl TaskStatus {
     /// Whether the task has ended.
     pub fn is_terminal(&self) -> bool {
         match self {

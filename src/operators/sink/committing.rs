@@ -16,7 +16,7 @@ use tanist_proto::v1::{CheckpointCommittable, Committable};
 
 use super::marks::{Mark, is_marked};
 use super::renaming::rename_to_unused;
-use super::{KIND, SinkError, sync_directory};
+use super::{KIND, SinkError, remove_if_exists, sync_directory};
 
 /// The parts that committables of a checkpoint name.
 pub fn decoded(committables: &[CheckpointCommittable]) -> Result<Vec<Committable>, SinkError> {
@@ -177,12 +177,7 @@ fn occupied(visible: &Path) -> SinkError {
 }
 
 fn remove_second_name(pending: &Path) -> Result<(), SinkError> {
-    match fs::remove_file(pending) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(SinkError::io("remove", pending, error))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
+    remove_if_exists(pending).map_err(|error| SinkError::io("remove", pending, error))
 }
 
 /// Whether both names are of one file: a commit by link stopped before it removed the pending name.

@@ -13,7 +13,7 @@ use tanist_proto::id::JobId;
 use super::marks::is_mark;
 use super::names::{PENDING_DIRECTORY, attempt_of, is_handed_over, run_directory};
 use super::owner::Owner;
-use super::{SinkError, is_missing};
+use super::{SinkError, is_missing, remove_if_exists};
 
 /// By vertex and subtask: the attempts of the generations below it are superseded.
 pub type Below = BTreeMap<(String, u32), u64>;
@@ -82,10 +82,7 @@ fn remove_others(pending: &Path, kept: &KeptFiles) -> std::io::Result<()> {
         if names.contains(&*name) || kept.has_uncommitted && is_mark {
             continue;
         }
-        match fs::remove_file(entry.path()) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        remove_if_exists(&entry.path())?;
     }
     match fs::remove_dir(pending) {
         Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => Err(error),
@@ -133,12 +130,8 @@ pub fn remove_superseded(
         if !is_awaited() {
             return Err(SinkError::NotAwaited);
         }
-        match fs::remove_file(entry.path()) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(SinkError::io("remove", &entry.path(), error));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        let path = entry.path();
+        remove_if_exists(&path).map_err(|error| SinkError::io("remove", &path, error))?;
     }
     Ok(())
 }

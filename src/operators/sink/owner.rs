@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::names::PENDING_DIRECTORY;
 use super::renaming::rename_to_unused;
-use super::{SinkError, is_missing};
+use super::{SinkError, is_missing, remove_if_exists};
 use crate::umask;
 
 /// Name of the file, and how its name begins before it is complete.
@@ -140,12 +140,7 @@ impl Owner {
         if !self.is_owner()? {
             return Ok(());
         }
-        match fs::remove_file(&self.file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(SinkError::io("remove", &self.file, error))
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        remove_if_exists(&self.file).map_err(|error| SinkError::io("remove", &self.file, error))
     }
 }
 
@@ -187,7 +182,7 @@ fn job_of(run: &str) -> &str {
     run.split('-').next().unwrap_or_default()
 }
 
-/// Gives a file a name that no file has, and takes its former one.
+/// Renames a file to a name that no file has; an error if one has it.
 fn move_to_unused(from: &Path, to: &Path) -> io::Result<()> {
     rename_to_unused(from, to).unwrap_or_else(|| {
         fs::hard_link(from, to)?;

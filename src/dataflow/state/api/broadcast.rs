@@ -1,4 +1,4 @@
-//! A map that is the same in each subtask of an operator.
+//! A map that is the same in each subtask of an operator. The operator owns it.
 
 use std::collections::BTreeMap;
 

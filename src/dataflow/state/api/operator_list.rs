@@ -1,4 +1,4 @@
-//! A list of each subtask of an operator, without keys.
+//! State without keys: a list of elements, which each subtask of an operator has for itself. The operator owns it.
 
 use tanist_proto::v1::{StateElement, StateRedistribution};
 

@@ -1,4 +1,7 @@
 //! A table as it was when a snapshot was taken, and how it becomes a segment. Runs outside the task's loop.
+//!
+//! It shares its pages with the table, which copies one before it changes it. Each page is let go once it is encoded,
+//! so that fewer are copied. A key of another subtask is an error.
 
 use std::sync::OnceLock;
 
@@ -12,7 +15,7 @@ use crate::state::KeyGroups;
 use crate::state::error::StateProblem;
 use crate::state::segment::{SegmentWriter, Slice, Subject, seal};
 
-/// See the module.
+/// A frozen table; see the module.
 #[derive(Debug)]
 pub(super) struct Frozen<V> {
     pub(super) subject: Subject,
