@@ -86,7 +86,7 @@ impl Accumulator {
         })
     }
 
-    /// What its state is of: the functions with their columns, and the key columns.
+    /// Signature of its saved state: the functions with their columns, and the key columns.
     pub(super) fn signature(&self) -> &str {
         &self.signature
     }

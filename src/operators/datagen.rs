@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::factory::{Runtime, Setup, source};
 use super::faults::{Fault, is_planted};
 
-/// What its position is of.
+/// Signature of its saved position.
 pub(super) const SIGNATURE: &str = "datagen";
 const ROWS: u64 = 2048;
 /// Values are drawn from zero up to this.

@@ -25,7 +25,7 @@ use super::factory::{Runtime, Setup, operator};
 use super::lines::write_lines;
 use crate::sink::{self, Descent, Part, PartNames};
 
-/// Name of its state, and what it is the state of.
+/// Name and signature of its saved state.
 const STATE: &str = "parts";
 const SIGNATURE: &str = "file-sink";
 /// Parts that may wait for a checkpoint that has them. Each snapshot names all of them, and its report has a size
@@ -48,9 +48,10 @@ pub(super) struct FileSink {
     highest: u64,
     /// The jobs whose parts may be in the directory.
     jobs: BTreeSet<String>,
-    /// Whether these are all. A subtask that did not exist when its job began does not know: the others had checked it.
+    /// Whether these are all. A subtask that did not exist when its job began does not know them; the others checked
+    /// the directory then.
     knows_jobs: bool,
-    /// What the snapshot says, until it is copied.
+    /// The states of the snapshot, until the open parts that they name are copied.
     restored: Vec<FileSinkState>,
     lines: Vec<u8>,
     /// The part that is being written.

@@ -43,7 +43,7 @@ const CHUNK: usize = 64 * 1024;
 /// Number of last read bytes that are compared to distinguish a file that has grown from one that was
 /// rewritten.
 const REMEMBERED: usize = 128;
-/// What its position is of.
+/// Signature of its saved position.
 pub(super) const SIGNATURE: &str = "file-source with follow";
 
 impl Runtime for operators::FollowFiles {

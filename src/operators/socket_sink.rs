@@ -42,7 +42,7 @@ const MOST_REPEATED: usize = 1024 * 1024;
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 const CHUNK: usize = 16 * 1024;
 
-/// Name of its state, and what it is the state of.
+/// Name and signature of its saved state.
 const REPEATED: &str = "repeated-lines";
 const SIGNATURE: &str = "socket-sink";
 

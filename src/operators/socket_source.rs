@@ -129,7 +129,7 @@ impl Reading {
             let ended = match connected {
                 Err(error) => Piece::Broken(error),
                 Ok(mut stream) => loop {
-                    // What was read is sent in any case.
+                    // Only reading stops: a piece that was read is sent, or its lines would be lost.
                     let read = self.unless_stopped(stream.read(&mut chunk)).await;
                     let piece = match read {
                         None => return,

@@ -174,7 +174,7 @@ impl Exchange {
             .release(|id, generation| id.job == job && generation <= up_to);
     }
 
-    /// Does the same for the partitions of one task.
+    /// Closes and removes the result partitions of one task up to a generation.
     pub fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation) {
         self.partitions().release(|id, generation| {
             (id.job, id.vertex, id.subtask) == (job, vertex, subtask) && generation <= up_to

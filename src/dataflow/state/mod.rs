@@ -42,7 +42,7 @@ use crate::operator::OperatorError;
 use frozen::FrozenState;
 use sealed::Kind;
 
-/// What errors call a position.
+/// Name of a position in errors.
 const POSITION: &str = "position";
 
 /// What an operator or source saves.
@@ -67,7 +67,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// An empty one, for a checkpoint.
+    /// Creates an empty snapshot for the checkpoint of this barrier.
     pub fn of(barrier: CheckpointBarrier) -> Snapshot {
         Snapshot {
             barrier,
@@ -75,8 +75,8 @@ impl Snapshot {
         }
     }
 
-    /// Lets keyed state of the operator with this uid go on from the newest durable snapshot of the task. Each segment
-    /// of it names its object, or has few bytes.
+    /// Sets the newest durable snapshot of the task as the base, from which keyed state of the operator with this uid
+    /// goes on. Each segment of the base names its object, or has few bytes.
     pub(crate) fn going_on_from(
         mut self,
         base: Option<&Arc<SubtaskSnapshot>>,
@@ -96,7 +96,7 @@ impl Snapshot {
         own.cloned().collect()
     }
 
-    /// An empty one, for the checkpoint of this number.
+    /// Creates an empty snapshot for the checkpoint of this number.
     #[cfg(test)]
     fn numbered(number: u64) -> Snapshot {
         Snapshot::of(CheckpointBarrier {
@@ -292,8 +292,8 @@ impl<'a> Restored<'a> {
         }
     }
 
-    /// The same, where the snapshot is one of the task itself: its segments are those that the next snapshots of the
-    /// task may name. `number` is that of the checkpoint; `None`: it comes from another place.
+    /// Sets the number of the checkpoint if the task itself saved the snapshot: then the next snapshots of the task may
+    /// name its segments. `None`: it comes from another place, such as a savepoint.
     pub(crate) fn with_own_number(self, own_number: Option<u64>) -> Restored<'a> {
         Restored { own_number, ..self }
     }

@@ -46,7 +46,7 @@ pub(super) struct Slice {
     pub(super) entries: u64,
 }
 
-/// What a segment is of.
+/// Describes a segment: which state, key groups and snapshot it is of. The footer has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Subject {
     pub(super) signature: String,
@@ -60,7 +60,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Of a state, with all entries.
+    /// The subject of a segment with all entries of a state.
     pub(super) fn whole(signature: String, groups: KeyGroups, number: u64) -> Subject {
         let slices = slices_of(groups).into_iter().map(|end| Slice {
             end,
@@ -130,7 +130,7 @@ impl<'b> SegmentWriter<'b> {
         }
     }
 
-    /// What follows is of this namespace.
+    /// Begins a namespace: the items that follow are of it.
     pub(super) fn namespace(&mut self, namespace: i64, is_dropped: bool) {
         put(self.bytes, if is_dropped { DROPPED } else { NAMESPACE });
         let zigzag = (namespace << 1) ^ (namespace >> 63);
@@ -369,7 +369,7 @@ impl<'s> Segment<'s> {
         let mut sizes = slices.iter().map(|slice| slice.bytes);
         let size = sizes.try_fold(0, u64::checked_add);
         let is_possible = size.is_some_and(|size| size <= items.len() as u64);
-        // Of an entry or removal at least its tag is there.
+        // Each entry or removal has at least one byte, its tag.
         if !is_possible || slices.iter().any(|slice| slice.entries > slice.bytes) {
             return Err(damaged("its footer says more than it has"));
         }

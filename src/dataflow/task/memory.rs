@@ -48,7 +48,7 @@ pub(super) struct SlotMemory {
     is_reported: AtomicBool,
 }
 
-/// What one task counts.
+/// The memory that one task uses, as it was counted last.
 pub(super) struct TaskMemory {
     slot: Arc<SlotMemory>,
     counters: Arc<Counters>,

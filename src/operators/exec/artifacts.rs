@@ -238,15 +238,7 @@ struct Writing {
 
 impl Writing {
     fn begin(path: &Path, executable: bool) -> Result<Writing, String> {
-        let begin = || {
-            if let Some(directory) = path.parent() {
-                fs::create_dir_all(directory)?;
-            }
-            let mode = if executable { 0o500 } else { 0o400 };
-            let mut options = fs::OpenOptions::new();
-            options.write(true).create_new(true).mode(mode).open(path)
-        };
-        let file = begin().map_err(|error: io::Error| error.to_string())?;
+        let file = create(path, executable).map_err(|error| error.to_string())?;
         Ok(Writing {
             file,
             hasher: Sha256::new(),
@@ -275,19 +267,22 @@ impl Inner {
     }
 }
 
-fn write(path: &Path, artifact: &Artifact) -> io::Result<()> {
+/// Creates a file, and its directory, that programs must not change.
+fn create(path: &Path, executable: bool) -> io::Result<fs::File> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
+    let mode = if executable { 0o500 } else { 0o400 };
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(mode).open(path)
+}
+
+/// Writes the content that came with the graph.
+fn write(path: &Path, artifact: &Artifact) -> io::Result<()> {
     let incomplete = path.with_extension("incomplete");
     // A file left by an earlier attempt may not be writable.
     let _it_may_not_be_there = fs::remove_file(&incomplete);
-    let mode = if artifact.executable { 0o500 } else { 0o400 };
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&incomplete)?;
+    let mut file = create(&incomplete, artifact.executable)?;
     file.write_all(&artifact.content)?;
     drop(file);
     fs::rename(incomplete, path)

@@ -44,7 +44,7 @@ pub(crate) struct PartNames {
     ending: TaskEnding,
 }
 
-/// What a subtask knows of the jobs that its own descends from.
+/// The jobs that the job of a subtask descends from, as far as the subtask knows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Descent<'a> {
     /// These, and its own.

@@ -37,7 +37,7 @@ pub(super) struct Owner {
     pub(super) cleanup_timeout: Duration,
 }
 
-/// What an attempt to take the directory has found.
+/// Result of an attempt to take the directory.
 enum Taking {
     Taken,
     /// It belongs to this job, which is not related.
@@ -152,7 +152,7 @@ fn pause() {
     sleep(PAUSE);
 }
 
-/// What the file says; empty if there is none.
+/// Content of the file; empty if there is none.
 #[derive(Debug, Default)]
 struct Present {
     run: String,

@@ -21,7 +21,7 @@ use crate::umask;
 
 const BUFFER: usize = 256 * 1024;
 const CREATE_TRIES: u32 = 5;
-/// What is copied between two looks whether the task ends.
+/// Bytes that are copied before it is checked again whether the task is ending.
 const COPIED_AT_ONCE: u64 = 4 << 20;
 
 /// See the module.
@@ -140,7 +140,7 @@ impl Part {
         &self.path
     }
 
-    /// What a snapshot names.
+    /// The form in which a snapshot names it.
     pub(crate) fn named(&self) -> PendingFile {
         PendingFile {
             path: self.path.as_os_str().as_bytes().to_vec(),

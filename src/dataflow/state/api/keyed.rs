@@ -50,17 +50,18 @@ impl KeyedStates {
         self.columns.keys_of(batch)
     }
 
-    /// A value for each key. A snapshot has it by `name`; `signature` says what the values are.
+    /// Creates a state with a value for each key. `name` is its name in snapshots; `signature` says what the values
+    /// are.
     pub fn value<V: StateValue>(&self, name: &'static str, signature: &str) -> ValueState<V> {
         KeyedState::new(self, name, signature)
     }
 
-    /// A list for each key.
+    /// Creates a state with a list for each key.
     pub fn list<V: StateValue>(&self, name: &'static str, signature: &str) -> ListState<V> {
         KeyedState::new(self, name, signature)
     }
 
-    /// A map for each key.
+    /// Creates a state with a map for each key.
     pub fn map<K: StateValue + Ord, V: StateValue>(
         &self,
         name: &'static str,
@@ -69,12 +70,12 @@ impl KeyedStates {
         KeyedState::new(self, name, signature)
     }
 
-    /// Timers of event time.
+    /// Creates timers of event time.
     pub fn timers(&self, name: &'static str) -> EventTimers {
         EventTimers::new(self, name)
     }
 
-    /// Timers of processing time.
+    /// Creates timers of processing time.
     pub fn processing_timers(&self, name: &'static str) -> ProcessingTimers {
         ProcessingTimers::new(self, name)
     }
@@ -109,7 +110,7 @@ impl<'k> From<(i64, &'k [u8])> for EntryKey<'k> {
     }
 }
 
-/// What a key has. Only this module implements it.
+/// The content of a key: a value, a list or a map. Only this module implements it.
 pub trait Content: Clone + Send + Sync + 'static {
     /// As a program sees it.
     type Seen: ?Sized;

@@ -38,7 +38,7 @@ impl HashRange {
         }
     }
 
-    /// One of 2^`bits` equal parts.
+    /// The range of one of 2^`bits` equal parts.
     pub(super) fn part(self, bits: u32) -> HashRange {
         HashRange {
             shared: bits,
@@ -92,7 +92,8 @@ struct Removals {
 }
 
 impl<V: Clone> Directory<V> {
-    /// An empty one with as many pages as this number of entries needs, so that none is divided while they are loaded.
+    /// Creates an empty directory with as many pages as this number of entries needs, so that none is divided while
+    /// they are loaded.
     pub(super) fn with_room(range: HashRange, entries: usize) -> Directory<V> {
         let pages = (entries / (Page::<V>::MOST * 7 / 8)).next_power_of_two();
         let bits = pages.ilog2().min(range.most_bits());
@@ -152,7 +153,7 @@ impl<V: Clone> Directory<V> {
         self.pages.iter()
     }
 
-    /// What a snapshot has of it, which never changes.
+    /// Shares the pages with a snapshot. The result never changes.
     pub(super) fn share(&self) -> FrozenDirectory<V> {
         FrozenDirectory {
             slots: self.slots.clone(),

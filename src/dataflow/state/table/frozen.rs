@@ -152,7 +152,7 @@ fn whole_slices_near<V>(
     Ok(near)
 }
 
-/// What the segment has of a page, in order.
+/// The items of a page that the segment has, in order.
 fn items<'p, V>(
     page: &'p Page<V>,
     subject: &Subject,

@@ -28,7 +28,7 @@ trait SlotNumber: Copy + Eq {
     /// Whether it may be of a hash: the tag is.
     fn may_be_of(self, hash: u64) -> bool;
 
-    /// Of a slot that is neither free nor left.
+    /// The position, if the slot is neither free nor left.
     fn position(self) -> usize;
 }
 
@@ -137,7 +137,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// An empty one for this number of entries.
+    /// Creates an empty index for this number of entries.
     pub(super) fn with_room(entries: usize) -> Index {
         let slots = (entries * 8).div_ceil(7).next_power_of_two().max(8);
         let slots = match slots <= MOST_NARROW {
@@ -147,7 +147,7 @@ impl Index {
         Index { slots, used: 0 }
     }
 
-    /// One without slots, in which nothing can be looked for.
+    /// Creates an index without slots, in which nothing can be looked up.
     pub(super) fn hollow() -> Index {
         Index {
             slots: Slots::Narrow(Box::default()),

@@ -21,7 +21,7 @@ use super::faults::{Fault, is_planted};
 use crate::state::KeyGroups;
 use crate::state::segment::{Slice, Subject};
 
-/// What a segment has of each slice. It is known once the segment is encoded.
+/// The slices of a segment. They are known once the segment is encoded.
 pub(super) type KnownSlices = Arc<OnceLock<Vec<Slice>>>;
 
 /// When segments are written whole.
@@ -42,7 +42,7 @@ impl Default for Limits {
     }
 }
 
-/// What a snapshot has of a table.
+/// The segments of a snapshot of a table.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The segments of the base that still count, oldest first.

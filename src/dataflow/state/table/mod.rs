@@ -72,8 +72,8 @@ pub struct StateTable<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> StateTable<V> {
-    /// An empty one, for the key groups of a subtask. A snapshot has it by `name`; `signature` says what it is the
-    /// state of, and `write` appends a value.
+    /// Creates an empty table for the key groups of a subtask. `name` is its name in snapshots; `signature` says what
+    /// the values are, and `write` appends one.
     pub fn new(
         name: &'static str,
         signature: String,
@@ -286,7 +286,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
 #[derive(Debug)]
 pub struct NamespaceMut<'t, V> {
     directory: &'t mut Directory<V>,
-    /// See the table.
+    /// The highest snapshot, as in the table.
     last: u64,
 }
 

@@ -49,7 +49,7 @@ impl<V> Page<V> {
         Page::with_room(depth, 0)
     }
 
-    /// An empty one, whose index has room for this number of entries.
+    /// Creates an empty page, whose index has room for this number of entries.
     pub(super) fn with_room(depth: u32, entries: usize) -> Page<V> {
         Page {
             entries: Entries::new(),
