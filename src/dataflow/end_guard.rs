@@ -7,8 +7,7 @@
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Guard held by everything that belongs to a task and may outlive its future. The task counts as ended
-/// when all clones are dropped.
+/// Delays the end of a task: the task counts as ended when all clones are dropped.
 #[derive(Debug, Clone)]
 pub struct EndGuard {
     _sender: mpsc::Sender<()>,

@@ -71,8 +71,8 @@ impl KeyColumns {
         }
     }
 
-    /// Checks a key that this process did not encode, or says what is wrong. [`KeyColumns::decode`] panics on a key that
-    /// does not pass.
+    /// Checks a key that this process did not encode, or says what is wrong. [`KeyColumns::decode`] panics on a key
+    /// that does not pass.
     pub fn check(&self, key: &[u8]) -> Result<(), String> {
         let last = self.columns.len().saturating_sub(1);
         let mut rest = Some(key);

@@ -101,8 +101,8 @@ impl Server {
         } = accepted;
         let (mut reader, mut writer) = tokio::io::split(stream);
         let hello = read_hello(&mut reader, &connection).await?;
-        // A consumer that disconnects while it waits must not get the channel: it is served once, and the consumer's next
-        // try needs it. So the disconnect is looked at first.
+        // A consumer that disconnects while it waits must not get the channel: it is served once, and the consumer's
+        // next try needs it. So the disconnect is looked at first.
         let found = tokio::select! {
             biased;
             _ = read_frame(&mut reader, 0) => return Ok(()),

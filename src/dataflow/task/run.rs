@@ -3,7 +3,7 @@
 //! await point at least once a batch. After an error the outputs fail with its text, so that consumers know the cause.
 //!
 //! Checkpoints are taken up between two elements. `CheckpointControl` owns what is to be taken up; the loop asks it.
-//! A checkpoint is taken up when all operators have room. Its barrier follows the flush of all that they emitted before.
+//! A checkpoint is taken up when all operators have room. Its barrier follows the flush of all that they emitted.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
