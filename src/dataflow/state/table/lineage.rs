@@ -3,8 +3,8 @@
 //! - A snapshot goes on only from the segments of the newest durable snapshot. No snapshot names a segment that was
 //!   written for an aborted number.
 //! - A *slice* of the key groups is written whole if its changes reach half of the size of its entries, or if it has
-//!   too many segments. From then on older segments do not count for its key groups. A snapshot writes only as many slices
-//!   whole as are needed to keep up with the changes, so that no checkpoint is much larger than others.
+//!   too many segments. From then on older segments do not count for its key groups. A snapshot writes only as many
+//!   slices whole as are needed to keep up with the changes, so that no checkpoint is much larger than others.
 //! - The size of the named segments stays in proportion to the state: slices are written whole too if the state has
 //!   become much smaller, or to free a segment of which little counts and that is larger than the slices.
 //! - If the segments of the base don't fit together, all slices are written whole.
