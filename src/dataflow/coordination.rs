@@ -1,5 +1,6 @@
 //! The connection from an operator in a task to its coordinator at the JobMaster. The TaskExecutor
-//! transports the requests; while there is no leader, a request waits.
+//! transports the requests; while there is no leader, a request waits. An answer that can never come is an
+//! error with the reason.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,7 +26,7 @@ pub struct Requester {
     pub operator: String,
 }
 
-/// A request to the coordinator, on its way. Dropping it does not answer it.
+/// A request to the coordinator, on its way. If it is dropped without an answer, the operator gets an error.
 #[derive(Debug)]
 pub struct CoordinatorRequest {
     /// Who asks.

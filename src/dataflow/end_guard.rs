@@ -1,10 +1,13 @@
-//! A guard for the parts of a task that may outlive its future.
+//! Guards that delay the end of a task until everything that belongs to it is gone: programs, blocking work, files.
+//!
+//! The task's supervision owns the [`EndWaiter`], and waits with it when the task's future is gone. Each part that may
+//! outlive the future holds an [`EndGuard`]. A guard that is never dropped keeps the task from ending, and with it its
+//! slot: work that takes long looks at [`TaskEnding`] and stops.
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Guard held by everything that belongs to a task and may outlive its future. The task counts as ended
-/// when all clones are dropped.
+/// Delays the end of a task: the task counts as ended when all clones are dropped.
 #[derive(Debug, Clone)]
 pub struct EndGuard {
     _sender: mpsc::Sender<()>,
@@ -18,12 +21,12 @@ pub(super) struct EndWaiter {
     ending: CancellationToken,
 }
 
-/// Says whether a task ends. It does not keep the task from ending.
+/// Says whether a task is ending. Unlike a guard it does not delay the end.
 #[derive(Debug, Clone)]
 pub struct TaskEnding(CancellationToken);
 
 impl TaskEnding {
-    /// Whether the task's future is gone: what works for it has to stop.
+    /// Whether the task's future is gone: work for the task has to stop.
     pub fn has_begun(&self) -> bool {
         self.0.is_cancelled()
     }
@@ -44,13 +47,14 @@ impl EndGuard {
         (guard, waiter)
     }
 
-    /// Says whether the task ends.
+    /// Returns a handle that says whether the task is ending.
     pub fn ending(&self) -> TaskEnding {
         TaskEnding(self.ending.clone())
     }
 }
 
 impl EndWaiter {
+    /// Says to all parts that the task is ending, and waits until they have dropped their guards.
     pub(super) async fn wait(mut self) {
         self.ending.cancel();
         let _nothing_is_ever_sent = self.released.recv().await;

@@ -71,7 +71,8 @@ impl KeyColumns {
         }
     }
 
-    /// Checks a key that was read from elsewhere, or says what is wrong: others can't be decoded.
+    /// Checks a key that this process did not encode, or says what is wrong. [`KeyColumns::decode`] panics on a key
+    /// that does not pass.
     pub fn check(&self, key: &[u8]) -> Result<(), String> {
         let last = self.columns.len().saturating_sub(1);
         let mut rest = Some(key);

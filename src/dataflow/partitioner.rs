@@ -80,6 +80,7 @@ impl Partitioner {
         // Missing key columns are an error at any parallelism.
         let keys = KeyColumns::resolve(schema, key_columns)?;
         let selector = match partitioning {
+            // First: with one target nothing is chosen, whatever the partitioning is.
             _ if targets <= 1 => Selector::Single,
             Partitioning::Forward | Partitioning::Unspecified => Selector::Single,
             Partitioning::Hash => Selector::Hash {

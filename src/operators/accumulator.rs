@@ -1,4 +1,8 @@
 //! State of an aggregation for a key, and its conversion to result columns.
+//!
+//! The operators own the cells of each key in their tables (`aggregate_all.rs`, `windows.rs`); an [`Accumulator`] has
+//! none. Aggregated columns have no nulls: the check of the job refuses others. An integer result that overflows is an
+//! error that names the record.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -82,7 +86,7 @@ impl Accumulator {
         })
     }
 
-    /// What its state is of: the functions with their columns, and the key columns.
+    /// Signature of its saved state: the functions with their columns, and the key columns.
     pub(super) fn signature(&self) -> &str {
         &self.signature
     }

@@ -132,7 +132,7 @@ impl<N: Number> Aggregate<N> {
         emit: Option<Emit>,
     ) -> Result<Aggregate<N>, OperatorError> {
         let output = setup.output();
-        // What its state is of: the function, the key columns and the result.
+        // The signature of its saved state has the function, the key columns and the result.
         let function = match column {
             Some(_) => "sum",
             None => "count",

@@ -1,7 +1,8 @@
 //! Committers of an application's own binary: each makes the output of a kind visible that custom sinks have prepared.
 //!
-//! As that of operators, the registry belongs to the process. JobManagers use it: they refuse graphs whose sinks
-//! declare a kind without a committer, and commit with it what durable manifests list.
+//! The registry belongs to the process, as that of operators does. JobManagers use it: they refuse graphs whose sinks
+//! declare a kind without a committer, and the leader commits with it the output that durable manifests list. A commit
+//! may be repeated at any time, also by two processes at once; a committer has to be idempotent.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,8 +16,8 @@ use tanist_proto::v1::CheckpointCommittable;
 
 /// What a committer makes visible: all output of its kind that the durable manifest of a checkpoint lists.
 ///
-/// Its answer is for all of them. A committer can answer for each in addition: what it says nothing about is committed
-/// if the call succeeds.
+/// The result of the call is the answer for all of it. In addition a committer can answer for single outputs; if the
+/// call succeeds, those without an answer are committed.
 #[derive(Debug, Clone)]
 pub struct CommitRequest {
     checkpoint: u64,
@@ -60,8 +61,8 @@ impl<'r> OutputToCommit<'r> {
         self.answer(OutputAnswer::AlreadyCommitted);
     }
 
-    /// It could not be committed, and may be later: it is in the next call, and what is committed by now is not, as
-    /// long as this process repeats the commit.
+    /// It could not be committed yet. This process calls the committer again with such outputs alone, a limited number
+    /// of times. After that, or in another process, a call may have all outputs again.
     pub fn retry_later(&self, reason: impl Into<String>) {
         self.answer(OutputAnswer::RetryLater(reason.into()));
     }
@@ -82,7 +83,7 @@ impl<'r> OutputToCommit<'r> {
 }
 
 impl CommitRequest {
-    /// All of these have the kind of the committer.
+    /// A request for these outputs, which all have the kind of the committer.
     pub fn new(checkpoint: u64, committables: Vec<CheckpointCommittable>) -> CommitRequest {
         CommitRequest {
             checkpoint,
@@ -111,8 +112,8 @@ impl CommitRequest {
         })
     }
 
-    /// What is left to commit, after a call that succeeded: a request with the outputs that are to be tried again, if
-    /// there are any, and why. The error: one can never be committed, and none is to be tried again.
+    /// Evaluates the answers after a call that succeeded. Returns a request for the next call and the reason for it, if
+    /// an output is to be tried again. An error if none is, and one can never be committed.
     fn left(&self) -> Result<Option<(CommitRequest, String)>, CommitError> {
         let answers = self.answers.lock();
         let (mut later, mut reasons, mut failed) = (Vec::new(), Vec::new(), None);
@@ -126,7 +127,8 @@ impl CommitRequest {
                     reasons.push(format!("{sink}: {reason}"));
                 }
                 OutputAnswer::Failed(reason) => {
-                    // It stays in the request: its failure counts once no other one may succeed.
+                    // It stays in the request, so that the committer answers for it again: the job fails when no other
+                    // output is to be tried again.
                     failed.get_or_insert_with(|| format!("{sink}: {reason}"));
                     later.push(committable.clone());
                 }
@@ -154,7 +156,7 @@ impl CommitRequest {
 
 /// Time between two calls for what is to be tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Calls for one request, before the JobMaster repeats all of it.
+/// Maximum number of calls for one request. After that the JobMaster repeats all of it.
 const CALLS: usize = 20;
 
 type Committing = Pin<Box<dyn Future<Output = Result<(), CommitError>> + Send>>;
@@ -165,8 +167,8 @@ type Commit = dyn Fn(CommitRequest) -> Committing + Send + Sync;
 pub struct Committer(Arc<Commit>);
 
 impl Committer {
-    /// The one that calls this. It may be called again with what it has committed already, also beside another process
-    /// that does the same.
+    /// A committer that calls this function. It may be called again with output that it has committed already, also
+    /// while another process does the same.
     pub fn new<C, F>(commit: C) -> Committer
     where
         C: Fn(CommitRequest) -> F + Send + Sync + 'static,
@@ -175,7 +177,8 @@ impl Committer {
         Committer(Arc::new(move |request| Box::pin(commit(request))))
     }
 
-    /// Makes it visible. What is to be tried again is, alone and for a while; after an error all of it has to be.
+    /// Makes output visible. Calls the committer again with the outputs that are to be tried again, a limited number of
+    /// times. After an error the caller repeats the whole request.
     pub async fn commit(&self, mut request: CommitRequest) -> Result<(), CommitError> {
         let mut calls = 1;
         loop {

@@ -81,6 +81,7 @@ impl Evaluation<'_> {
             };
             values.push(self.value_of(child, of_child)?);
         }
+        // Before anything is evaluated: some calls would create a text that fills the memory.
         let problem = problem_of(expr, &values, self.input);
         if let Some(problem) = problem {
             self.may_be_folded = false;
@@ -129,7 +130,7 @@ impl Evaluation<'_> {
         expr: &Arc<dyn PhysicalExpr>,
         values: &[Option<ScalarValue>],
     ) -> Result<()> {
-        let free = any_value_does(expr);
+        let free = free_arguments(expr);
         let is_to_be_tried = |(index, value): (usize, &Option<ScalarValue>)| {
             value.is_some() || free.contains(&index)
         };
@@ -171,8 +172,8 @@ impl Evaluation<'_> {
     }
 }
 
-/// Indices of a call's arguments that may have any value.
-fn any_value_does(expr: &Arc<dyn PhysicalExpr>) -> &'static [usize] {
+/// Indices of the arguments of a call that don't decide whether it fails: any example value does for them.
+fn free_arguments(expr: &Arc<dyn PhysicalExpr>) -> &'static [usize] {
     if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
         return match binary.op() {
             Operator::RegexMatch

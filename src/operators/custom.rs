@@ -71,9 +71,9 @@ pub fn unknown_operators(graph: &JobGraph) -> Option<String> {
 
 fn registered(spec: &CustomSpec) -> Result<CustomOperator, OperatorError> {
     let name = &spec.name;
-    let wrong = |what: &str| {
+    let wrong = |is: &str, used_as: &str| {
         OperatorError::Unavailable(format!(
-            "the operator `{name}` of this binary is {what}, and the graph has it otherwise"
+            "the operator `{name}` of this binary is {is}, and the job uses it as {used_as}: the job needs the binary of its application"
         ))
     };
     match (find(name), spec.role) {
@@ -81,9 +81,11 @@ fn registered(spec: &CustomSpec) -> Result<CustomOperator, OperatorError> {
             "this binary has no operator `{name}`: the job needs the binary of its application"
         ))),
         (Some(CustomOperator::Source(_)), CustomRole::Operator | CustomRole::Sink) => {
-            Err(wrong("a source"))
+            Err(wrong("a source", "an operator or sink"))
         }
-        (Some(CustomOperator::Operator(_)), CustomRole::Source) => Err(wrong("no source")),
+        (Some(CustomOperator::Operator(_)), CustomRole::Source) => {
+            Err(wrong("no source", "a source"))
+        }
         (Some(found), _) => Ok(found),
     }
 }

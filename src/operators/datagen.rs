@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::factory::{Runtime, Setup, source};
 use super::faults::{Fault, is_planted};
 
-/// What its position is of.
+/// Signature of its saved position.
 pub(super) const SIGNATURE: &str = "datagen";
 const ROWS: u64 = 2048;
 /// Values are drawn from zero up to this.
@@ -101,7 +101,8 @@ impl Datagen {
         let steps: BTreeSet<u64> = positions.iter().map(|it| it.step).collect();
         let step = steps.first().map_or(1, |step| (*step).max(1));
         let residues: BTreeSet<u64> = positions.iter().map(|it| it.next % step).collect();
-        // Together they have each number from the highest one on; else some have ended, and all will soon.
+        // If each residue has a position, the subtasks together generate every number from the highest next one on.
+        // Otherwise a subtask has ended: all that the others have left up to the end is divided as ranges.
         let is_whole = steps.len() == 1 && residues.len() as u64 == step;
         let mut end = self.end;
         self.next = end;

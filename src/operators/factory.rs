@@ -1,4 +1,5 @@
 //! Builds operators: each says itself how it runs ([`Runtime`]), and the list of `tanist_model::operators` finds it.
+//! [`Operators`] is the factory of a process's task runtime; it owns what the operators share on the host.
 
 use std::sync::Arc;
 

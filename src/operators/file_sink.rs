@@ -25,7 +25,7 @@ use super::factory::{Runtime, Setup, operator};
 use super::lines::write_lines;
 use crate::sink::{self, Descent, Part, PartNames};
 
-/// Name of its state, and what it is the state of.
+/// Name and signature of its saved state.
 const STATE: &str = "parts";
 const SIGNATURE: &str = "file-sink";
 /// Parts that may wait for a checkpoint that has them. Each snapshot names all of them, and its report has a size
@@ -48,9 +48,10 @@ pub(super) struct FileSink {
     highest: u64,
     /// The jobs whose parts may be in the directory.
     jobs: BTreeSet<String>,
-    /// Whether these are all. A subtask that did not exist when its job began does not know: the others had checked it.
+    /// Whether these are all. A subtask that did not exist when its job began does not know them; the others checked
+    /// the directory then.
     knows_jobs: bool,
-    /// What the snapshot says, until it is copied.
+    /// The states of the snapshot, until the open parts that they name are copied.
     restored: Vec<FileSinkState>,
     lines: Vec<u8>,
     /// The part that is being written.
@@ -87,7 +88,7 @@ impl FileSink {
         }
     }
 
-    /// The part that is being written, perhaps another one.
+    /// The part that is being written. Creates one if there is none.
     fn part(&mut self) -> Result<&mut Part, OperatorError> {
         match &mut self.part {
             Some(part) => Ok(part),
@@ -95,7 +96,7 @@ impl FileSink {
         }
     }
 
-    /// Takes the output directory.
+    /// Takes the output directory for the job, or refuses one with other output.
     fn take_directory(&self) -> Result<(), OperatorError> {
         let descent = match self.knows_jobs {
             true => Descent::Jobs(&self.jobs),
@@ -130,6 +131,7 @@ impl Operator for FileSink {
     fn snapshot(&mut self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
         self.highest = snapshot.number();
         let newest = snapshot.newest();
+        // The others are in a durable manifest, with which they are committed.
         self.complete.retain(|complete| complete.since > newest);
         let mut state = FileSinkState {
             open: None,
@@ -172,7 +174,7 @@ impl Operator for FileSink {
 
     fn open(&mut self) -> Result<(), OperatorError> {
         self.take_directory()?;
-        // Also before the first record: a directory that can't be written to is heard of at once.
+        // Before the first record: a directory that can't be written to is an error at once.
         let restored = std::mem::take(&mut self.restored);
         let (ending, names) = (self.ending.clone(), self.names.clone());
         let part = self.part()?;

@@ -6,7 +6,7 @@
 //!
 //! Its position is the number of its last request, and the ranges of that split which are not read yet. A restored
 //! subtask reads these, and requests the splits behind that number. At another parallelism it may have the ranges of
-//! several subtasks or none, and requests from the start: the coordinator has free what no position covers.
+//! several subtasks or none, and requests from the start: the coordinator gives out again what no position covers.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -34,7 +34,7 @@ use super::file_splits::{More, Splits};
 
 const ROWS: usize = 2048;
 const BUFFER: usize = 128 * 1024;
-/// What its position is of.
+/// Signature of its saved position.
 pub(super) const SIGNATURE: &str = "file-source";
 /// A longer line means that the file is not a text file.
 pub(super) const LONGEST_LINE: u64 = 16 * 1024 * 1024;
@@ -247,9 +247,9 @@ impl LineReader {
     /// Reads to the end of the line. Returns false at the end of the file.
     fn read_line(&mut self) -> Result<bool, OperatorError> {
         self.line.clear();
-        let there = self.size.saturating_sub(self.position);
+        let available = self.size.saturating_sub(self.position);
         // A line break of two bytes does not count as part of the line.
-        let mut limited = self.reader.by_ref().take(there.min(LONGEST_LINE + 2));
+        let mut limited = self.reader.by_ref().take(available.min(LONGEST_LINE + 2));
         let read = limited.read_until(b'\n', &mut self.line);
         let read = read.map_err(|error| OperatorError::io("read", &self.path, error))? as u64;
         if without_line_break(&self.line).len() as u64 > LONGEST_LINE {

@@ -1,5 +1,6 @@
-//! Gets the splits of a file source from its coordinator, one after the other. The next one is requested before
-//! the current one is read to its end, so that a change of the leader does not delay reading.
+//! Gets the splits of a file source from its coordinator, one after the other. The next one is requested before the
+//! current one is read to its end, so that a change of the leader does not delay reading. Without a leader a request
+//! waits; an answer that can never come is an error of the source.
 
 use std::task::{Context, Poll, Waker};
 

@@ -43,7 +43,7 @@ const CHUNK: usize = 64 * 1024;
 /// Number of last read bytes that are compared to distinguish a file that has grown from one that was
 /// rewritten.
 const REMEMBERED: usize = 128;
-/// What its position is of.
+/// Signature of its saved position.
 pub(super) const SIGNATURE: &str = "file-source with follow";
 
 impl Runtime for operators::FollowFiles {
@@ -61,9 +61,9 @@ pub(super) struct FollowFiles {
     files: BTreeMap<FileId, Followed>,
     /// Restored files that are not found yet.
     missing: BTreeMap<FileId, FollowedFile>,
-    notices: Notices,
-    /// When those that are not found by then count as gone.
+    /// From when on these count as gone.
     missing_until: Option<Instant>,
+    notices: Notices,
     next_discovery: Option<Instant>,
     /// `First` before the first look is complete: a file that can't be read then was never readable.
     look: Look,
@@ -129,7 +129,7 @@ impl FollowFiles {
         }
         for path in found {
             // Files may disappear between two looks: a missing one is found later, if it comes back.
-            let Some(metadata) = there(fs::metadata(&path), &path, self.look)? else {
+            let Some(metadata) = if_exists(fs::metadata(&path), &path, self.look)? else {
                 continue;
             };
             if !metadata.is_file() {
@@ -140,7 +140,7 @@ impl FollowFiles {
                 known.path = path;
                 present.insert(id);
             } else if self.owns(id)
-                && let Some(file) = there(File::open(&path), &path, self.look)?
+                && let Some(file) = if_exists(File::open(&path), &path, self.look)?
             {
                 // The name may refer to another file now.
                 let opened = file.metadata();
@@ -232,7 +232,7 @@ impl FollowFiles {
 }
 
 /// Returns the result for a file that exists, `None` for one that does not.
-fn there<T>(found: io::Result<T>, path: &Path, look: Look) -> Result<Option<T>, OperatorError> {
+fn if_exists<T>(found: io::Result<T>, path: &Path, look: Look) -> Result<Option<T>, OperatorError> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -344,7 +344,8 @@ impl Followed {
         Ok(read)
     }
 
-    /// The file may have grown beyond its old size since it was truncated.
+    /// Whether the file was truncated since the last read. Its size alone does not say: it may have grown beyond its
+    /// old size since. So the last bytes that were read are compared.
     fn was_truncated(&self, metadata: &Metadata) -> io::Result<bool> {
         if metadata.len() < self.offset {
             return Ok(true);
@@ -352,11 +353,11 @@ impl Followed {
         if metadata.len() == self.offset && metadata.modified().ok() == self.modified {
             return Ok(false);
         }
-        let mut there = [0; REMEMBERED];
-        let there = &mut there[..self.remembered.len()];
+        let mut present = [0; REMEMBERED];
+        let present = &mut present[..self.remembered.len()];
         let from = self.offset - self.remembered.len() as u64;
-        match self.file.read_exact_at(there, from) {
-            Ok(()) => Ok(*there != self.remembered[..]),
+        match self.file.read_exact_at(present, from) {
+            Ok(()) => Ok(*present != self.remembered[..]),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(true),
             Err(error) => Err(error),
         }

@@ -1,4 +1,5 @@
-//! What the process provides to its operators: files and directories of programs, uploads, leases, limits.
+//! What the process provides to its operators: files and directories of programs, uploads, leases, limits. The process
+//! configures a [`TaskHost`] once; all operators share it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,8 +60,8 @@ pub struct TaskHost {
 
 impl TaskHost {
     /// Creates a host whose tasks keep their files in `working_dir`. No other process and no other
-    /// `TaskHost` in this process may use that directory: each removes what its own tasks no longer
-    /// need.
+    /// `TaskHost` in this process may use that directory: each removes what its own tasks do not
+    /// need any more.
     pub fn new(working_dir: PathBuf) -> TaskHost {
         TaskHost {
             // This binary, also after its file was replaced.

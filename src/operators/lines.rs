@@ -1,5 +1,6 @@
-//! Splits bytes that arrive in pieces into lines, and collects lines into batches. Also writes records as
-//! lines, one line each.
+//! Splits bytes that arrive in pieces into lines, and collects lines into batches. Also writes records as lines, one
+//! line each. Each source and sink owns its buffers. A line that is too long, or a record with a line break, is an
+//! error that shows it.
 
 use std::sync::Arc;
 

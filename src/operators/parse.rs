@@ -1,4 +1,5 @@
-//! Parses JSON objects and CSV records in a text column, one record per text.
+//! Parses JSON objects and CSV records in a text column, one record per text. `reading.rs` converts the values, and
+//! applies the step's rule for texts that can't be read: fail, skip or null.
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};

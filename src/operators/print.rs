@@ -20,13 +20,13 @@ use super::printer::{Printer, Printing};
 /// Bytes of a task that may wait for the reader of standard output; one more batch may exceed them.
 const MOST_WAITING: usize = 256 * 1024;
 
-/// Name of its state, and what it is the state of.
+/// Name and signature of its saved state.
 const UNWRITTEN: &str = "unwritten-lines";
 const SIGNATURE: &str = "print";
 
 pub(super) struct Print {
     prefix: String,
-    /// What was not written when the snapshot was taken.
+    /// Restored lines that were not written when the snapshot was taken.
     again: Vec<u8>,
     /// `None` before it is open.
     printing: Option<Printing>,

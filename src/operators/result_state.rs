@@ -1,4 +1,5 @@
-//! The results of aggregations as checkpoints save them: one message per key.
+//! The results of aggregations as checkpoints save them: one message per key. Bytes that can't be read are damaged
+//! state.
 
 use prost::Message as _;
 use tanist_proto::v1 as pb;

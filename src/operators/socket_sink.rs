@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 
 use super::factory::{Runtime, Setup, operator};
 use super::lines::write_lines;
-use super::socket_source::{connect_until_it_works, shortest_backoff, wait};
+use super::socket_source::{SHORTEST_BACKOFF, connect_until_it_works, wait};
 
 /// Bytes that may wait to be written; one more batch may exceed them.
 const MOST_WAITING: usize = 1024 * 1024;
@@ -42,7 +42,7 @@ const MOST_REPEATED: usize = 1024 * 1024;
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 const CHUNK: usize = 16 * 1024;
 
-/// Name of its state, and what it is the state of.
+/// Name and signature of its saved state.
 const REPEATED: &str = "repeated-lines";
 const SIGNATURE: &str = "socket-sink";
 
@@ -116,7 +116,7 @@ impl Queue {
 
 /// Runs until everything is written.
 async fn write(address: String, queue: Arc<Queue>, done: oneshot::Sender<()>, peers: Peers) {
-    let mut backoff = shortest_backoff();
+    let mut backoff = SHORTEST_BACKOFF;
     loop {
         let stream = connect_until_it_works(&address, &mut backoff, &peers).await;
         match write_to(stream, &queue).await {
@@ -174,12 +174,12 @@ async fn write_to(stream: TcpStream, queue: &Queue) -> io::Result<()> {
             },
         }
     }
-    hear_out(&mut reader, &mut chunk).await
+    read_to_close(&mut reader, &mut chunk).await
 }
 
 /// Reads the server's output until it closes its side: then it has read everything. An error if the connection
 /// breaks before.
-async fn hear_out(reader: &mut (impl AsyncRead + Unpin), chunk: &mut [u8]) -> io::Result<()> {
+async fn read_to_close(reader: &mut (impl AsyncRead + Unpin), chunk: &mut [u8]) -> io::Result<()> {
     loop {
         match tokio::time::timeout(LONGEST_SILENCE, reader.read(chunk)).await {
             Ok(read) => {
@@ -269,7 +269,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_never_closes_its_side_is_waited_for_while_it_says_something() {
         let (mut server, mut sink) = tokio::io::duplex(64);
-        let hearing = async { hear_out(&mut sink, &mut [0; 16]).await };
+        let hearing = async { read_to_close(&mut sink, &mut [0; 16]).await };
         let saying = async {
             for _ in 0..3 {
                 tokio::time::sleep(LONGEST_SILENCE * 2 / 3).await;

@@ -27,7 +27,7 @@ const CHUNK: usize = 64 * 1024;
 /// Pieces that may wait for the operator.
 const PIECES: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
+pub(super) const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 
 impl Runtime for operators::SocketSource {
@@ -104,10 +104,6 @@ pub(super) async fn wait(backoff: &mut Duration) {
     *backoff = (*backoff * 2).min(LONGEST_BACKOFF);
 }
 
-pub(super) fn shortest_backoff() -> Duration {
-    SHORTEST_BACKOFF
-}
-
 async fn connect(address: &str) -> io::Result<TcpStream> {
     let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await??;
     stream.set_nodelay(true)?;
@@ -133,7 +129,7 @@ impl Reading {
             let ended = match connected {
                 Err(error) => Piece::Broken(error),
                 Ok(mut stream) => loop {
-                    // What was read is sent in any case.
+                    // Only reading stops: a piece that was read is sent, or its lines would be lost.
                     let read = self.unless_stopped(stream.read(&mut chunk)).await;
                     let piece = match read {
                         None => return,

@@ -51,7 +51,7 @@ impl Inlet {
     fn start(mut reader: impl Read + Send + 'static) -> io::Result<Inlet> {
         let (sender, pieces) = mpsc::channel(PIECES);
         let more = Arc::new(Notify::new());
-        let told = Arc::clone(&more);
+        let wake = Arc::clone(&more);
         std::thread::Builder::new()
             .name("stdin".to_owned())
             .spawn(move || {
@@ -67,10 +67,10 @@ impl Inlet {
                     if sender.blocking_send(piece).is_err() || failed {
                         break;
                     }
-                    told.notify_one();
+                    wake.notify_one();
                 }
                 drop(sender);
-                told.notify_one();
+                wake.notify_one();
             })?;
         Ok(Inlet {
             pieces,
@@ -116,7 +116,7 @@ impl Runtime for operators::StdinSource {
 }
 
 /// Whether standard input is not the null device, as it is for background processes.
-fn is_there() -> bool {
+fn has_input() -> bool {
     let Ok(input) = rustix::fs::fstat(io::stdin()) else {
         return false;
     };
@@ -126,8 +126,8 @@ fn is_there() -> bool {
 
 /// Returns why an input is refused. The null device is accepted as an empty input if a command started this
 /// process for its job.
-fn refusal(is_there: bool, is_of_a_command: bool) -> Option<OperatorError> {
-    let is_refused = !is_there && !is_of_a_command;
+fn refusal(has_input: bool, is_of_a_command: bool) -> Option<OperatorError> {
+    let is_refused = !has_input && !is_of_a_command;
     is_refused.then(|| {
         OperatorError::specification(
             "the standard input of this TaskManager is the null device: `tanist local` gives a job the input of its own command",
@@ -146,7 +146,7 @@ impl Source for StdinSource {
                 ));
             }
             StandardInput::Unread => {
-                let started = match refusal(is_there(), self.is_of_a_command) {
+                let started = match refusal(has_input(), self.is_of_a_command) {
                     None => Inlet::start(io::stdin())
                         .map_err(|error| OperatorError::io("read", "standard input", error)),
                     Some(refusal) => Err(refusal),

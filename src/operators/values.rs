@@ -1,4 +1,4 @@
-//! Single values and builders for columns.
+//! Single values, and builders of columns from them. Each step owns its builders.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -22,7 +22,7 @@ impl Runtime for operators::Watermarks {
     }
 }
 
-/// Name of its state, and what it is the state of.
+/// Name and signature of its saved state.
 const TIME: &str = "time";
 const SIGNATURE: &str = "watermarks";
 

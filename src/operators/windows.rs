@@ -28,7 +28,7 @@ const TIME: &str = "time";
 
 pub(super) struct WindowAggregate {
     accumulator: Accumulator,
-    /// What its state is of.
+    /// Signature of its saved state.
     signature: String,
     time: usize,
     size: i64,

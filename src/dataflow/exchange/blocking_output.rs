@@ -4,6 +4,8 @@
 //! extents of each target. The file has no name, so it disappears with the process, and dropping the last
 //! handle frees its space.
 //!
+//! A file that can't be created, written or read fails the task that does it ([`KeptError`]).
+//!
 //! Event-time signals and barriers are not kept: a consumer of a complete output gets the end right after the last
 //! record, and the end closes all windows.
 

@@ -1,7 +1,9 @@
-//! A bounded queue of batches between one producer and one consumer; it provides backpressure. Event-time
-//! signals are queued between the batches. They take no place and need no credit, since of consecutive signals
+//! A bounded queue of batches between one producer and one consumer; it provides backpressure.
+//!
+//! Event-time signals are queued between the batches. They take no place and need no credit: of consecutive signals
 //! only the last watermark is kept, and idle after it. Barriers of checkpoints take no place and need no credit
-//! either; each is kept, and separates the signals before it from those after it.
+//! either; each is kept, and separates the signals before it from those after it. The first failure of a channel stays,
+//! and drops what is queued.
 //!
 //! Between tasks of one TaskManager one queue is the whole channel. Over the network there is one at each end:
 //! the server sends from the producer's queue while it has credit from the consumer, and the free places of the
@@ -74,7 +76,8 @@ struct ChannelState {
 #[derive(Debug, Default)]
 pub(super) struct Channel {
     state: Mutex<ChannelState>,
-    /// The producer waits here for free places.
+    /// Notified when places become free. The producer waits here, and at the consumer's end of a remote channel the
+    /// task that gives credit.
     places: Notify,
 }
 
@@ -94,7 +97,7 @@ impl Channel {
         Arc::new(channel)
     }
 
-    /// Attaches the only consumer and how it is woken. Returns false if there is one already.
+    /// Attaches the only consumer, which `reader` wakes. Returns false if there is one already.
     #[must_use]
     pub(super) fn attach(&self, reader: &Arc<Notify>) -> bool {
         let mut state = self.state.lock();
@@ -214,7 +217,7 @@ impl Channel {
     fn end(&self, end: End) {
         let mut state = self.state.lock();
         match (&state.end, &end) {
-            // The first reason stays. A finished channel can still be failed from outside.
+            // The first reason stays. A finished channel that is not read to its end can still be failed from outside.
             (Some(End::Failed(_)), _) | (Some(End::Finished), End::Finished) => return,
             (None | Some(End::Finished), _) => {}
         }
@@ -235,7 +238,7 @@ impl Channel {
 
     /// Takes the next element; a batch uses one credit. `None`: a batch is queued and there is no credit.
     pub(super) fn pop_with(&self, credit: &Semaphore) -> Option<Popped> {
-        // Under one lock: a batch may come at any time.
+        // Under one lock: otherwise a batch that arrives between the two steps would be taken without credit.
         let mut state = self.state.lock();
         if let Some(Queued::Batch(_)) = state.queue.front() {
             credit.try_acquire().ok()?.forget();

@@ -1,8 +1,8 @@
 //! The consuming side of the network: opens a channel at its producer's TaskManager and fills the local end of
-//! it.
+//! it. An error fails the channel, and with it the consumer's task.
 //!
 //! In all cases the write half is closed before the socket is. If the socket were closed with unread records,
-//! the system would reset the connection; the producer takes that for the loss of a consumer that may not know
+//! the system would reset the connection. The producer takes a reset for the loss of a consumer that may not know
 //! of it, and fails.
 
 use std::convert::Infallible;
@@ -11,7 +11,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_schema::SchemaRef;
+use arrow_schema::{ArrowError, SchemaRef};
 use futures::FutureExt as _;
 use prost::Message as _;
 use tanist_gateway::fencing::EpochGate;
@@ -69,6 +69,10 @@ impl Request {
         }
     }
 
+    fn malformed(&self, error: &dyn std::fmt::Display) -> String {
+        format!("malformed records from {}: {error}", self.address)
+    }
+
     fn connection_lost(&self, error: &io::Error) -> String {
         format!("the connection to {} was lost: {error}", self.address)
     }
@@ -80,6 +84,8 @@ impl Request {
         self.hello.in_term(cluster, heard.max(*deployed))
     }
 
+    /// Opens the connection. Waits without limit for a producer that is not there yet: the leader ends the consumer if
+    /// the producer does not start.
     async fn open(&self) -> Result<Connection, String> {
         let mut backoff = SHORTEST_BACKOFF;
         let mut unreachable_since: Option<Instant> = None;
@@ -87,7 +93,7 @@ impl Request {
             match self.try_open().await {
                 Ok((connection, answer)) => {
                     unreachable_since = None;
-                    match answer.verdict_kind() {
+                    match answer.verdict() {
                         Verdict::Accepted => return Ok(connection),
                         Verdict::Refused => return Err(format!("refused: {}", answer.reason)),
                         Verdict::NotYet | Verdict::StaleEpoch => {
@@ -137,7 +143,7 @@ impl Request {
                     self.address
                 ));
             };
-            let malformed = |error| format!("malformed records from {}: {error}", self.address);
+            let malformed = |error: ArrowError| self.malformed(&error);
             match frame.frame_type {
                 FrameType::Schema => decoder.schema(frame.body).map_err(malformed)?,
                 FrameType::Batch => {
@@ -153,11 +159,11 @@ impl Request {
                 }
                 FrameType::Time => {
                     let signal = frame::decode_time(&frame.body);
-                    channel.signal(signal.map_err(|error| self.connection_lost(&error))?);
+                    channel.signal(signal.map_err(|error| self.malformed(&error))?);
                 }
                 FrameType::Barrier => {
                     let barrier = frame::decode_barrier(&frame.body);
-                    let barrier = barrier.map_err(|error| self.connection_lost(&error))?;
+                    let barrier = barrier.map_err(|error| self.malformed(&error))?;
                     // A task takes up no number twice, and none below one that it took up.
                     if barrier.number <= last_barrier {
                         let (address, number) = (&self.address, barrier.number);

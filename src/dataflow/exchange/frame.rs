@@ -105,7 +105,7 @@ pub(super) async fn write_frame(
     let [a, b, c, d] = length.to_le_bytes();
     let header = [a, b, c, d, frame_type as u8];
     if body.len() <= SMALL_BODY {
-        // One packet; and a consumer that closes the connection does not do so in the middle of a frame.
+        // One write: one packet, and the connection is not closed in the middle of a frame if the writer is dropped.
         writer.write_all(&[&header, body].concat()).await?;
     } else {
         writer.write_all(&header).await?;

@@ -1,7 +1,8 @@
 //! The input of a task: all channels of all its edges, read in turn.
 //!
-//! The caller says which channels are blocked for a checkpoint, and receives barriers and the ends of single
-//! channels. Nothing is taken from a blocked channel, but its failure is found.
+//! The task owns its gate. It says which channels are blocked for a checkpoint, and receives barriers and the ends of
+//! single channels. Nothing is taken from a blocked channel, but its failure is found. A channel that fails is an
+//! [`InputError`], which names the producer and fails the task.
 
 use std::sync::{Arc, OnceLock};
 
@@ -170,8 +171,9 @@ impl InputGate {
         })
     }
 
-    /// Event time, and then the end of a channel. One that has ended no longer holds time back, and the end may
-    /// complete a checkpoint: what follows from the records before a barrier belongs in front of it.
+    /// Returns event time that is due, then the end of a channel. In this order: a channel that has ended does not hold
+    /// event time back, and its end may complete the cut of a checkpoint. The time that the records before the cut have
+    /// reached must come before the cut.
     fn take_due(&mut self) -> Option<Input> {
         if let Some(signal) = self.alignment.pending() {
             return Some(Input::Time(signal));

@@ -1,4 +1,6 @@
 //! The handshake that opens a channel: a hello from the consumer, an answer from the producer's TaskManager.
+//!
+//! Data only: `client` sends hellos, `server` answers them. A verdict that is not known counts as a refusal.
 
 use prost::Message;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
@@ -122,6 +124,7 @@ pub(super) enum Verdict {
 /// The answer to a hello.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Answer {
+    /// An unknown value is read as the first variant, a refusal.
     #[prost(enumeration = "Verdict", tag = "1")]
     verdict: i32,
     /// Why the channel is not open.
@@ -143,10 +146,5 @@ impl Answer {
 
     pub(super) fn refused(reason: impl Into<String>) -> Answer {
         Answer::new(Verdict::Refused, reason)
-    }
-
-    /// The verdict; an unknown value is a refusal.
-    pub(super) fn verdict_kind(&self) -> Verdict {
-        self.verdict()
     }
 }

@@ -174,7 +174,7 @@ impl Exchange {
             .release(|id, generation| id.job == job && generation <= up_to);
     }
 
-    /// Does the same for the partitions of one task.
+    /// Closes and removes the result partitions of one task up to a generation.
     pub fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation) {
         self.partitions().release(|id, generation| {
             (id.job, id.vertex, id.subtask) == (job, vertex, subtask) && generation <= up_to
@@ -189,7 +189,7 @@ impl Exchange {
     /// Follows the number of result partitions that are held: not released, and not read to the end by all
     /// consumers. Excludes those of blocking edges.
     pub fn kept_partitions(&self) -> watch::Receiver<usize> {
-        self.partitions().kept()
+        self.partitions().registered_count()
     }
 
     fn partitions(&self) -> &Arc<Partitions> {
@@ -246,6 +246,7 @@ impl Exchange {
         let mut openers = JoinSet::new();
         let sources = requests.into_iter().enumerate().map(|(number, request)| {
             let producer = request.producer.clone();
+            // Set when the channel is found, which for a local producer may be later.
             let channel = Arc::new(OnceLock::new());
             let here = (
                 &*self.inner.server.resource_id,

@@ -44,7 +44,7 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// The attempt that produced it.
+/// The attempt that produced a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
     pub(crate) job_incarnation: u64,
@@ -83,8 +83,8 @@ pub(crate) struct Partitions {
     complete: Mutex<HashMap<PartitionId, (Generation, Arc<Kept>)>>,
     /// Number of registrations; waiting consumers wake up when it changes.
     registered: watch::Sender<u64>,
-    /// Number of registered partitions.
-    kept: watch::Sender<usize>,
+    /// Number of registered partitions; kept ones don't count.
+    registered_count: watch::Sender<usize>,
     /// Budget of all channels of the TaskManager.
     budget: NetworkBudget,
 }
@@ -95,7 +95,7 @@ impl Default for Partitions {
             partitions: Mutex::default(),
             complete: Mutex::default(),
             registered: watch::Sender::new(0),
-            kept: watch::Sender::new(0),
+            registered_count: watch::Sender::new(0),
             budget: NetworkBudget::default(),
         }
     }
@@ -115,7 +115,8 @@ impl Partitions {
         &self.budget
     }
 
-    /// Registers the partition that a task is about to produce, for these target subtasks.
+    /// Registers the partition that a task is about to produce, for these target subtasks. An error if one of this or a
+    /// newer generation is there.
     pub(crate) fn register(
         self: &Arc<Self>,
         id: PartitionId,
@@ -128,11 +129,11 @@ impl Partitions {
             .collect();
         let mut partitions = self.partitions.lock();
         if let Some(present) = partitions.get(&id) {
-            let (generation, present_one) = (attempt.generation, present.attempt.generation);
-            if present_one >= generation
-                && present.attempt.job_incarnation >= attempt.job_incarnation
+            let (generation, existing) = (attempt.generation, present.attempt.generation);
+            // A younger JobMaster replaces any generation of an older one.
+            if existing >= generation && present.attempt.job_incarnation >= attempt.job_incarnation
             {
-                let message = format!("generation {present_one} is there and this is {generation}");
+                let message = format!("generation {existing} is there and this is {generation}");
                 return Err(Closed(message));
             }
             present.fail(&format!("it was superseded by generation {generation}"));
@@ -147,7 +148,7 @@ impl Partitions {
                 channels: by_target.collect(),
             },
         );
-        self.note_kept(&partitions);
+        self.publish_count(&partitions);
         drop(partitions);
         self.registered.send_modify(|count| *count += 1);
         let channels = channels.into_iter().map(|(_, channel)| channel).collect();
@@ -221,7 +222,7 @@ impl Partitions {
             partition.channels.remove(&target);
             if partition.channels.is_empty() {
                 partitions.remove(&id);
-                self.note_kept(&partitions);
+                self.publish_count(&partitions);
             }
         }
     }
@@ -263,7 +264,7 @@ impl Partitions {
             .is_some_and(|partition| partition.attempt == attempt)
         {
             partitions.remove(&id);
-            self.note_kept(&partitions);
+            self.publish_count(&partitions);
         }
     }
 
@@ -280,18 +281,18 @@ impl Partitions {
         self.complete
             .lock()
             .retain(|id, (generation, _)| !chosen(id, *generation));
-        self.note_kept(&partitions);
+        self.publish_count(&partitions);
     }
 
-    /// Follows the number of registered partitions.
-    pub(super) fn kept(&self) -> watch::Receiver<usize> {
-        self.kept.subscribe()
+    /// Follows the number of registered partitions; kept ones don't count.
+    pub(super) fn registered_count(&self) -> watch::Receiver<usize> {
+        self.registered_count.subscribe()
     }
 
-    fn note_kept(&self, partitions: &HashMap<PartitionId, Partition>) {
+    fn publish_count(&self, partitions: &HashMap<PartitionId, Partition>) {
         let count = partitions.len();
-        self.kept
-            .send_if_modified(|kept| std::mem::replace(kept, count) != count);
+        self.registered_count
+            .send_if_modified(|known| std::mem::replace(known, count) != count);
     }
 
     pub(super) fn count(&self) -> usize {

@@ -101,7 +101,8 @@ impl Server {
         } = accepted;
         let (mut reader, mut writer) = tokio::io::split(stream);
         let hello = read_hello(&mut reader, &connection).await?;
-        // A consumer that disconnects while it waits must not take the channel from its next try.
+        // A consumer that disconnects while it waits must not get the channel: it is served once, and the consumer's
+        // next try needs it. So the disconnect is looked at first.
         let found = tokio::select! {
             biased;
             _ = read_frame(&mut reader, 0) => return Ok(()),
@@ -149,7 +150,8 @@ impl Server {
                 return Err(error);
             }
         }
-        // If the socket were closed with credit unread, the system would drop what the consumer has not read.
+        // If the socket were closed with credit unread, the system would drop what the consumer has not read. So wait
+        // until the consumer closes its side.
         writer.shutdown().await?;
         tokio::time::timeout(GOODBYE_TIMEOUT, receiving).await??;
         let (partition, _) = hello.partition().map_err(frame::invalid)?;

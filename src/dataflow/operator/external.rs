@@ -18,8 +18,8 @@ pub enum ExternalStatus {
 
 /// The part of an operator that works without a call of the task.
 pub trait External {
-    /// Does what is possible without waiting: moves its input on, and emits available output if `may_emit`. If
-    /// it has emitted nothing, it wakes the task when more can be done.
+    /// Does all that is possible without waiting: moves its input on, and emits available output if `may_emit`. If
+    /// it has emitted nothing, it wakes the task by `cx` when more can be done; otherwise the task polls it again.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,5 @@
-//! What tasks need of the operators of their process, without knowing one of them.
+//! The interface by which tasks create operators, without knowing any of them. The process implements it once and
+//! passes it to the task runtime.
 
 use std::fmt;
 
@@ -11,8 +12,7 @@ use tanist_proto::v1::JobGraph;
 
 use super::{Built, OperatorContext, OperatorError};
 
-/// Files that are kept for a job no longer. Dropping this value removes those that nothing else uses, which may
-/// block.
+/// Files that a job has released. Dropping this value removes those that nothing else uses, which may block.
 pub type ReleasedFiles = Box<dyn Send>;
 
 /// Creates the operators of a process's tasks, and holds what they have on this host per job: artifacts, and the
@@ -43,6 +43,6 @@ pub trait OperatorFactory: fmt::Debug + Send + Sync + 'static {
     /// Removes that limit. No program of the job runs here or will run here.
     fn remove_limit(&self, job: JobId);
 
-    /// Stops keeping files for a job of which no program runs here. `None` if there are none.
+    /// Releases the files that are kept for a job of which no program runs here. `None` if there are none.
     fn release_files(&self, job: JobId) -> Option<ReleasedFiles>;
 }

@@ -1,5 +1,5 @@
-//! What a task's operators have to say to people, such as that input is lost. Each notice becomes an event of the job.
-//! Nothing is decided from them.
+//! Notices of a task's operators to people, such as that input is lost. Each one becomes an event of the job. Nothing
+//! is decided from them.
 
 use tokio::sync::watch;
 

@@ -1,4 +1,5 @@
-//! The output of an operator in one call, in order, and the counts of dropped records. The caller passes it on.
+//! The output of an operator in one call: batches and event-time signals in order, and the counts of dropped records.
+//! The caller owns it and passes the elements on.
 
 use arrow_array::RecordBatch;
 

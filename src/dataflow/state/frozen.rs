@@ -1,4 +1,5 @@
-//! What a task has saved, of which keyed state is still to be encoded. That is done outside the task's loop.
+//! A task's snapshot whose keyed state is not encoded yet: the loop only freezes it, and the encoding follows on
+//! another thread.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use tanist_proto::v1::{StateSegment, SubtaskSnapshot};
 use super::Snapshot;
 use super::error::StateError;
 
-/// Encodes a state. `None`: it is not wanted any more, as the argument says.
+/// Encodes a state. The argument says whether the snapshot is still wanted; `None`: it is not.
 type Encode = dyn FnOnce(&dyn Fn() -> bool) -> Result<Option<Vec<StateSegment>>, StateError> + Send;
 
 /// A keyed state as it was when the snapshot was taken.
@@ -19,7 +20,7 @@ impl fmt::Debug for FrozenState {
     }
 }
 
-/// See the module.
+/// A snapshot of a subtask: one part is encoded, the other one only frozen.
 #[derive(Debug, Default)]
 pub(crate) struct UnencodedSnapshot {
     encoded: SubtaskSnapshot,
@@ -37,7 +38,7 @@ impl From<SubtaskSnapshot> for UnencodedSnapshot {
 }
 
 impl UnencodedSnapshot {
-    /// Of this subtask, and empty.
+    /// An empty snapshot of this subtask.
     pub(crate) fn of(vertex_id: &str, subtask: u32) -> UnencodedSnapshot {
         UnencodedSnapshot {
             encoded: SubtaskSnapshot {
@@ -64,7 +65,7 @@ impl UnencodedSnapshot {
         }
     }
 
-    /// Encodes all of it. May take seconds. `None`: it is not wanted any more, as `is_wanted` says.
+    /// Encodes all of it. May take seconds. `None`: `is_wanted` has returned false.
     pub(crate) fn encode(
         self,
         is_wanted: &dyn Fn() -> bool,

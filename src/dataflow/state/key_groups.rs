@@ -32,7 +32,7 @@ impl KeyGroups {
         }
     }
 
-    /// Those from `first` up to and without `end`.
+    /// The key groups from `first` up to and without `end`.
     pub(super) const fn between(first: u32, end: u32, max_parallelism: u32) -> KeyGroups {
         KeyGroups {
             first,

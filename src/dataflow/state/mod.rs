@@ -1,4 +1,5 @@
-//! What operators save in a snapshot, and find there after a restore. Data only.
+//! What operators save in a snapshot ([`Snapshot`]), and find there after a restore ([`Restored`]). Data only: the task
+//! decides when, and its TaskExecutor writes and reads.
 //!
 //! An operator is saved between two elements: what it saves covers exactly the elements before the barrier. Its
 //! state is named by the uid of the operator and by names that the operator chooses; these stay the same over
@@ -41,7 +42,7 @@ use crate::operator::OperatorError;
 use frozen::FrozenState;
 use sealed::Kind;
 
-/// What errors call a position.
+/// Name of a position in errors.
 const POSITION: &str = "position";
 
 /// What an operator or source saves.
@@ -66,7 +67,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// An empty one, for a checkpoint.
+    /// Creates an empty snapshot for the checkpoint of this barrier.
     pub fn of(barrier: CheckpointBarrier) -> Snapshot {
         Snapshot {
             barrier,
@@ -74,8 +75,8 @@ impl Snapshot {
         }
     }
 
-    /// Lets keyed state of the operator with this uid go on from the newest durable snapshot of the task. Each segment
-    /// of it names its object, or has few bytes.
+    /// Sets the newest durable snapshot of the task as the base, from which keyed state of the operator with this uid
+    /// goes on. Each segment of the base names its object, or has few bytes.
     pub(crate) fn going_on_from(
         mut self,
         base: Option<&Arc<SubtaskSnapshot>>,
@@ -95,7 +96,7 @@ impl Snapshot {
         own.cloned().collect()
     }
 
-    /// An empty one, for the checkpoint of this number.
+    /// Creates an empty snapshot for the checkpoint of this number.
     #[cfg(test)]
     fn numbered(number: u64) -> Snapshot {
         Snapshot::of(CheckpointBarrier {
@@ -163,7 +164,7 @@ impl Snapshot {
         self.save(name, small(signature, state));
     }
 
-    /// Begins a state of this name. There can be one.
+    /// Begins a state of this name. An error if the operator has begun one of the same name.
     fn begin(&mut self, name: &'static str) -> Result<(), OperatorError> {
         match self.begun.insert(name) {
             true => Ok(()),
@@ -221,7 +222,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Adds what is encoded already.
+    /// Adds all but the keyed state, which is frozen.
     fn add_encoded_to(self, subtask: &mut SubtaskSnapshot, uid: &str) {
         let uid = || uid.to_owned();
         let position = match self.has_ended {
@@ -263,7 +264,7 @@ impl Snapshot {
     }
 }
 
-/// A small state that can be restored only as what it is.
+/// Frames a small state with its signature: it can be restored only with the same one.
 fn small(signature: &str, content: &impl Message) -> Vec<u8> {
     let state = SmallState {
         signature: signature.to_owned(),
@@ -291,8 +292,8 @@ impl<'a> Restored<'a> {
         }
     }
 
-    /// The same, where the snapshot is one of the task itself: its segments are those that the next snapshots of the
-    /// task may name. `number` is that of the checkpoint; `None`: it comes from another place.
+    /// Sets the number of the checkpoint if the task itself saved the snapshot: then the next snapshots of the task may
+    /// name its segments. `None`: it comes from another place, such as a savepoint.
     pub(crate) fn with_own_number(self, own_number: Option<u64>) -> Restored<'a> {
         Restored { own_number, ..self }
     }
@@ -384,7 +385,7 @@ impl<'a> Restored<'a> {
         only(self.messages(name, signature)?).map_err(|problem| problem.of(name))
     }
 
-    /// The error for a state that is not what it says.
+    /// The error for a state whose content can't be read.
     fn damaged(name: &str, reason: String) -> StateError {
         StateProblem::Damaged(reason).of(name)
     }
@@ -402,7 +403,7 @@ pub fn opened_state(name: &str, bytes: &[u8]) -> Result<(String, Vec<u8>), State
     Ok((state.signature, state.content))
 }
 
-/// What an operator takes that can't merge the states of several subtasks.
+/// Returns the saved state of an operator that can't merge the states of several subtasks.
 fn only<M>(mut saved: Vec<M>) -> Result<Option<M>, StateProblem> {
     match saved.len() {
         0 | 1 => Ok(saved.pop()),

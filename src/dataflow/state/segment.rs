@@ -13,8 +13,8 @@
 //!
 //! The key groups are divided into *slices*. Of each, a segment has all entries, or the changes since another snapshot,
 //! its *base*. The frame has the checksum (`sealed.rs`). The reader trusts nothing that it can check: order, key
-//! groups, number and size of the entries. No number of the footer is used before it is known that the items can be as
-//! many.
+//! groups, number and size of the entries; what does not fit is damaged state. A number of the footer is compared with
+//! the length of the items before it is used, so that a damaged one reserves no memory.
 
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Range, RangeInclusive};
@@ -46,7 +46,7 @@ pub(super) struct Slice {
     pub(super) entries: u64,
 }
 
-/// What a segment is of.
+/// Describes a segment: which state, key groups and snapshot it is of. The footer has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Subject {
     pub(super) signature: String,
@@ -60,7 +60,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Of a state, with all entries.
+    /// The subject of a segment with all entries of a state.
     pub(super) fn whole(signature: String, groups: KeyGroups, number: u64) -> Subject {
         let slices = slices_of(groups).into_iter().map(|end| Slice {
             end,
@@ -130,7 +130,7 @@ impl<'b> SegmentWriter<'b> {
         }
     }
 
-    /// What follows is of this namespace.
+    /// Begins a namespace: the items that follow are of it.
     pub(super) fn namespace(&mut self, namespace: i64, is_dropped: bool) {
         put(self.bytes, if is_dropped { DROPPED } else { NAMESPACE });
         let zigzag = (namespace << 1) ^ (namespace >> 63);
@@ -238,16 +238,16 @@ pub(super) enum Item<'s> {
 /// Items of a piece, with the namespaces.
 const PIECE: usize = 1024;
 
-/// Items of a segment that can be read without those before them.
+/// A run of items of a segment, which can be read without the items before it.
 #[derive(Debug)]
 pub(super) struct Piece<'s> {
-    /// That of its first items, unless it begins with one.
+    /// The namespace at its beginning, which a piece before it has begun. Its first item may begin another one.
     namespace: Option<i64>,
     /// Whether no namespace begins in it.
     has_one_namespace: bool,
     /// Its first key, with the namespace and the hash.
     first: Option<(i64, u64, &'s [u8])>,
-    /// That of the next piece.
+    /// The first key of the next piece.
     next: Option<(i64, u64, &'s [u8])>,
     items: &'s [u8],
 }
@@ -263,7 +263,7 @@ impl Piece<'_> {
         }
     }
 
-    /// The hashes of its keys are not outside of this range.
+    /// A range that has the hashes of all its keys.
     pub(super) fn hashes(&self) -> RangeInclusive<u64> {
         match (self.has_one_namespace, self.first, self.next) {
             (true, Some((of, first, _)), Some((next_of, next, _))) if of == next_of => first..=next,
@@ -287,7 +287,7 @@ impl AddAssign for Sums {
     }
 }
 
-/// What the bytes of a segment have, item by item.
+/// An item as the bytes of a segment have it.
 enum Raw<'s> {
     Namespace { namespace: i64, is_dropped: bool },
     Entry { key: &'s [u8], value: &'s [u8] },
@@ -369,7 +369,7 @@ impl<'s> Segment<'s> {
         let mut sizes = slices.iter().map(|slice| slice.bytes);
         let size = sizes.try_fold(0, u64::checked_add);
         let is_possible = size.is_some_and(|size| size <= items.len() as u64);
-        // Of an entry or removal at least its tag is there.
+        // Each entry or removal has at least one byte, its tag.
         if !is_possible || slices.iter().any(|slice| slice.entries > slice.bytes) {
             return Err(damaged("its footer says more than it has"));
         }
@@ -404,8 +404,8 @@ impl<'s> Segment<'s> {
         &self.pieces
     }
 
-    /// Passes on those items of pieces, which are in order, whose hash is wanted, and all dropped namespaces. Checks
-    /// each item. Returns how many were passed on, and their size.
+    /// Passes the items whose hash is wanted to `take`, and all dropped namespaces. `pieces` are in order. Checks each
+    /// item. Returns the number and size of the entries and removals that were passed.
     pub(super) fn read<'p>(
         &self,
         pieces: impl Iterator<Item = &'p Piece<'s>>,
@@ -483,7 +483,7 @@ impl<'s> Segment<'s> {
         Ok(sums)
     }
 
-    /// Checks that these are all items.
+    /// Checks that `found` is the number and size of all entries and removals.
     pub(super) fn check(&self, found: Sums) -> Result<(), StateProblem> {
         let Sums {
             entries,

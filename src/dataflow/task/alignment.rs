@@ -98,7 +98,7 @@ impl BarrierAlignment {
         }
     }
 
-    /// A channel has ended. Returns the barrier whose cut is complete by that.
+    /// A channel has ended. Returns the barrier whose cut is complete now, if there is one.
     pub(super) fn end(&mut self, channel: usize) -> Option<CheckpointBarrier> {
         if let Some(live) = self.live.get_mut(channel) {
             *live = false;
@@ -115,7 +115,7 @@ impl BarrierAlignment {
         }
     }
 
-    /// Settles the number for which all live channels are blocked, if they are.
+    /// Resolves the number for which channels are blocked if all live ones are. Returns its barrier.
     fn complete(&mut self) -> Option<CheckpointBarrier> {
         let aligning = self.aligning.as_ref()?;
         let mut channels = self.live.iter().zip(&aligning.blocked);

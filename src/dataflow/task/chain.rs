@@ -1,4 +1,7 @@
 //! The operators of a task, chained: the output of one is passed to the next by a direct call.
+//!
+//! The task's loop owns the chain; the chain owns the operators, and until [`Chain::take_source`] the source. An error
+//! of an operator is a [`TaskError`] that names the operator and the subtask. Sinks are opened first, and saved last.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -62,7 +65,7 @@ impl Place {
     }
 }
 
-/// The commit that a sink still has to prepare, and its operator.
+/// The commit of a sink that is still to be prepared.
 pub(super) struct Commit {
     place: Place,
     prepare: PrepareCommit,
@@ -88,7 +91,7 @@ struct Link {
     saved_bytes: u64,
 }
 
-/// In place of a source that had read all of its input in the snapshot that its task is restored from.
+/// Stands for a source that had read all of its input before the snapshot that its task is restored from.
 struct EndedSource;
 
 impl Source for EndedSource {
@@ -106,14 +109,15 @@ impl Source for EndedSource {
 pub(super) struct Chain {
     source: Option<(Place, Box<dyn Source>)>,
     links: Vec<Link>,
-    /// Durations of elements through all operators.
+    /// How long elements take through all operators.
     pace: Pace,
+    /// How long ticks take.
     ticks: Pace,
-    /// For how long the task was paused. It is not part of the time that is passed to operators.
+    /// How long the task was paused, over all pauses. It is taken out of the time that is passed to operators.
     stood_still: Duration,
     /// Where the memory of the state is counted. `None`: before the operators are open.
     memory: Option<TaskMemory>,
-    /// Whether elements came since it was counted.
+    /// Whether the state may have changed since it was counted.
     is_uncounted: bool,
 }
 
@@ -266,13 +270,14 @@ impl Chain {
         Ok(self)
     }
 
-    /// Counts the memory of the state there, from now on.
+    /// Counts the memory of the state in `memory` from now on.
     pub(super) fn count_state(&mut self, memory: TaskMemory) {
         self.memory = Some(memory);
         self.is_uncounted = true;
     }
 
-    /// Counts the memory of the state if it is time to, and elements came. Returns when it is time.
+    /// Counts the memory of the state if it may have changed and the last count is long enough ago. Returns when it is
+    /// to be called again; `None`: after the next element.
     fn measure(&mut self, now: Instant) -> Option<Instant> {
         let memory = self.memory.as_mut().filter(|_| self.is_uncounted)?;
         if let Some(next) = memory.next().filter(|next| now < *next) {
@@ -284,7 +289,7 @@ impl Chain {
         None
     }
 
-    /// Takes the source out; the task polls it.
+    /// Takes the source out. The task's loop polls it.
     pub(super) fn take_source(&mut self) -> Option<(Place, Box<dyn Source>)> {
         self.source.take()
     }
@@ -376,12 +381,12 @@ impl Chain {
         Ok(next.into_iter().chain(measured).min())
     }
 
-    /// Takes a duration of a pause out of the time that is passed to operators.
+    /// Takes the duration of a pause out of the time that is passed to operators.
     pub(super) fn stood_still(&mut self, duration: Duration) {
         self.stood_still += duration;
     }
 
-    /// Does the same. A slow call does not delay the other tasks of the runtime.
+    /// Like [`Chain::tick`], and a slow call does not delay the other tasks of the runtime.
     pub(super) fn tick_beside(
         &mut self,
         now: Instant,

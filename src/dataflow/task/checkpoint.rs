@@ -1,4 +1,4 @@
-//! The part of a task in checkpoints, as its TaskExecutor sees it.
+//! What a task reports about checkpoints to its TaskExecutor. Data only; `CheckpointControl` owns and publishes it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub struct CheckpointStatus {
     pub input_ended: bool,
     /// Whether its source is paused behind a barrier.
     pub paused: bool,
-    /// Saved: how long that took; nothing is written yet.
+    /// How long it took to save the state, without writing it.
     pub times: CheckpointTimes,
 }
 

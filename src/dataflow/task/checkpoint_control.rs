@@ -110,7 +110,7 @@ impl CheckpointControl {
 
 /// For the TaskExecutor.
 impl CheckpointControl {
-    /// Has the source take up a number.
+    /// Makes the source take a number up. Idempotent: the answer to a number that is under way or saved is the same.
     pub(super) fn trigger(&self, barrier: CheckpointBarrier) -> Answer {
         let mut state = self.state.lock();
         match state.phase {
@@ -191,8 +191,8 @@ impl CheckpointControl {
         is_saved && status.highest == number
     }
 
-    /// What was saved for a number is written, or not needed: it is not kept here. `written` names the objects. No news
-    /// for whom it comes from.
+    /// What was saved for a number is written, or not needed: it is not kept here. `written` names the objects.
+    /// Watchers of the status are not woken: the only one is the TaskExecutor, which has called this.
     pub(super) fn release(&self, number: u64, written: Option<Arc<SubtaskSnapshot>>) {
         self.state.lock().saved.release(number, written);
         self.status.send_if_modified(|status| {
@@ -217,7 +217,7 @@ impl CheckpointControl {
         self.state.lock().alignment.open(channels);
     }
 
-    /// Takes input while no channel is blocked or released.
+    /// Calls `read` with the check whether a channel is blocked. No channel is blocked or released meanwhile.
     pub(super) fn reading<T>(&self, read: impl FnOnce(&dyn Fn(usize) -> bool) -> T) -> T {
         let state = self.state.lock();
         read(&|channel| state.alignment.is_blocked(channel))
@@ -243,7 +243,7 @@ impl CheckpointControl {
         state.paused.is_some() && state.triggered.is_none()
     }
 
-    /// Input came behind the barrier for which the task is paused: a source was resumed, and the task has not heard of
+    /// Input arrived behind the barrier for which the task is paused: a source was resumed, and the task does not know
     /// it yet.
     pub(super) fn take_input(&self) {
         self.resume(&mut self.state.lock());
@@ -275,8 +275,8 @@ impl CheckpointControl {
                 let number = barrier.number;
                 let blocked = state.blocked_since.take().filter(|it| it.0 == number);
                 state.blocked_since = blocked.or_else(|| Some((number, Instant::now())));
-                // It was aborted. If it was saved after this, the TaskExecutor would no longer see that a channel is
-                // blocked, and not release it.
+                // The barrier of a higher number says that the lower one was aborted. If the lower one were saved after
+                // this, its status would replace `Blocked`, and the TaskExecutor would not release the channel.
                 state.saving.take_if(|lower| lower.number < number);
                 self.publish(barrier.number, CheckpointProgress::Blocked);
                 None

@@ -13,7 +13,7 @@ use super::checkpoint_control::CheckpointControl;
 use crate::end_guard::EndGuard;
 use crate::state::UnencodedSnapshot;
 
-/// See the module.
+/// The encodings of one task that run or wait for their turn.
 #[derive(Debug, Default)]
 pub(super) struct Encoder {
     running: Lock<JoinSet<()>>,
@@ -21,7 +21,7 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// Begins with the snapshot of this number, whose barrier was sent.
+    /// Starts to encode the snapshot of this number, whose barrier was sent.
     pub(super) fn begin(
         &self,
         number: u64,

@@ -18,7 +18,7 @@ pub(super) enum Until {
     Room,
     /// An operator emitted something without input, within the chain or out of it.
     Emission,
-    /// This operator is done, or the chain emitted something.
+    /// The operator with this index is done, or the chain emitted something.
     DoneBy(usize),
 }
 
@@ -45,7 +45,7 @@ pub(super) async fn wait(chain: &mut Chain, until: Until) -> Result<Output, Task
     }
 }
 
-/// Has the operators write what they hold, and emit nothing. Ends with an error of one of them.
+/// Polls the operators so that they write what they hold, and lets none emit. Returns only an error of one of them.
 pub(super) async fn write_on(chain: &mut Chain) -> TaskError {
     poll_fn(|cx| {
         // Empty: none of them may emit.

@@ -1,7 +1,7 @@
 //! Memory of the keyed state of tasks, counted against the managed memory of their slots.
 //!
-//! It is counted, not enforced: state above the share of its slot is a notice of a task, which names the options, and
-//! the task goes on. A slot without a share says nothing.
+//! It is counted, not enforced: if the state of a slot's tasks exceeds its share, one of them gives a notice that names
+//! the options, and all go on. A slot without a share (0 bytes) gives no notice.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ impl SlotMemories {
         let slot = Arc::new(SlotMemory {
             share,
             used: AtomicU64::new(0),
-            is_told: AtomicBool::new(false),
+            is_reported: AtomicBool::new(false),
         });
         slots.insert(allocation.to_owned(), Arc::downgrade(&slot));
         slot
@@ -44,11 +44,11 @@ pub(super) struct SlotMemory {
     /// In bytes.
     share: u64,
     used: AtomicU64,
-    /// Whether a task has said that the share is used up.
-    is_told: AtomicBool,
+    /// Whether a task has reported that the share is used up.
+    is_reported: AtomicBool,
 }
 
-/// What one task counts.
+/// The memory that one task uses, as it was counted last.
 pub(super) struct TaskMemory {
     slot: Arc<SlotMemory>,
     counters: Arc<Counters>,
@@ -80,7 +80,7 @@ impl TaskMemory {
         self.counted = bytes;
         self.counters.set_state_bytes(bytes);
         let (used, share) = (slot.used.load(Ordering::Relaxed), slot.share);
-        if share == 0 || used <= share || slot.is_told.swap(true, Ordering::Relaxed) {
+        if share == 0 || used <= share || slot.is_reported.swap(true, Ordering::Relaxed) {
             return;
         }
         let notice = format!(

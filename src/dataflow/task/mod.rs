@@ -206,7 +206,7 @@ impl RunningTask {
         self.checkpoints.trigger(barrier)
     }
 
-    /// Tells the task that a checkpoint is aborted: it no longer waits for its barriers, and takes it up no more.
+    /// Tells the task that a checkpoint is aborted: it stops waiting for its barriers, and does not take it up.
     pub fn abort_checkpoint(&self, number: u64) {
         self.checkpoints.abort(number);
     }

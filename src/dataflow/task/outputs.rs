@@ -211,6 +211,7 @@ impl Outputs {
             }
         }
         match try_join_all(blocking).await.map_err(keep_error) {
+            // Nothing can fail from here on.
             Ok(complete) => {
                 complete.into_iter().for_each(CompleteOutput::publish);
                 pipelined.into_iter().for_each(PartitionWriter::finish);

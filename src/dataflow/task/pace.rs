@@ -22,7 +22,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Runs a step.
+    /// Runs a step, and hands the worker thread over before if the last one was slow.
     pub(super) fn step<T>(&mut self, step: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let is_slow = self.last.is_none_or(|took| took >= SLOW);

@@ -195,7 +195,8 @@ fn input_schema(graph: &JobGraph, vertex: &JobVertex) -> Result<Option<SchemaRef
     Ok(found)
 }
 
-/// Returns the columns by which all of a vertex's input is partitioned; empty: there are none.
+/// Returns the columns by which all of a vertex's input is partitioned; empty if an edge is not partitioned by key, or
+/// by other columns.
 fn input_keys(graph: &JobGraph, vertex: &JobVertex) -> Arc<[String]> {
     let mut edges = edges(graph, |edge| edge.target == vertex.id);
     let first = edges.next().map(|(_, edge)| edge);
@@ -209,6 +210,7 @@ fn input_keys(graph: &JobGraph, vertex: &JobVertex) -> Arc<[String]> {
     }
 }
 
+/// Plans the operators in the order of the chain. `first` is the context of the first one.
 fn plan_operators(
     vertex: &JobVertex,
     factory: &dyn OperatorFactory,

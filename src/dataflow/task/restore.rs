@@ -1,4 +1,5 @@
-//! What a task is restored from, as its deployment says it.
+//! Where a task begins, by its deployment: at the start, behind a snapshot, or at its end. Pure. A snapshot that is
+//! missing, or of another subtask, is a [`PlanError`].
 
 use tanist_proto::v1::{SubtaskSnapshot, TaskDeployment};
 

@@ -1,6 +1,9 @@
-//! The loop of a task. Cancelling drops the future: there is an await point at least once a batch.
+//! The loop of a task: it opens the operators, polls the source or reads the input to its end, and prepares the commits
+//! of sinks. It owns the chain of operators, the input gate and the outputs. Cancelling drops the future: there is an
+//! await point at least once a batch. After an error the outputs fail with its text, so that consumers know the cause.
 //!
 //! Checkpoints are taken up between two elements. `CheckpointControl` owns what is to be taken up; the loop asks it.
+//! A checkpoint is taken up when all operators have room. Its barrier follows the flush of all that they emitted.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -72,12 +75,12 @@ impl Run {
     }
 
     pub(super) async fn run(mut self) -> Result<SinkOutput, TaskError> {
-        // Read before: the snapshot is taken out of it.
+        // In this order: the next line takes the snapshot out of the deployment.
         let own = own_number(&self.spec.deployment);
         let beginning = Beginning::take(&mut self.spec.deployment);
         let run = Arc::new(self);
         let planning = Arc::clone(&run);
-        // The types of SQL expressions take long.
+        // Computing the types of SQL expressions takes long.
         let mut plan = task::spawn_blocking(move || planning.plan()).await??;
         // Registered first: consumers of a task that can't even open get the reason.
         let mut outputs = Outputs::register(&run.exchange, &mut plan, &run.counters)?;
@@ -114,7 +117,8 @@ impl Run {
                 self.checkpoints.begin(plan.inputs.is_empty());
                 self.checkpoints.end_input();
                 self.status.send_replace(TaskStatus::Running);
-                // So have its producers, and what they offer is kept until it is read.
+                // Its producers have ended too. Their partitions stay until they are read to the end; kept outputs stay
+                // anyway.
                 plan.inputs.retain(|input| !input.is_kept);
                 self.read_ends(plan.inputs).await?;
                 return Ok(output);
@@ -148,6 +152,7 @@ impl Run {
                 self.read(gate, &mut chain, outputs).await?;
             }
         }
+        // First: operators can't be saved while they emit what they have left.
         self.checkpoints.end_input();
         for index in 0..chain.len() {
             loop {
@@ -200,6 +205,8 @@ impl Run {
         let (mut is_stopped, mut pace) = (false, Pace::default());
         let is_restored = self.spec.deployment.restore.is_some();
         let mut repeats = is_restored && is_planted(Fault::EmittedTwiceAtReplay);
+        // The order matters. A paused source does nothing but take up a checkpoint. Operators must have room before a
+        // checkpoint and before the next batch. A checkpoint comes before a stop, which may end the source at once.
         loop {
             while self.checkpoints.is_held() {
                 stand_still(self.checkpoints.changed(), chain).await?;
@@ -264,7 +271,7 @@ impl Run {
         self.exchange.open(inputs, &term)
     }
 
-    /// Reads channels in which only their ends are.
+    /// Reads channels that have only their ends, until all have ended.
     async fn read_ends(&self, inputs: Vec<ChannelRequest>) -> Result<(), TaskError> {
         let mut gate = self.open(inputs);
         loop {
@@ -345,8 +352,8 @@ impl Run {
     }
 
     /// Takes a checkpoint up: saves the source and the operators, which have room, and sends the barrier on behind all
-    /// that they emitted before. Keyed state is only frozen, and encoded while the task goes on. If one can't be saved,
-    /// the task declines the checkpoint and goes on, unless no other one could be saved either.
+    /// that they emitted before. Keyed state is only frozen, and encoded while the task goes on. If an operator can't
+    /// be saved, the task declines the checkpoint and goes on; it fails if the error is unrecoverable.
     async fn take_up(
         &self,
         barrier: CheckpointBarrier,
@@ -374,6 +381,7 @@ impl Run {
             outputs.barrier(barrier);
         }
         outputs.flush().await?;
+        // The number may have been aborted while the flush waited for room: then no barrier is sent.
         if self.checkpoints.is_wanted(number) {
             outputs.barrier(barrier);
             match snapshot.into_encoded() {

@@ -1,7 +1,9 @@
-//! What a task has saved and later snapshots of it may name: the newest durable snapshot, and the one after it. Pure.
+//! The snapshots of a task whose segments later snapshots may name again: the newest durable one, which is their base,
+//! and those after it. `CheckpointControl` owns them. Pure.
 //!
-//! A segment of it has a place in an object, or few bytes, which are repeated. A snapshot of which that is not so,
-//! since the TaskExecutor has not said where it wrote it, is no base.
+//! A later snapshot names a segment by its object, or repeats its content if that is small. A large segment has no
+//! object until the TaskExecutor has said where it wrote it. Until then the snapshot is no base, and the next one is
+//! written whole.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +13,12 @@ use tanist_proto::v1::{StateSegment, SubtaskSnapshot};
 /// Most bytes of a segment that is repeated.
 const MOST_REPEATED: usize = 4 * 1024;
 
-/// See the module.
+/// The snapshots by number; see the module.
 #[derive(Debug, Default)]
 pub(super) struct SavedSnapshots(BTreeMap<u64, Arc<SubtaskSnapshot>>);
 
 impl SavedSnapshots {
-    /// The task is restored from a snapshot, which has the contents of its segments.
+    /// Adds the snapshot that the task is restored from, without the contents that are in objects.
     pub(super) fn restore(&mut self, number: u64, snapshot: &SubtaskSnapshot) {
         let segments = snapshot.segments.iter().map(|from| StateSegment {
             uid: from.uid.clone(),
@@ -36,12 +38,12 @@ impl SavedSnapshots {
         self.0.insert(number, Arc::new(snapshot));
     }
 
-    /// The task has saved a snapshot.
+    /// Adds a snapshot that the task has saved.
     pub(super) fn add(&mut self, number: u64, snapshot: Arc<SubtaskSnapshot>) {
         self.0.insert(number, snapshot);
     }
 
-    /// A snapshot is written as this one says, or is not needed.
+    /// Replaces a snapshot by the form in which it was written, which names the objects. `None`: it is not needed.
     pub(super) fn release(&mut self, number: u64, written: Option<Arc<SubtaskSnapshot>>) {
         match (self.0.get_mut(&number), written) {
             (Some(saved), Some(written)) => *saved = written,

@@ -1,4 +1,4 @@
-//! Status and counters of a task.
+//! Status and counters of a task. The task writes them; its TaskExecutor reads and reports them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,9 +70,7 @@ impl TaskStatus {
             lost_peer: false,
         }
     }
-}
 
-impl TaskStatus {
     /// Whether the task has ended.
     pub fn is_terminal(&self) -> bool {
         match self {

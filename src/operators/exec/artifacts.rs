@@ -120,9 +120,7 @@ impl ArtifactCache {
         let placed = self.place(path.clone(), |path| write(path, artifact));
         placed.map_err(|error| OperatorError::io("write", &path, error))
     }
-}
 
-impl ArtifactCache {
     fn path_of(&self, artifact: &Artifact) -> PathBuf {
         let digits = artifact.sha256.iter().map(|byte| format!("{byte:02x}"));
         let mut name: String = digits.collect();
@@ -192,7 +190,6 @@ impl ArtifactCache {
         if let Some(held) = self.hold_again(&path) {
             return Ok(Some(held));
         }
-        let cache = self.clone();
         let failed = |reason: String| {
             let name = &artifact.name;
             OperatorError::unavailable(format!("artifact {name:?} can't be fetched: {reason}"))
@@ -212,7 +209,7 @@ impl ArtifactCache {
         if found[..] != artifact.sha256[..] {
             return Err(failed("it does not have its SHA-256".to_owned()));
         }
-        let held = cache.adopt(&incomplete.0, path);
+        let held = self.adopt(&incomplete.0, path);
         held.map(Some).map_err(|error| failed(error.to_string()))
     }
 }
@@ -241,15 +238,7 @@ struct Writing {
 
 impl Writing {
     fn begin(path: &Path, executable: bool) -> Result<Writing, String> {
-        let begin = || {
-            if let Some(directory) = path.parent() {
-                fs::create_dir_all(directory)?;
-            }
-            let mode = if executable { 0o500 } else { 0o400 };
-            let mut options = fs::OpenOptions::new();
-            options.write(true).create_new(true).mode(mode).open(path)
-        };
-        let file = begin().map_err(|error: io::Error| error.to_string())?;
+        let file = create(path, executable).map_err(|error| error.to_string())?;
         Ok(Writing {
             file,
             hasher: Sha256::new(),
@@ -278,19 +267,22 @@ impl Inner {
     }
 }
 
-fn write(path: &Path, artifact: &Artifact) -> io::Result<()> {
+/// Creates a file, and its directory, that programs must not change.
+fn create(path: &Path, executable: bool) -> io::Result<fs::File> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
+    let mode = if executable { 0o500 } else { 0o400 };
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(mode).open(path)
+}
+
+/// Writes the content that came with the graph.
+fn write(path: &Path, artifact: &Artifact) -> io::Result<()> {
     let incomplete = path.with_extension("incomplete");
     // A file left by an earlier attempt may not be writable.
     let _it_may_not_be_there = fs::remove_file(&incomplete);
-    let mode = if artifact.executable { 0o500 } else { 0o400 };
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&incomplete)?;
+    let mut file = create(&incomplete, artifact.executable)?;
     file.write_all(&artifact.content)?;
     drop(file);
     fs::rename(incomplete, path)

@@ -1,4 +1,5 @@
-//! Encodes and decodes the records in a program's pipes: lines or frames, texts or JSON objects.
+//! Encodes and decodes the records in a program's pipes: lines or frames, texts or JSON objects. The operator owns both
+//! buffers. A record that can't be encoded or decoded is an error that shows it; the restart strategy applies.
 
 use std::sync::Arc;
 

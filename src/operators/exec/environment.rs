@@ -1,4 +1,8 @@
-//! Sets up a program's directory and environment.
+//! Sets up what a program runs in: its directory with links to the artifacts, its control group and its variables.
+//!
+//! The [`Sandbox`] owns directory and group from the start, so that nothing is left if a later step fails. A program
+//! gets only a few variables of the TaskManager, since others may be secret. A limit that this host can't enforce is an
+//! error, and another TaskManager may run the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,8 @@
 //! The process that becomes the program: it ties itself to its supervisor, sets its own limits, and executes
 //! the program.
+//!
+//! If a step fails, it writes the reason to standard error, which the TaskManager logs, and ends with an exit code that
+//! says whether a restart can help.
 
 use std::ffi::OsString;
 use std::io;

@@ -38,7 +38,7 @@ impl LastLines {
     }
 
     /// Formats the lines as the end of a sentence; empty if there are none.
-    pub(super) fn tell(&self) -> String {
+    pub(super) fn as_clause(&self) -> String {
         let lines = self.lines.lock();
         if lines.is_empty() {
             return String::new();
@@ -67,7 +67,7 @@ pub(super) async fn log_lines(
         };
         if available.is_empty() {
             if !line.is_empty() {
-                tell(&line, stream, &labels, &keep);
+                log_line(&line, stream, &labels, &keep);
             }
             return;
         }
@@ -84,13 +84,14 @@ pub(super) async fn log_lines(
         };
         reader.consume(taken);
         if is_whole {
-            tell(&line, stream, &labels, &keep);
+            log_line(&line, stream, &labels, &keep);
             line.clear();
         }
     }
 }
 
-fn tell(line: &[u8], stream: &'static str, labels: &Labels, keep: &LastLines) {
+/// Logs a line and keeps it.
+fn log_line(line: &[u8], stream: &'static str, labels: &Labels, keep: &LastLines) {
     let line = String::from_utf8_lossy(line);
     let line = line.trim_end_matches('\r');
     keep.add(line);
@@ -121,7 +122,7 @@ mod tests {
         };
         let last = LastLines::default();
         log_lines(&text[..], "stderr", labels, last.clone()).await;
-        let told = last.tell();
+        let told = last.as_clause();
         assert!(
             told.contains("line 12 | line 13") && told.ends_with(" | x"),
             "{told}"

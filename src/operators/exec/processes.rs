@@ -1,4 +1,7 @@
-//! Finds processes in `/proc` and kills them.
+//! Finds processes in `/proc` and kills them. Both the supervisor and its TaskManager use it.
+//!
+//! The danger is a pid that the system has given to another process since it was read. So a process is signalled
+//! through a pidfd, after a look whether it is still the one that was found.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,9 @@
 //! A running program as its operator uses it: two pipes, its end, and a handle whose drop asks the program to
 //! end.
+//!
+//! The operator owns the [`Program`]. A task of the runtime, the [`Watcher`], owns the supervisor's process and the
+//! sandbox, and holds the task's end guard until no process of the program is left, whatever the supervisor does: it
+//! may hang, be stopped by the program, or be killed.
 
 use std::io::{self, PipeReader};
 use std::net::Shutdown;
@@ -107,7 +111,7 @@ pub(crate) struct Program {
     pub(crate) stdin: Option<Sender>,
     /// The read end of standard input. While it is open here, unread input stays in the pipe even if the
     /// program has closed its end or is gone.
-    stdin_there: PipeReader,
+    stdin_read_end: PipeReader,
     /// Standard output of the program; `None` once it is closed.
     pub(crate) stdout: Option<Receiver>,
     ended: oneshot::Receiver<Result<(), ProgramError>>,
@@ -119,27 +123,27 @@ pub(crate) struct Program {
 impl Program {
     /// Starts a program. Blocks. Must be called within a tokio runtime.
     pub(crate) fn start(request: &Request, around: Environment) -> io::Result<Program> {
-        let (stdin_there, stdin) = std::io::pipe()?;
-        let (stdout, stdout_there) = std::io::pipe()?;
-        let (stderr, stderr_there) = std::io::pipe()?;
-        let (mut control, control_there) = StdUnixStream::pair()?;
-        let its_end = control.try_clone()?;
+        let (stdin_read_end, stdin) = std::io::pipe()?;
+        let (stdout, stdout_write_end) = std::io::pipe()?;
+        let (stderr, stderr_write_end) = std::io::pipe()?;
+        let (mut control, supervisor_end) = StdUnixStream::pair()?;
+        let socket = control.try_clone()?;
         let child = Command::new(&around.binary)
             .arg0(SUBCOMMAND)
             .args([SUBCOMMAND, SUPERVISE])
             // A program can read the environment of its parent, and this process's may contain secrets. A
             // supervisor needs none of it.
             .env_clear()
-            .stdin(Stdio::from(OwnedFd::from(control_there)))
-            .stdout(Stdio::from(stdout_there))
-            .stderr(Stdio::from(stderr_there))
+            .stdin(Stdio::from(OwnedFd::from(supervisor_end)))
+            .stdout(Stdio::from(stdout_write_end))
+            .stderr(Stdio::from(stderr_write_end))
             .spawn()?;
         let supervisor = Supervisor {
             child: Some(child),
-            its_end,
+            socket,
             _sandbox: around.sandbox,
         };
-        match protocol::send(&mut control, request, stdin_there.as_fd()) {
+        match protocol::send(&mut control, request, stdin_read_end.as_fd()) {
             // The supervisor is gone already: the missing hello is the better error.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
@@ -163,8 +167,8 @@ impl Program {
             logs.push(tokio::spawn(log_lines(stdout, "stdout", labels, keep)));
         }
         let cancel = CancellationToken::new();
-        let (tell, ended) = oneshot::channel();
-        let attending = Attending {
+        let (outcome_sender, ended) = oneshot::channel();
+        let watcher = Watcher {
             supervisor,
             logs,
             last_lines,
@@ -172,10 +176,10 @@ impl Program {
             lease: around.lease,
             grace: Duration::from_millis(request.grace_ms),
         };
-        tokio::spawn(attending.run(control, cancel.clone(), tell));
+        tokio::spawn(watcher.run(control, cancel.clone(), outcome_sender));
         Ok(Program {
             stdin: Some(Sender::from_owned_fd(OwnedFd::from(stdin))?),
-            stdin_there,
+            stdin_read_end,
             stdout,
             ended,
             outcome: None,
@@ -202,7 +206,7 @@ impl Program {
 
     /// Whether its standard input has unread bytes.
     pub(crate) fn has_unread_input(&self) -> bool {
-        ioctl_fionread(&self.stdin_there).is_ok_and(|bytes| bytes > 0)
+        ioctl_fionread(&self.stdin_read_end).is_ok_and(|bytes| bytes > 0)
     }
 
     /// Whether the program is known to have ended.
@@ -225,7 +229,7 @@ fn failed(how: impl ToString, last_lines: impl ToString, is_missing: bool) -> Pr
 struct Supervisor {
     child: Option<Child>,
     /// The socket to the supervisor; shutting it down looks to the supervisor like the end of this process.
-    its_end: StdUnixStream,
+    socket: StdUnixStream,
     _sandbox: Sandbox,
 }
 
@@ -237,7 +241,7 @@ impl Supervisor {
 
     /// Kills the program's processes and the supervisor itself, which hangs or was stopped by the program.
     /// Blocks until no process of the program is left.
-    fn replace(&mut self) {
+    fn kill_all(&mut self) {
         let Some(child) = &mut self.child else { return };
         while processes::kill_descendants(Pid::from_child(child)) {
             processes::pause();
@@ -268,7 +272,7 @@ impl Drop for Supervisor {
             let pid = Pid::from_child(&child);
             // Only the supervisor finds processes that started their own session, so it must do that before it
             // is killed.
-            let _it_may_have_ended = self.its_end.shutdown(Shutdown::Both);
+            let _it_may_have_ended = self.socket.shutdown(Shutdown::Both);
             let _it_may_have_ended = kill_process(pid, Signal::CONT);
             if !processes::ends_within(pid, KILL_TIMEOUT) {
                 processes::kill_descendants(pid);
@@ -281,7 +285,7 @@ impl Drop for Supervisor {
 }
 
 /// Watches a supervisor until it and its program are gone.
-struct Attending {
+struct Watcher {
     supervisor: Supervisor,
     logs: Vec<JoinHandle<()>>,
     last_lines: LastLines,
@@ -291,14 +295,14 @@ struct Attending {
     grace: Duration,
 }
 
-impl Attending {
+impl Watcher {
     async fn run(
         self,
         control: UnixStream,
         cancel: CancellationToken,
-        tell: oneshot::Sender<Result<(), ProgramError>>,
+        outcome_sender: oneshot::Sender<Result<(), ProgramError>>,
     ) {
-        let Attending {
+        let Watcher {
             lease,
             mut supervisor,
             logs,
@@ -306,13 +310,13 @@ impl Attending {
             end_guard,
             grace,
         } = self;
-        let mut following = Following {
+        let mut link = SupervisorLink {
             supervisor: supervisor.pid(),
             cancel: &cancel,
             grace,
             lease,
         };
-        let ended = following.follow(control).await;
+        let ended = link.follow(control).await;
         let was_asked = cancel.is_cancelled();
         if matches!(ended, Err(Lost::NoHello))
             && let Some(child) = &mut supervisor.child
@@ -322,7 +326,7 @@ impl Attending {
         let is_overdue = matches!(ended, Err(Lost::Overdue));
         let reaping = tokio::task::spawn_blocking(move || {
             if is_overdue {
-                supervisor.replace();
+                supervisor.kill_all();
             }
             supervisor.reap()
         });
@@ -334,7 +338,7 @@ impl Attending {
                 );
             }
         }
-        let last_lines = last_lines.tell();
+        let last_lines = last_lines.as_clause();
         let outcome = match ended {
             Ok(Ended::Exited(0)) => Ok(()),
             Ok(ended) if was_asked && ended.is_by_term() => Ok(()),
@@ -367,7 +371,7 @@ impl Attending {
                 ))
             }
         };
-        let _the_task_may_be_gone = tell.send(outcome);
+        let _the_task_may_be_gone = outcome_sender.send(outcome);
         drop(end_guard);
     }
 }
@@ -383,7 +387,7 @@ enum Lost {
 }
 
 /// Sends orders to a supervisor and receives its reports.
-struct Following<'a> {
+struct SupervisorLink<'a> {
     /// Pid of the supervisor, which has not been reaped.
     supervisor: Option<Pid>,
     cancel: &'a CancellationToken,
@@ -391,7 +395,7 @@ struct Following<'a> {
     lease: Option<watch::Receiver<u64>>,
 }
 
-impl Following<'_> {
+impl SupervisorLink<'_> {
     /// Reads a supervisor's reports, and says when to end the program and how long the program may run.
     async fn follow(&mut self, control: UnixStream) -> Result<Ended, Lost> {
         let (reports, mut orders) = control.into_split();

@@ -1,5 +1,8 @@
 //! Makes output visible: part by part, exactly once, never over an existing file, by any process and any number
 //! of times.
+//!
+//! All parts are checked before the first one is moved. If one is lost, or its place is taken by another run's file,
+//! none becomes visible ([`SinkError`]). The leader commits; a deposed leader may do the same at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +16,7 @@ use tanist_proto::v1::{CheckpointCommittable, Committable};
 
 use super::marks::{Mark, is_marked};
 use super::renaming::rename_to_unused;
-use super::{KIND, SinkError, sync_directory};
+use super::{KIND, SinkError, remove_if_exists, sync_directory};
 
 /// The parts that committables of a checkpoint name.
 pub fn decoded(committables: &[CheckpointCommittable]) -> Result<Vec<Committable>, SinkError> {
@@ -39,13 +42,14 @@ pub fn commit_checkpoint_while(
     commit_marked(&Mark::of_checkpoint(number), committables, is_awaited)
 }
 
-/// Makes output visible. Idempotent: output that is visible already stays as it is.
+/// [`commit_while`] to the end.
 #[cfg(test)]
 pub(crate) fn commit(committables: &[Committable]) -> Result<(), SinkError> {
     commit_while(committables, &|| true)
 }
 
-/// Does the same while `is_awaited` returns true. It is called before each part, since each may take long if a
+/// Makes the output of a finished job visible. Idempotent: output that is visible already stays as it is.
+/// Stops with an error when `is_awaited` returns false: it is called before each part, since each may take long if a
 /// file system hangs.
 pub fn commit_while(
     committables: &[Committable],
@@ -63,7 +67,7 @@ fn commit_marked(
         let pending = PathBuf::from(&committable.pending_path);
         (pending, PathBuf::from(&committable.final_path))
     };
-    // If one part of the output can't become visible, none does.
+    // First all parts are checked: if one can't become visible, none does.
     let mut waiting = BTreeSet::new();
     let mut names: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
     for (pending, visible) in committables.iter().map(paths) {
@@ -82,6 +86,7 @@ fn commit_marked(
             (false, false) => was_taken(&pending, &visible)?,
         }
     }
+    // Then the marks, durable before the first part is moved: a part that is at neither path later was taken, not lost.
     for (directory, names) in names {
         if !waiting.contains(&directory) {
             continue;
@@ -142,7 +147,7 @@ fn publish_by_a_link(pending: &Path, visible: &Path) -> Result<(), SinkError> {
     remove_second_name(pending)
 }
 
-/// What it means that a file was given its visible name, or was not.
+/// Evaluates the result of giving a file its visible name. Another process may have done it before.
 fn published(
     pending: &Path,
     visible: &Path,
@@ -172,12 +177,7 @@ fn occupied(visible: &Path) -> SinkError {
 }
 
 fn remove_second_name(pending: &Path) -> Result<(), SinkError> {
-    match fs::remove_file(pending) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(SinkError::io("remove", pending, error))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
+    remove_if_exists(pending).map_err(|error| SinkError::io("remove", pending, error))
 }
 
 /// Whether both names are of one file: a commit by link stopped before it removed the pending name.
@@ -189,8 +189,8 @@ fn are_one_file(pending: &Path, visible: &Path) -> bool {
     }
 }
 
-/// Output is at neither path: checks whether a commit made it visible and it was taken away since. Otherwise it
-/// is lost.
+/// For output that is at neither path: Ok if a mark says that a commit made it visible, so that a consumer has taken it
+/// away since. Otherwise it is lost.
 fn was_taken(pending: &Path, visible: &Path) -> Result<(), SinkError> {
     if is_marked(pending).map_err(|error| SinkError::io("read marks beside", pending, error))? {
         return Ok(());
@@ -199,7 +199,7 @@ fn was_taken(pending: &Path, visible: &Path) -> Result<(), SinkError> {
     Err(SinkError::Lost { pending, visible })
 }
 
-/// Whether the visible file belongs to another run. The order of the checks is that of [`commit_while`].
+/// Whether the visible file belongs to another run. The order of the checks matters, as in [`commit_marked`].
 fn is_in_the_way(pending: &Path, visible: &Path) -> Result<bool, SinkError> {
     Ok(exists(visible)? && exists(pending)? && !are_one_file(pending, visible))
 }

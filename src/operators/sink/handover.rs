@@ -16,7 +16,7 @@ use super::names::{PENDING_DIRECTORY, handed_over, run_directory};
 use super::{SinkError, sync_ancestors};
 use crate::umask;
 
-/// How often a directory is made that another job's cleanup removes while it is empty.
+/// How often a directory is created that another job's cleanup may remove while it is empty.
 const TRIES: u32 = 5;
 
 /// Gives these pending files to a run of a job. Returns the path of each in the same order. Idempotent. They may be in
@@ -71,7 +71,7 @@ fn give(from: &Path, to: &Path) -> Result<(), SinkError> {
         made.map_err(|error| SinkError::io("create", to, error))?;
         match fs::hard_link(from, to) {
             Ok(()) => return Ok(()),
-            // By an earlier call: its random number is in the name.
+            // An earlier call made it. It is the same file: the random number in the name says so.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let is_there =
@@ -91,7 +91,7 @@ fn give(from: &Path, to: &Path) -> Result<(), SinkError> {
     }
 }
 
-/// A copy has its name once it is complete.
+/// Copies a file. The copy gets its name when it is complete and durable.
 fn copy(from: &Path, to: &Path) -> Result<(), SinkError> {
     let mut unfinished = OsString::from(to);
     unfinished.push(format!(".{:016x}", rand::random::<u64>()));

@@ -1,5 +1,5 @@
-//! Removes pending files that no commit took: of one run of a job those that nothing names, or those of superseded
-//! attempts.
+//! Removes pending files of a run of a job that no commit took: after its end those that nothing names, before it those
+//! of superseded attempts. The leader calls it, any number of times and however late.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use tanist_proto::id::JobId;
 use super::marks::is_mark;
 use super::names::{PENDING_DIRECTORY, attempt_of, is_handed_over, run_directory};
 use super::owner::Owner;
-use super::{SinkError, is_missing};
+use super::{SinkError, is_missing, remove_if_exists};
 
 /// By vertex and subtask: the attempts of the generations below it are superseded.
 pub type Below = BTreeMap<(String, u32), u64>;
@@ -37,9 +37,9 @@ pub struct KeptFiles {
 }
 
 /// Removes the pending files of a run of a job from an output directory, except those that are kept, and gives the
-/// directory back. The job has ended, and its output is visible. Safe at any later
-/// time: another run under the same id has its pending files elsewhere. Idempotent. A directory that does not exist has
-/// none: usually no task has created it. If it appears later, it is cleaned again when the job's result is removed.
+/// directory back. The job has ended, and its output is visible. Safe at any later time: another run under the same id
+/// has its pending files elsewhere. Idempotent. A directory that does not exist has none: usually no task has created
+/// it. If it appears later, it is cleaned again when the job's result is removed.
 pub fn cleanup_except(
     directory: &Path,
     (job, run): (JobId, &str),
@@ -82,10 +82,7 @@ fn remove_others(pending: &Path, kept: &KeptFiles) -> std::io::Result<()> {
         if names.contains(&*name) || kept.has_uncommitted && is_mark {
             continue;
         }
-        match fs::remove_file(entry.path()) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        remove_if_exists(&entry.path())?;
     }
     match fs::remove_dir(pending) {
         Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => Err(error),
@@ -93,7 +90,7 @@ fn remove_others(pending: &Path, kept: &KeptFiles) -> std::io::Result<()> {
     }
 }
 
-/// A name is used once, whatever the path to it is called.
+/// The names of the files. They are enough: no two pending files have the same name, whatever path leads to them.
 fn names_of(paths: &BTreeSet<Vec<u8>>) -> BTreeSet<&OsStr> {
     let paths = paths.iter().map(|path| Path::new(OsStr::from_bytes(path)));
     paths.filter_map(Path::file_name).collect()
@@ -133,12 +130,8 @@ pub fn remove_superseded(
         if !is_awaited() {
             return Err(SinkError::NotAwaited);
         }
-        match fs::remove_file(entry.path()) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(SinkError::io("remove", &entry.path(), error));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        let path = entry.path();
+        remove_if_exists(&path).map_err(|error| SinkError::io("remove", &path, error))?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use tanist_proto::id::JobId;
 
 use super::names::{PENDING_DIRECTORY, run_directory};
-use super::{SinkError, is_missing, sync_directory};
+use super::{SinkError, is_missing, remove_if_exists, sync_directory};
 
 const PREFIX: &str = "committing";
 
@@ -20,12 +20,12 @@ const PREFIX: &str = "committing";
 pub(super) struct Mark(String);
 
 impl Mark {
-    /// That of the commit after the job's end.
+    /// The mark of the commit after the job's end.
     pub(super) fn of_end() -> Mark {
         Mark(PREFIX.to_owned())
     }
 
-    /// That of the commit of a checkpoint.
+    /// The mark of the commit of a checkpoint.
     pub(super) fn of_checkpoint(number: u64) -> Mark {
         Mark(format!("{PREFIX}-{number}"))
     }
@@ -46,7 +46,7 @@ impl Mark {
             file.sync_all()?;
             fs::rename(&unfinished, &path)?;
         }
-        // Also that of a process that has stopped before it did so.
+        // Also if the mark was there before: the process that wrote it may have stopped before it did this.
         sync_directory(directory)
     }
 }
@@ -118,12 +118,7 @@ pub fn forget_marks(
             return Err(SinkError::NotAwaited);
         }
         let mark = pending.join(name);
-        match fs::remove_file(&mark) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(SinkError::io("remove", &mark, error));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        remove_if_exists(&mark).map_err(|error| SinkError::io("remove", &mark, error))?;
     }
     Ok(())
 }

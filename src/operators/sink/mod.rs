@@ -30,7 +30,7 @@ mod renaming;
 #[cfg(test)]
 mod testing;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -191,7 +191,15 @@ pub(super) fn sync_ancestors(pending: &Path) -> io::Result<()> {
         .try_for_each(sync_directory)
 }
 
-/// Nothing can be in a directory that does not exist or is not a directory.
+/// Removes a file that another process may remove at the same time, or has removed before.
+fn remove_if_exists(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Whether a directory does not exist or is not a directory, by the error of a look into it: then nothing is in it.
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }

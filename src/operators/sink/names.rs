@@ -1,4 +1,8 @@
 //! Where file sinks write: the names of pending and visible files, and the check for files of another run.
+//!
+//! Each subtask of a file sink has [`PartNames`]. Invariant: no two attempts use the same pending name, in any run. A
+//! directory with parts that the job does not expect is refused before anything is written ([`SinkError::Occupied`],
+//! [`SinkError::Later`]).
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +23,7 @@ use super::owner::Owner;
 pub(super) const PENDING_DIRECTORY: &str = ".tanist";
 const PART_PREFIX: &str = "part-";
 const PENDING_SUFFIX: &str = ".pending";
-/// How the names of pending files begin that an ended job has handed over.
+/// Prefix of the names of pending files that an ended job has handed over.
 const HANDED_OVER: &str = "from-";
 
 /// Where one subtask of a file sink writes.
@@ -40,7 +44,7 @@ pub(crate) struct PartNames {
     ending: TaskEnding,
 }
 
-/// What a subtask knows of the jobs that its own descends from.
+/// The jobs that the job of a subtask descends from, as far as the subtask knows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Descent<'a> {
     /// These, and its own.
@@ -83,7 +87,7 @@ impl PartNames {
         }
     }
 
-    /// A pending file, another one with each call.
+    /// The path of a pending file: a different one with each call.
     pub(crate) fn pending(&self) -> PathBuf {
         let PartNames {
             pending, attempt, ..
@@ -124,7 +128,7 @@ impl PartNames {
             .join(format!("{prefix}end-{highest}-{generation}"))
     }
 
-    /// How the parts of this subtask begin that become visible with checkpoints.
+    /// Prefix of this subtask's parts that become visible with checkpoints.
     fn own_prefix(&self) -> String {
         format!("{}{}-", job_prefix(&self.job.to_string()), self.subtask)
     }
@@ -200,14 +204,14 @@ impl PartNames {
     }
 }
 
-/// How the parts of a job begin that become visible with checkpoints.
+/// Prefix of a job's parts that become visible with checkpoints.
 fn job_prefix(job: &str) -> String {
     format!("{PART_PREFIX}{job}-")
 }
 
 /// Whether a part was written after a checkpoint of its job. `part`: its name without that of the job.
 fn is_later(part: &str, number: u64) -> bool {
-    // What ends behind a checkpoint is not in it.
+    // The last part of an attempt was written after the checkpoint in its name: it is not in that checkpoint.
     if let Some((_, behind)) = part.rsplit_once("-end-") {
         let behind = behind.split('-').next().and_then(|it| it.parse().ok());
         return behind.is_some_and(|behind: u64| behind >= number);

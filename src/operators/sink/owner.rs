@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::names::PENDING_DIRECTORY;
 use super::renaming::rename_to_unused;
-use super::{SinkError, is_missing};
+use super::{SinkError, is_missing, remove_if_exists};
 use crate::umask;
 
 /// Name of the file, and how its name begins before it is complete.
@@ -37,7 +37,7 @@ pub(super) struct Owner {
     pub(super) cleanup_timeout: Duration,
 }
 
-/// What an attempt to take the directory has found.
+/// Result of an attempt to take the directory.
 enum Taking {
     Taken,
     /// It belongs to this job, which is not related.
@@ -90,7 +90,7 @@ impl Owner {
     }
 
     fn try_to_take(&self, ancestors: &BTreeSet<String>, from_ancestor: bool) -> io::Result<Taking> {
-        // Where the cleanup of this job removes it, wherever this stops.
+        // In the directory of this run, so that its cleanup removes the file wherever this stops.
         let directory = self.file.with_file_name(&self.run);
         let unfinished = directory.join(format!("{OWNER}.{:016x}", rand::random::<u64>()));
         let written = umask::create_output_directories(&directory).and_then(|()| {
@@ -140,12 +140,7 @@ impl Owner {
         if !self.is_owner()? {
             return Ok(());
         }
-        match fs::remove_file(&self.file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(SinkError::io("remove", &self.file, error))
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        remove_if_exists(&self.file).map_err(|error| SinkError::io("remove", &self.file, error))
     }
 }
 
@@ -157,7 +152,7 @@ fn pause() {
     sleep(PAUSE);
 }
 
-/// What the file says; empty if there is none.
+/// Content of the file; empty if there is none.
 #[derive(Debug, Default)]
 struct Present {
     run: String,
@@ -187,7 +182,7 @@ fn job_of(run: &str) -> &str {
     run.split('-').next().unwrap_or_default()
 }
 
-/// Gives a file a name that no file has, and takes its former one.
+/// Renames a file to a name that no file has; an error if one has it.
 fn move_to_unused(from: &Path, to: &Path) -> io::Result<()> {
     rename_to_unused(from, to).unwrap_or_else(|| {
         fs::hard_link(from, to)?;

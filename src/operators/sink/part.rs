@@ -21,7 +21,7 @@ use crate::umask;
 
 const BUFFER: usize = 256 * 1024;
 const CREATE_TRIES: u32 = 5;
-/// What is copied between two looks whether the task ends.
+/// Bytes that are copied before it is checked again whether the task is ending.
 const COPIED_AT_ONCE: u64 = 4 << 20;
 
 /// See the module.
@@ -29,8 +29,9 @@ pub(crate) struct Part {
     path: PathBuf,
     /// Number of bytes that were written.
     length: u64,
-    /// When the first record was written, and how old that was when it was copied.
+    /// When its first record was written, or copied.
     began: Option<Instant>,
+    /// How old the part was that it is a copy of.
     age: Duration,
     /// A snapshot may name it.
     belongs_to_job: bool,
@@ -139,7 +140,7 @@ impl Part {
         &self.path
     }
 
-    /// What a snapshot names.
+    /// The form in which a snapshot names it.
     pub(crate) fn named(&self) -> PendingFile {
         PendingFile {
             path: self.path.as_os_str().as_bytes().to_vec(),
@@ -156,6 +157,7 @@ impl Part {
 
     fn sync(&mut self) -> io::Result<()> {
         self.writer.flush()?;
+        // Until all is durable: after a failed sync the system may drop what was written, and the next sync succeeds.
         self.is_broken = true;
         self.writer.get_ref().sync_data()?;
         if !self.belongs_to_job {

@@ -1,4 +1,4 @@
-//! A map that is the same in each subtask of an operator.
+//! A map that is the same in each subtask of an operator. The operator owns it.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use super::value::StateValue;
 use crate::operator::OperatorError;
 use crate::state::{Restored, Snapshot};
 
-/// A map of which each subtask has all, since its input goes to each: rules, or a table to look things up. If the
-/// parallelism changes, each subtask gets what one of them has saved. So its content must follow from the records of
-/// that input alone, and not from their order among several sources.
+/// A map that each subtask has completely, since its input goes to each: rules, or a table to look things up. If the
+/// parallelism changes, each subtask gets the map that one of them has saved. So the content must depend on the records
+/// of that input alone, and not on their order among several sources.
 #[derive(Debug)]
 pub struct BroadcastState<K, V> {
     name: &'static str,
@@ -20,7 +20,7 @@ pub struct BroadcastState<K, V> {
 }
 
 impl<K: StateValue + Ord, V: StateValue> BroadcastState<K, V> {
-    /// An empty one. A snapshot has it by `name`; `signature` says what it is the map of.
+    /// Creates an empty map. `name` is its name in snapshots; `signature` says what the keys and values are.
     pub fn new(name: &'static str, signature: &str) -> BroadcastState<K, V> {
         BroadcastState {
             name,

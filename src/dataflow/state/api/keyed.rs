@@ -50,17 +50,18 @@ impl KeyedStates {
         self.columns.keys_of(batch)
     }
 
-    /// A value for each key. A snapshot has it by `name`; `signature` says what the values are.
+    /// Creates a state with a value for each key. `name` is its name in snapshots; `signature` says what the values
+    /// are.
     pub fn value<V: StateValue>(&self, name: &'static str, signature: &str) -> ValueState<V> {
         KeyedState::new(self, name, signature)
     }
 
-    /// A list for each key.
+    /// Creates a state with a list for each key.
     pub fn list<V: StateValue>(&self, name: &'static str, signature: &str) -> ListState<V> {
         KeyedState::new(self, name, signature)
     }
 
-    /// A map for each key.
+    /// Creates a state with a map for each key.
     pub fn map<K: StateValue + Ord, V: StateValue>(
         &self,
         name: &'static str,
@@ -69,17 +70,17 @@ impl KeyedStates {
         KeyedState::new(self, name, signature)
     }
 
-    /// Timers of event time.
+    /// Creates timers of event time.
     pub fn timers(&self, name: &'static str) -> EventTimers {
         EventTimers::new(self, name)
     }
 
-    /// Timers of processing time.
+    /// Creates timers of processing time.
     pub fn processing_timers(&self, name: &'static str) -> ProcessingTimers {
         ProcessingTimers::new(self, name)
     }
 
-    /// What a keyed state is of: its signature has the key columns with their types.
+    /// The signature of a keyed state: what it holds, and the key columns with their types.
     pub(super) fn signature(&self, of: &str) -> String {
         let keys = self.columns.fields();
         let keys = keys.map(|it| format!("{}: {}", it.name(), type_name(it.data_type())));
@@ -109,7 +110,7 @@ impl<'k> From<(i64, &'k [u8])> for EntryKey<'k> {
     }
 }
 
-/// What a key has. Only this module implements it.
+/// The content of a key: a value, a list or a map. Only this module implements it.
 pub trait Content: Clone + Send + Sync + 'static {
     /// As a program sees it.
     type Seen: ?Sized;
@@ -127,11 +128,11 @@ pub trait Content: Clone + Send + Sync + 'static {
 #[derive(Debug, Clone)]
 pub struct Single<V>(V);
 
-/// A list. Shared with a snapshot that is being written until it is changed.
+/// A list. A snapshot that is being written shares it; a change copies it first.
 #[derive(Debug, Clone)]
 pub struct Elements<V>(Arc<Vec<V>>);
 
-/// A map. Shared in the same way.
+/// A map. Shared and copied in the same way.
 #[derive(Debug, Clone)]
 pub struct Entries<K, V>(Arc<BTreeMap<K, V>>);
 
@@ -219,12 +220,13 @@ pub struct KeyedState<C> {
     table: StateTable<C>,
 }
 
-/// The keys that a state may have: those of the step's key columns, of this subtask's key groups.
+/// Checks the keys that an operator adds to a state: they must be keys of the step's key columns, of this subtask's key
+/// groups. Others could not be restored. The methods that add keys return no error, so the next snapshot fails.
 #[derive(Debug)]
 pub(super) struct CheckedKeys {
     columns: KeyColumns,
     groups: KeyGroups,
-    /// The first key that is none of them.
+    /// What is wrong with the first invalid key.
     invalid: Option<String>,
 }
 
@@ -242,7 +244,7 @@ impl CheckedKeys {
         self.columns.check(key)
     }
 
-    /// Notes a key that the state did not have.
+    /// Checks a key that is added, and notes what is wrong with it.
     pub(super) fn note(&mut self, key: &[u8]) {
         if self.invalid.is_some() {
             return;
@@ -261,7 +263,7 @@ impl CheckedKeys {
         match &self.invalid {
             None => Ok(()),
             Some(reason) => Err(OperatorError::specification(format!(
-                "the state `{name}` has a key that is not one of the record in process: {reason}; take keys from `keys_of`"
+                "the state `{name}` has a key that no record of this subtask has: {reason}; take keys from `keys_of`"
             ))),
         }
     }

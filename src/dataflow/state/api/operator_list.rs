@@ -1,4 +1,4 @@
-//! A list of each subtask of an operator, without keys.
+//! State without keys: a list of elements, which each subtask of an operator has for itself. The operator owns it.
 
 use tanist_proto::v1::{StateElement, StateRedistribution};
 
@@ -6,8 +6,8 @@ use super::value::{StateValue, written};
 use crate::operator::OperatorError;
 use crate::state::{Restored, Snapshot};
 
-/// Elements that a subtask has: such as the partitions that it reads, each with its offset. If the parallelism changes,
-/// they are divided among the subtasks, or all go to each.
+/// Elements of a subtask, such as the partitions that it reads, each with its offset. If the parallelism changes, they
+/// are divided among the subtasks, or each subtask gets all of them.
 #[derive(Debug)]
 pub struct OperatorList<V> {
     name: &'static str,
@@ -17,8 +17,8 @@ pub struct OperatorList<V> {
 }
 
 impl<V: StateValue> OperatorList<V> {
-    /// An empty one whose elements are divided: each goes to one subtask, in turns. A snapshot has it by `name`;
-    /// `signature` says what the elements are.
+    /// Creates an empty list. If the parallelism changes, its elements are divided: each goes to one subtask, in turns.
+    /// `name` is its name in snapshots; `signature` says what the elements are.
     pub fn new(name: &'static str, signature: &str) -> OperatorList<V> {
         OperatorList {
             name,
@@ -28,8 +28,8 @@ impl<V: StateValue> OperatorList<V> {
         }
     }
 
-    /// An empty list. After a restore with another parallelism each subtask receives the elements of all subtasks, and
-    /// takes its own. With an unchanged parallelism it receives what it has saved.
+    /// Creates an empty list. After a restore with another parallelism each subtask receives the elements of all
+    /// subtasks, and takes its own. With an unchanged parallelism it receives what it has saved.
     pub fn union(name: &'static str, signature: &str) -> OperatorList<V> {
         OperatorList {
             redistribution: StateRedistribution::Union,

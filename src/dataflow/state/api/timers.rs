@@ -16,14 +16,15 @@ use crate::operator::OperatorError;
 use crate::state::{Restored, Snapshot, StateTable};
 use crate::time::TimeSignal;
 
-/// Timers by time and key, whatever moves the time.
+/// Timers by time and key. The caller says what the time is.
 #[derive(Debug)]
 struct Timers {
     name: &'static str,
     signature: String,
     keys: CheckedKeys,
     table: StateTable<()>,
-    /// The time of timers that are due, and their keys that are not yet taken.
+    /// The timers of one time that is due, which the table does not have any more: the time, and the keys that are not
+    /// yet taken.
     due: Option<(i64, BTreeSet<Box<[u8]>>)>,
 }
 
@@ -50,14 +51,14 @@ impl Timers {
         Ok(())
     }
 
-    /// Before anything is added to the snapshot.
+    /// Checks the name and the keys. Called before anything is added to the snapshot.
     fn check(&self, snapshot: &mut Snapshot) -> Result<(), OperatorError> {
         snapshot.begin(self.name)?;
         self.keys.all_valid(self.name)
     }
 
     fn freeze(&mut self, snapshot: &mut Snapshot) {
-        // What a call of the operator has left is due again.
+        // Timers that the operator has not taken go back into the table, so that they are due after a restore.
         if let Some((time, keys)) = self.due.take() {
             keys.iter().for_each(|key| self.set(time, key));
         }
@@ -67,7 +68,7 @@ impl Timers {
     fn set(&mut self, time: i64, key: &[u8]) {
         let due = self.due.as_ref().filter(|(due, _)| *due == time);
         let is_due = due.is_some_and(|(_, keys)| keys.contains(key));
-        // One that is set is not touched: it would be written again with the next checkpoint.
+        // A timer that is set already is not set again: a change would be written with the next checkpoint.
         if !is_due && self.table.get(time, key).is_none() {
             self.keys.note(key);
             self.table.insert(time, key, ());
@@ -108,7 +109,7 @@ impl Timers {
     }
 }
 
-/// What an operator is to do at an event time, for each key at most once a time.
+/// Timers of event time: at most one for each key and time.
 #[derive(Debug)]
 pub struct EventTimers {
     timers: Timers,
@@ -128,7 +129,7 @@ impl EventTimers {
 
     /// Takes the timers from the snapshot that the task is restored from.
     pub fn restore(&mut self, restored: &Restored<'_>) -> Result<(), OperatorError> {
-        // Each subtask has the event time of all inputs.
+        // Each subtask has the event time of all inputs. Of several the earliest counts.
         let times: Vec<EventTimeState> =
             restored.messages(&self.watermark_name, &self.timers.signature)?;
         let watermarks = times.into_iter().map(|time| time.watermark);
@@ -194,14 +195,14 @@ impl EventTimers {
     }
 }
 
-/// What an operator is to do at a time of the clock, for each key at most once a time.
+/// Timers of processing time: at most one for each key and time.
 ///
 /// The clock is that of the host when the operator was built, and goes on with the task's time: it does not jump, and
 /// stands still while the task is paused behind a barrier. What was due while nothing ran is due after a restore.
 #[derive(Debug)]
 pub struct ProcessingTimers {
     timers: Timers,
-    /// The same moment by both clocks.
+    /// The moment of creation, by the monotonic clock and in milliseconds since 1970.
     began: (Instant, i64),
     /// The time of the last tick.
     now: Option<i64>,
@@ -266,7 +267,7 @@ impl ProcessingTimers {
         let (began, wall_clock) = self.began;
         let wait = self.timers.first()?.saturating_sub(wall_clock);
         let wait = Duration::from_millis(u64::try_from(wait).unwrap_or_default());
-        // One that is centuries away is looked for again before that.
+        // A later time could not be added to the moment: a timer that is centuries away gets an earlier tick.
         Some(began + wait.min(LONGEST_WAIT))
     }
 

@@ -1,4 +1,5 @@
-//! What a state can hold.
+//! The values that a state can hold: how they are encoded for a snapshot, and read back. Bytes that can't be read are
+//! damaged state.
 
 use prost::Message;
 

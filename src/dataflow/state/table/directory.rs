@@ -38,7 +38,7 @@ impl HashRange {
         }
     }
 
-    /// One of 2^`bits` equal parts.
+    /// The range of one of 2^`bits` equal parts.
     pub(super) fn part(self, bits: u32) -> HashRange {
         HashRange {
             shared: bits,
@@ -73,26 +73,27 @@ pub(super) struct Directory<V> {
     range: HashRange,
     /// Number of upper bits of a position by which `slots` are numbered.
     bits: u32,
-    /// Numbers of pages. Those of one page are beside each other.
+    /// Numbers of pages. The slots of one page are beside each other.
     slots: Vec<u32>,
     pages: Pages<V>,
     entries: usize,
     removals: Removals,
 }
 
-/// Where removals may be, which are forgotten piece by piece.
+/// Where removals may be. They are forgotten a few pages at a time, so that no snapshot stops the task for all pages.
 #[derive(Debug, Clone, Copy, Default)]
 struct Removals {
     /// Whether there are any.
     any: bool,
-    /// Whether some stay, of the pages before `next`.
+    /// Whether the pages before `next` have some left.
     stay: bool,
     /// The page that is looked at next.
     next: usize,
 }
 
 impl<V: Clone> Directory<V> {
-    /// An empty one, in which this number of entries finds its pages divided.
+    /// Creates an empty directory with as many pages as this number of entries needs, so that none is divided while
+    /// they are loaded.
     pub(super) fn with_room(range: HashRange, entries: usize) -> Directory<V> {
         let pages = (entries / (Page::<V>::MOST * 7 / 8)).next_power_of_two();
         let bits = pages.ilog2().min(range.most_bits());
@@ -109,7 +110,7 @@ impl<V: Clone> Directory<V> {
         }
     }
 
-    /// Joins those of the parts of a range, in order. There are 2^n.
+    /// Joins the directories of the 2^n parts of a range, in order.
     pub(super) fn join(range: HashRange, parts: Vec<Directory<V>>) -> Directory<V> {
         let entries = parts.iter().map(Directory::len).sum();
         if entries <= Page::<V>::MOST / 2 {
@@ -152,7 +153,7 @@ impl<V: Clone> Directory<V> {
         self.pages.iter()
     }
 
-    /// What a snapshot has of it, which never changes.
+    /// Shares the pages with a snapshot. The result never changes.
     pub(super) fn share(&self) -> FrozenDirectory<V> {
         FrozenDirectory {
             slots: self.slots.clone(),
@@ -276,8 +277,8 @@ impl<V: Clone> Directory<V> {
         self.entries == 0 && !self.removals.any
     }
 
-    /// Forgets removals that the snapshot of this number has. Looks at no more than this number of pages; returns how
-    /// many are left of it.
+    /// Forgets removals that the snapshot of this number has. Looks at `most` pages at most; returns how many of these
+    /// are left.
     pub(super) fn forget_removals(&mut self, number: u64, mut most: usize) -> usize {
         let removals = &mut self.removals;
         while removals.any && most > 0 {
@@ -329,8 +330,8 @@ pub(super) struct FrozenDirectory<V> {
 }
 
 impl<V> FrozenDirectory<V> {
-    /// The pages in the order of hashes, each to be let go when it is done with. Takes as long as it takes to look at
-    /// each.
+    /// Returns the pages in the order of hashes. The caller drops each one when it is done with it: while it is held, a
+    /// change copies it. Takes time for each page.
     pub(super) fn into_pages(self) -> Vec<Arc<Page<V>>> {
         let slots = self.slots.chunk_by(|one, next| one == next);
         self.pages.shared(slots.map(|slots| as_index(slots[0])))

@@ -1,4 +1,7 @@
 //! A table as it was when a snapshot was taken, and how it becomes a segment. Runs outside the task's loop.
+//!
+//! It shares its pages with the table, which copies one before it changes it. Each page is let go once it is encoded,
+//! so that fewer are copied. A key of another subtask is an error.
 
 use std::sync::OnceLock;
 
@@ -12,7 +15,7 @@ use crate::state::KeyGroups;
 use crate::state::error::StateProblem;
 use crate::state::segment::{SegmentWriter, Slice, Subject, seal};
 
-/// See the module.
+/// A frozen table; see the module.
 #[derive(Debug)]
 pub(super) struct Frozen<V> {
     pub(super) subject: Subject,
@@ -33,7 +36,7 @@ pub(super) struct Encoded {
 }
 
 impl Encoded {
-    /// The segment, unless it changes nothing; and says what it has.
+    /// Returns the segment, and sets `known` to its slices. `None` if it changes nothing.
     pub(super) fn into_segment(
         self,
         name: &str,
@@ -58,11 +61,11 @@ impl Encoded {
     }
 }
 
-/// An item of a page: the hash of its key, the key, and the entry; `None`: it is a removal.
+/// An item of a page: the hash of its key, the key, the number of the slice, and the value; `None`: it is a removal.
 type PageItem<'p, V> = (u64, &'p [u8], usize, Option<&'p V>);
 
 impl<V> Frozen<V> {
-    /// Encodes what the segment has to have. `None`: it is not wanted any more, as `is_wanted` says.
+    /// Encodes the segment. `None`: `is_wanted` has returned false.
     pub(super) fn encode(
         self,
         is_wanted: &dyn Fn() -> bool,
@@ -100,6 +103,7 @@ impl<V> Frozen<V> {
                 if !is_wanted() {
                     return Ok(None);
                 }
+                // Nothing of it has changed since the base, and no slice of it is written whole.
                 if !is_near_whole && page.changed() < subject.base {
                     continue;
                 }
@@ -148,7 +152,7 @@ fn whole_slices_near<V>(
     Ok(near)
 }
 
-/// What the segment has of a page, in order.
+/// The items of a page that the segment has, in order.
 fn items<'p, V>(
     page: &'p Page<V>,
     subject: &Subject,

@@ -16,7 +16,8 @@ enum Slots {
     Wide(Box<[u32]>),
 }
 
-/// The number of a slot: a tag and a position, or one of two numbers that these never make.
+/// The number of a slot: a tag and a position, or one of two reserved numbers. A page has too few entries for a
+/// position that would make a reserved number.
 trait SlotNumber: Copy + Eq {
     const FREE: Self;
     /// An entry was removed: the probing goes on.
@@ -27,7 +28,7 @@ trait SlotNumber: Copy + Eq {
     /// Whether it may be of a hash: the tag is.
     fn may_be_of(self, hash: u64) -> bool;
 
-    /// Of a slot that is neither free nor left.
+    /// The position, if the slot is neither free nor left.
     fn position(self) -> usize;
 }
 
@@ -106,7 +107,7 @@ fn probe<N: SlotNumber>(
     }
 }
 
-/// Few pages are wide. Apart, so that the code of the others is short.
+/// [`probe`] for the few wide pages, in a function of its own, so that the code for the others is short.
 #[cold]
 #[inline(never)]
 fn probe_wide(
@@ -136,7 +137,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// An empty one for this number of entries.
+    /// Creates an empty index for this number of entries.
     pub(super) fn with_room(entries: usize) -> Index {
         let slots = (entries * 8).div_ceil(7).next_power_of_two().max(8);
         let slots = match slots <= MOST_NARROW {
@@ -146,7 +147,7 @@ impl Index {
         Index { slots, used: 0 }
     }
 
-    /// One without slots, in which nothing can be looked for.
+    /// Creates an index without slots, in which nothing can be looked up.
     pub(super) fn hollow() -> Index {
         Index {
             slots: Slots::Narrow(Box::default()),

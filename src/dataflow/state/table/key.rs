@@ -47,9 +47,7 @@ impl StateKey {
             Bytes::Boxed(bytes) => bytes,
         }
     }
-}
 
-impl StateKey {
     /// Whether it has these bytes. A key of one number, the usual one, is compared as a number.
     #[inline]
     pub(super) fn is(&self, key: &[u8]) -> bool {

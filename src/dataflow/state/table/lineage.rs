@@ -1,13 +1,13 @@
-//! Which segments a snapshot of a table names beside the one that it writes, and what that one has. Pure.
+//! Plans a snapshot of a table: which older segments it names, and what the segment that it writes has. Pure.
 //!
-//! - A snapshot goes on only from the segments of the newest snapshot that is durable. What was written for a number
-//!   that was aborted is named by none.
-//! - A *slice* of the key groups is written whole if its changes reach half of what they change, or if it has too many
-//!   segments. Only as many slices a snapshot are as keep up with the changes, so that no checkpoint is much larger
-//!   than others. Older segments do not count for its key groups from then on.
-//! - What is named stays in proportion to what is there: slices are written whole too if the state has become much
-//!   smaller, or to free a segment of which little counts and that is larger than they are.
-//! - Whatever does not fit together is written whole.
+//! - A snapshot goes on only from the segments of the newest durable snapshot. No snapshot names a segment that was
+//!   written for an aborted number.
+//! - A *slice* of the key groups is written whole if its changes reach half of the size of its entries, or if it has
+//!   too many segments. From then on older segments do not count for its key groups. A snapshot writes only as many
+//!   slices whole as are needed to keep up with the changes, so that no checkpoint is much larger than others.
+//! - The size of the named segments stays in proportion to the state: slices are written whole too if the state has
+//!   become much smaller, or to free a segment of which little counts and that is larger than the slices.
+//! - If the segments of the base don't fit together, all slices are written whole.
 //! - Sizes of segments are those of bytes that were in memory: a segment whose footer says more is not opened. So sums
 //!   of them do not overflow.
 
@@ -21,15 +21,15 @@ use super::faults::{Fault, is_planted};
 use crate::state::KeyGroups;
 use crate::state::segment::{Slice, Subject};
 
-/// What a segment has of each slice. It is known once the segment is encoded.
+/// The slices of a segment. They are known once the segment is encoded.
 pub(super) type KnownSlices = Arc<OnceLock<Vec<Slice>>>;
 
 /// When segments are written whole.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// A state of at most this size is: to name its segments would take as much. In bytes.
+    /// A state of at most this size, in bytes, is written whole: to name its segments would take as much.
     pub(super) small: u64,
-    /// A slice with this number of segments is.
+    /// A slice with this number of segments is written whole.
     pub(super) segments: usize,
 }
 
@@ -42,7 +42,7 @@ impl Default for Limits {
     }
 }
 
-/// What a snapshot has of a table.
+/// The segments of a snapshot of a table.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The segments of the base that still count, oldest first.
@@ -64,7 +64,7 @@ struct SliceSegments {
     last: u64,
     /// Entries and removals of all.
     entries: u64,
-    /// A segment is freed once it is written whole.
+    /// Whether a segment is freed once the slice is written whole.
     frees: bool,
 }
 
@@ -74,9 +74,9 @@ impl SliceSegments {
     }
 }
 
-/// Plans the snapshot that `subject` is for, as if nothing was saved before. `base` has the segments of the newest
-/// durable snapshot, which is `newest`; `known` what segments have, by the snapshot that they were written for;
-/// `entries` is the number of entries in the table.
+/// Plans a snapshot. `subject` is that of a segment with all entries, from which slices are turned into changes. `base`
+/// has the segments of the newest durable snapshot, which is `newest`; `known` the slices of segments, by the snapshot
+/// that they were written for; `entries` is the number of entries in the table.
 pub(super) fn plan(
     subject: Subject,
     entries: u64,
@@ -118,12 +118,12 @@ pub(super) fn plan(
         }
         begin = slice.end;
     }
-    let first = groups.range();
-    kept.retain(|segment| counts_for(segment, first.0..first.1));
+    let (first, end) = groups.range();
+    kept.retain(|segment| counts_for(segment, first..end));
     Plan { kept, subject }
 }
 
-/// Bytes of a segment with this number of entries and nothing else, by the mean of those that there are.
+/// Estimates the bytes of a segment with this number of entries and nothing else, from the mean size of saved ones.
 fn live_bytes(slices: &[SliceSegments], bytes: u64, entries: u64) -> u64 {
     let saved: u64 = slices.iter().map(|it| it.entries).sum();
     let live = u128::from(bytes) * u128::from(entries) / u128::from(saved.max(1));
@@ -132,11 +132,12 @@ fn live_bytes(slices: &[SliceSegments], bytes: u64, entries: u64) -> u64 {
 
 /// The slices that are written whole. `is_shrunk`: the state is much smaller than what is named for it.
 fn rewritten(slices: &[SliceSegments], is_shrunk: bool, limits: Limits) -> Vec<bool> {
-    // Those that reach the limit together take turns, the first ones early enough.
+    // Slices that would reach the limit in the same snapshot take turns: the first one as many snapshots before it as
+    // there are slices.
     let early = limits.segments.saturating_sub(slices.len()).max(1);
     let candidate = |slice: &SliceSegments| {
         let excess = (2 * slice.changes).saturating_sub(slice.whole);
-        // With changes like the last ones.
+        // Whether its changes reach half of it with the next snapshot, if they go on as before.
         let is_half = slice.changes > 0 && 2 * (slice.changes + slice.last) >= slice.whole;
         let is_long = slice.count >= early;
         let is_due = is_long || is_half || slice.frees || is_shrunk;
@@ -155,8 +156,8 @@ fn rewritten(slices: &[SliceSegments], is_shrunk: bool, limits: Limits) -> Vec<b
         .collect()
 }
 
-/// How many slices a snapshot writes whole: if each one does with changes like the last ones, none has more changes
-/// than about half of what they change.
+/// How many slices a snapshot writes whole. If changes go on as before, those of a slice reach half of its size in
+/// `whole / (2 * last)` snapshots. In that time it is the turn of each slice.
 fn turns(slices: &[SliceSegments]) -> usize {
     let last: u64 = slices.iter().map(|it| it.last).sum();
     let whole: u64 = slices.iter().map(|it| it.whole).sum();
@@ -222,7 +223,7 @@ fn counting(subject: &Subject, segment: &StateSegment) -> impl Iterator<Item = u
     counting.map(|(index, _)| index)
 }
 
-/// The key groups of a subtask, in which a segment counts for its range less what is superseded.
+/// The key groups of a subtask for which a segment counts: those of its range that are not superseded.
 pub(super) fn counted(own: KeyGroups, segment: &StateSegment) -> Vec<KeyGroups> {
     let ranges = tanist_proto::segments::counted(segment).into_iter();
     let ranges = ranges.map(|range| own.within((range.start, range.end)));

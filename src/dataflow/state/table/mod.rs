@@ -1,4 +1,5 @@
-//! Keyed state in memory: a table from namespace and key to value, which is frozen for a snapshot without a stop.
+//! Keyed state in memory: a table from namespace and key to value. An operator owns it. A snapshot freezes it in well
+//! below a millisecond, and it is encoded while the operator changes it.
 //!
 //! ```text
 //! StateTable ──▶ Directory, by namespace ──▶ Pages ──▶ Page: a range of hashes, about 32 KiB of entries
@@ -7,11 +8,13 @@
 //! Frozen ──▶ segment          outside the task's loop
 //! ```
 //!
-//! - A frozen table never changes: who writes to a page that it shares copies that page first.
-//! - A change is recorded with the number of the last snapshot before it. So it is known what a snapshot lacks.
+//! - A frozen table never changes: a write to a page that it shares copies that page first.
+//! - A change is recorded with the number of the last snapshot before it. So it is known which changes a snapshot
+//!   lacks.
 //! - A snapshot has the changes since the newest durable one, and names the segments of that one beside them
 //!   (`lineage.rs`). Removals are forgotten once a durable snapshot has them.
-//! - All keys are of the key groups of the subtask. What is frozen with another one can't be encoded.
+//! - All keys are of the key groups of the subtask. A frozen table with another key can't be encoded: the task declines
+//!   the checkpoint.
 
 mod directory;
 mod entries;
@@ -61,8 +64,7 @@ pub struct StateTable<V> {
     last: u64,
     /// The newest snapshot that is known to be durable; 0: there is none.
     durable: u64,
-    /// What segments have, by the snapshot that they were written for. Those that no later snapshot can name are not
-    /// here.
+    /// The slices of segments, by the snapshot that they were written for, of those that a later snapshot may name.
     known: BTreeMap<u64, KnownSlices>,
     limits: Limits,
     /// A restore loads 2^`parts` parts, each in a thread; `None`: as many as are worth it.
@@ -70,8 +72,8 @@ pub struct StateTable<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> StateTable<V> {
-    /// An empty one, for the key groups of a subtask. A snapshot has it by `name`; `signature` says what it is the
-    /// state of, and `write` appends a value.
+    /// Creates an empty table for the key groups of a subtask. `name` is its name in snapshots; `signature` says what
+    /// the values are, and `write` appends one.
     pub fn new(
         name: &'static str,
         signature: String,
@@ -219,7 +221,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
             false => Vec::new(),
         };
         self.learn(newest, &base);
-        // What was written for numbers between them was aborted.
+        // Numbers between the durable one and this one were aborted, so no snapshot names their segments.
         self.known.retain(|number, _| *number <= newest);
         let whole = Subject::whole(self.signature.clone(), self.groups, number);
         let entries = self.len() as u64;
@@ -237,6 +239,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         let frozen = Frozen {
             namespaces,
             dropped: match plan.kept.is_empty() {
+                // No older segment has anything of them.
                 true => Vec::new(),
                 false => dropped.map(|(namespace, _)| *namespace).collect(),
             },
@@ -256,7 +259,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
         });
     }
 
-    /// A snapshot is durable, and these are its segments; empty: they are not known.
+    /// Records that a snapshot is durable. `base` are its segments; empty: they are not known. Only now removals that
+    /// it has are forgotten: before, a later snapshot might go on from an older one and need them.
     fn learn(&mut self, newest: u64, base: &[StateSegment]) {
         if newest <= self.durable {
             return;
@@ -282,7 +286,7 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
 #[derive(Debug)]
 pub struct NamespaceMut<'t, V> {
     directory: &'t mut Directory<V>,
-    /// See the table.
+    /// The highest snapshot, as in the table.
     last: u64,
 }
 

@@ -49,7 +49,7 @@ impl<V> Page<V> {
         Page::with_room(depth, 0)
     }
 
-    /// An empty one, whose index has room for this number of entries.
+    /// Creates an empty page, whose index has room for this number of entries.
     pub(super) fn with_room(depth: u32, entries: usize) -> Page<V> {
         Page {
             entries: Entries::new(),
@@ -60,7 +60,7 @@ impl<V> Page<V> {
         }
     }
 
-    /// One that takes no memory, in the place of another one. It can't be looked into.
+    /// A placeholder without memory, while the page in its place is divided. No key can be looked up in it.
     pub(super) fn hollow() -> Page<V> {
         Page {
             entries: Entries::new(),
@@ -75,7 +75,7 @@ impl<V> Page<V> {
         self.depth
     }
 
-    /// Adds the bits that all keys of its part of the hashes share to those that its keys share.
+    /// Turns a page of one of 2^`bits` parts of the hashes into one of all hashes: its keys share these upper bits too.
     pub(super) fn share(&mut self, bits: u32) {
         self.depth += bits;
     }

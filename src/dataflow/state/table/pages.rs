@@ -1,7 +1,7 @@
 //! The pages of a directory, in pieces: shared with a snapshot without a look at each page.
 //!
 //! ```text
-//! Pages ──▶ piece: 64 pages ──▶ Page          both counted by who shares them
+//! Pages ──▶ piece: 64 pages ──▶ Page          pieces and pages are reference-counted
 //! ```
 //!
 //! A snapshot shares the pieces. The first change in a piece that it shares copies the list of its pages, which both
@@ -48,7 +48,7 @@ impl<V> Pages<V> {
             .map(|page| &**page)
     }
 
-    /// The pages of these numbers, each to be let go when it is done with.
+    /// The pages of these numbers, shared with this list until the caller drops them.
     pub(super) fn shared(&self, numbers: impl Iterator<Item = usize>) -> Vec<Arc<Page<V>>> {
         let shared = numbers.map(|it| Arc::clone(&self.pieces[it / PIECE][it % PIECE]));
         shared.collect()

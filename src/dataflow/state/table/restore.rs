@@ -1,8 +1,8 @@
 //! Loads the segments of a state into a table: those of each key group from the oldest to the newest.
 //!
 //! Each own key group has one segment with all of its entries, and then all that go on from that one, in their order.
-//! Anything else is an error: a segment that is missing, or counts where it should not, would be a state that never
-//! was.
+//! Anything else is damaged state: if a segment is missing, or counts where it should not, the result would be a state
+//! that never was.
 //!
 //! A large state is loaded in parts: equal ranges of hashes, which have no page in common. Threads take one part after
 //! the other. All segments of a part are applied before the next part, while its pages are in the processor's cache.
@@ -62,7 +62,7 @@ struct Counting<'s> {
 }
 
 impl Counting<'_> {
-    /// A planted fault.
+    /// Forgets the last key group: a fault that tests plant.
     fn skip_last_group(&mut self) {
         let Some(last) = self.groups.pop() else {
             return;
@@ -95,7 +95,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     ) -> Result<(), StateProblem> {
         let saved: Vec<&StateSegment> = restored.segments(self.name).collect();
         let mut counting = self.open_all(&saved)?;
-        // Those of different subtasks have no key group in common.
+        // Each key group gets its segments in the order of their numbers. Segments of different subtasks have no key
+        // group in common, so their order does not matter.
         counting.sort_by_key(|it| it.number);
         if !counting.is_empty() {
             check(self.groups, &counting)?;
@@ -203,8 +204,8 @@ impl<V: Clone + Send + Sync + 'static> StateTable<V> {
     }
 }
 
-/// Adds about how many entries of each namespace a segment has in slices of which it has all entries, in the key groups
-/// for which it counts.
+/// Adds an estimate of the entries of each namespace: how many a segment has in slices that it has whole, in the key
+/// groups for which it counts.
 fn add_entries(entries: &mut BTreeMap<i64, f64>, counting: &Counting<'_>, segment: &Segment<'_>) {
     let subject = segment.subject();
     let (mut whole, mut all) = (0.0, 0.0);
@@ -380,9 +381,9 @@ impl<V: Clone> Part<V> {
     fn make_room(&mut self, entries: &BTreeMap<i64, f64>) {
         let range = self.range.part(self.bits);
         for (namespace, entries) in entries {
-            // More than a usize are as many as one can be.
+            // A number above the range becomes the largest usize.
             let entries = *entries as usize >> self.bits;
-            // One with few entries is made with the first of them.
+            // A namespace with few entries gets its directory with the first of them.
             if entries > 0 {
                 let directory = Directory::with_room(range, entries);
                 self.namespaces.insert(*namespace, directory);

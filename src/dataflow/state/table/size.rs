@@ -1,6 +1,6 @@
 //! Memory of a table: counted for pages and entries, estimated for what keys have beside their entries.
 //!
-//! What values have beside their entries is not counted: to encode them takes as long as they are large, and the task
+//! Memory that values have beside their entries is not counted: their size is only known by encoding them, and the task
 //! would do nothing else meanwhile.
 
 use super::directory::Directory;
