@@ -51,11 +51,12 @@ impl JobMaster {
         let options = options.into();
         // Not tokio's channel: that allocates room for 32 messages, and there may be thousands of JobMasters.
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity);
-        let seen = ProgressWriter::default();
-        let handle = JobMasterHandle::new(job_id(&context.graph.job_id), mailbox, seen.0.clone());
+        let progress = ProgressWriter::default();
+        let handle =
+            JobMasterHandle::new(job_id(&context.graph.job_id), mailbox, progress.0.clone());
         // There may be ten thousand JobMasters: large values are kept once, not in every state of the task.
         // Boxed, so that it is freed after the ExecutionGraph is built.
-        let beginning = Box::pin(begin(options, Box::new(context), seen));
+        let beginning = Box::pin(begin(options, Box::new(context), progress));
         tokio::spawn(run(handle.job(), beginning, messages));
         handle
     }
@@ -68,7 +69,7 @@ async fn run(
 ) {
     match beginning.await {
         Ok(Begun::Actor(actor)) => actor.run(messages).await,
-        Ok(Begun::Failed(result, seen)) => serve_failed(&result, messages, &seen).await,
+        Ok(Begun::Failed(result, progress)) => serve_failed(&result, messages, &progress).await,
         Ok(Begun::Unfit | Begun::Stopped) => {}
         Err(error) => tracing::error!(%job, %error, "JobMaster broke"),
     }
@@ -85,7 +86,7 @@ pub(super) struct JobMasterActor {
     pub(super) exchange: Exchange,
     /// The result, until the last write of the checkpoints has ended.
     pub(super) ending: Option<Box<pb::JobResult>>,
-    pub(super) seen: ProgressWriter,
+    pub(super) progress: ProgressWriter,
     pub(super) io: JoinSet<Done>,
     pub(super) peers: Peers,
     pub(super) replies: Replies,
@@ -124,7 +125,7 @@ impl JobMasterActor {
             let wakeup = self.next_wakeup();
             let next = tokio::select! {
                 biased;
-                () = self.seen.to_stop() => Next::Forget,
+                () = self.progress.to_stop() => Next::Forget,
                 verdict = self.calls.verdict.find(|verdict| (*verdict != self.verdict).then(|| verdict.clone())) => {
                     self.take_verdict(verdict)
                 }
@@ -160,7 +161,7 @@ impl JobMasterActor {
         if let Some(reply) = closing {
             let closing = Box::pin(self.calls.close(self.core.connections()));
             tokio::select! {
-                () = self.seen.to_stop() => {}
+                () = self.progress.to_stop() => {}
                 () = closing => {}
             }
             // A caller that is gone needs no answer.
@@ -170,7 +171,7 @@ impl JobMasterActor {
 
     /// Whether the job can't be executed from its records.
     fn is_unfit(&self) -> bool {
-        self.seen.0.look(|seen| seen.unfit.is_some())
+        self.progress.0.look(|progress| progress.unfit.is_some())
     }
 
     /// Gives an event to the core and starts its effects. Returns the answer to an offer.
@@ -203,9 +204,9 @@ impl JobMasterActor {
                 Effect::Quarantine(reason) => {
                     let job = &self.calls.job.job_id;
                     tracing::error!(job, reason, "state is damaged: the job is quarantined");
-                    self.seen.0.change(|seen| {
-                        seen.reconciled.get_or_insert_default();
-                        seen.unfit = Some(reason.into());
+                    self.progress.0.change(|progress| {
+                        progress.reconciled.get_or_insert_default();
+                        progress.unfit = Some(reason.into());
                     });
                 }
                 Effect::AnswerCancels(answer) => self.replies.answer_cancels(&answer),

@@ -13,12 +13,12 @@ use super::handle::{Message, ProgressWriter};
 pub(super) async fn serve_failed(
     result: &pb::JobResult,
     mut messages: mpsc::Receiver<Box<Message>>,
-    seen: &ProgressWriter,
+    progress: &ProgressWriter,
 ) {
     let over = || GatewayError::Conflict(result.cause.clone());
     loop {
         let message = tokio::select! {
-            () = seen.to_stop() => return,
+            () = progress.to_stop() => return,
             message = messages.next() => message.map(|message| *message),
         };
         // A caller that is gone needs no answer.

@@ -119,7 +119,7 @@ impl JobMasterActor {
                 let _ = reply.send(Ok(self.details(detail)));
             }
             Message::ResultWritten(reply) => {
-                if self.seen.0.look(|seen| seen.outcome.is_some()) {
+                if self.progress.0.look(|progress| progress.outcome.is_some()) {
                     return Next::Close(reply);
                 }
                 let _ = reply.send(Err(GatewayError::Conflict(

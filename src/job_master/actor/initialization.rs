@@ -38,13 +38,13 @@ pub(super) enum Begun {
 pub(super) async fn begin(
     options: Arc<JobMasterOptions>,
     mut context: Box<JobMasterContext>,
-    seen: ProgressWriter,
+    progress: ProgressWriter,
 ) -> GatewayResult<Begun> {
     let mut permit = None;
     if context.is_recovered {
         tokio::select! {
             biased;
-            () = seen.to_stop() => return Ok(Begun::Stopped),
+            () = progress.to_stop() => return Ok(Begun::Stopped),
             acquired = context.start_limiter.acquire() => permit = Some(acquired),
         }
         failpoint_of("job.recover", &context.graph.job_id).await;
@@ -60,7 +60,7 @@ pub(super) async fn begin(
             };
             tokio::select! {
                 biased;
-                () = seen.to_stop() => return Ok(Begun::Stopped),
+                () = progress.to_stop() => return Ok(Begun::Stopped),
                 found = &mut finding => break found,
                 // An object that can't be read at present delays this job alone.
                 () = permit_ends => permit = None,
@@ -70,7 +70,7 @@ pub(super) async fn begin(
     let found = match found {
         Ok(found) => found,
         Err(Unread::TermOver) => return Ok(Begun::Stopped),
-        Err(Unread::Unfit(reason)) => return Ok(unfit(&seen, reason)),
+        Err(Unread::Unfit(reason)) => return Ok(unfit(&progress, reason)),
     };
     let clock = WallClock::start();
     let epoch = Epoch::new(context.sender.epoch);
@@ -87,7 +87,7 @@ pub(super) async fn begin(
             let begun = checkpointing::begin(found, &core, graph, is_first, epoch, now_ms);
             let checkpoints = match begun {
                 Ok(checkpoints) => checkpoints,
-                Err(unreadable) => return Ok(unfit(&seen, unreadable.to_string())),
+                Err(unreadable) => return Ok(unfit(&progress, unreadable.to_string())),
             };
             let calls = Calls::new(
                 &options,
@@ -103,7 +103,7 @@ pub(super) async fn begin(
                 checkpoints,
                 exchange: Exchange::noting(warning),
                 ending: None,
-                seen,
+                progress,
                 io: JoinSet::new(),
                 peers: Peers::new(Instant::now() + first_heartbeat(options.heartbeat_interval)),
                 replies: Replies::default(),
@@ -116,24 +116,24 @@ pub(super) async fn begin(
                 on_higher_epoch: context.on_higher_epoch.clone(),
             })))
         }
-        Err(unbuilt) if had_a_job_master => Ok(unfit(&seen, unbuilt.error.to_string())),
+        Err(unbuilt) if had_a_job_master => Ok(unfit(&progress, unbuilt.error.to_string())),
         Err(Unbuilt { result, .. }) => {
             let retained = found.and_then(|found| found.retained(result.status()));
-            seen.0.change(|seen| {
-                seen.reconciled = Some(Adoption::default());
-                seen.retained = retained;
-                seen.outcome = Some(result.clone());
+            progress.0.change(|progress| {
+                progress.reconciled = Some(Adoption::default());
+                progress.retained = retained;
+                progress.outcome = Some(result.clone());
             });
-            Ok(Begun::Failed(result, seen))
+            Ok(Begun::Failed(result, progress))
         }
     }
 }
 
 /// Says why no JobMaster can be built from the job's records.
-fn unfit(seen: &ProgressWriter, reason: String) -> Begun {
-    seen.0.change(|seen| {
-        seen.reconciled = Some(Adoption::default());
-        seen.unfit = Some(reason.into());
+fn unfit(progress: &ProgressWriter, reason: String) -> Begun {
+    progress.0.change(|progress| {
+        progress.reconciled = Some(Adoption::default());
+        progress.unfit = Some(reason.into());
     });
     Begun::Unfit
 }

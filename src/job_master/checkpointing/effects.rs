@@ -64,7 +64,7 @@ impl Checkpoints {
 
 /// What the effects of many regions have in common, which is done once for all of them.
 #[derive(Debug, Default)]
-struct Together {
+struct Batch {
     /// Calls of TaskManagers.
     triggers: BTreeMap<(Connection, Barrier), Vec<Executions>>,
     aborts: BTreeMap<(Connection, u64), Vec<Executions>>,
@@ -76,17 +76,17 @@ type Aborted = BTreeMap<(u64, String, bool), usize>;
 
 impl JobMasterActor {
     pub(super) fn run_checkpoint_effects(&mut self, effects: Vec<Effect>) {
-        let mut together = Together::default();
+        let mut batch = Batch::default();
         for effect in effects {
-            self.run_checkpoint_effect(effect, &mut together);
+            self.run_checkpoint_effect(effect, &mut batch);
         }
-        for ((connection, number), regions) in together.aborts {
+        for ((connection, number), regions) in batch.aborts {
             self.abort(connection, number, &regions);
         }
-        for ((connection, barrier), sources) in together.triggers {
+        for ((connection, barrier), sources) in batch.triggers {
             self.trigger(connection, sources, barrier);
         }
-        self.log_aborted(together.aborted);
+        self.log_aborted(batch.aborted);
     }
 
     fn log_aborted(&self, aborted: Aborted) {
@@ -104,7 +104,7 @@ impl JobMasterActor {
     }
 
     /// Runs an effect, or adds it to those that are done once for many regions.
-    fn run_checkpoint_effect(&mut self, effect: Effect, together: &mut Together) {
+    fn run_checkpoint_effect(&mut self, effect: Effect, batch: &mut Batch) {
         let job = self.calls.job.job_id.clone();
         match effect {
             Effect::Trigger {
@@ -112,7 +112,7 @@ impl JobMasterActor {
                 sources,
                 barrier,
             } => {
-                let triggers = &mut together.triggers;
+                let triggers = &mut batch.triggers;
                 triggers
                     .entry((connection, barrier))
                     .or_default()
@@ -123,7 +123,7 @@ impl JobMasterActor {
                 executions,
                 number,
             } => {
-                let aborts = &mut together.aborts;
+                let aborts = &mut batch.aborts;
                 aborts
                     .entry((connection, number))
                     .or_default()
@@ -135,7 +135,7 @@ impl JobMasterActor {
                 reason,
                 is_failure,
             } => {
-                let aborted = &mut together.aborted;
+                let aborted = &mut batch.aborted;
                 *aborted.entry((number, reason, is_failure)).or_default() += 1;
             }
             Effect::AnswerAcknowledgement { number, answer, .. } => {

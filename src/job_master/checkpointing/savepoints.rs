@@ -182,7 +182,7 @@ impl JobMasterActor {
         reply: Reply<()>,
     ) {
         if self.checkpoints.is_none() {
-            let why = match self.seen.0.look(|seen| seen.outcome.is_some()) {
+            let why = match self.progress.0.look(|progress| progress.outcome.is_some()) {
                 true => "it has ended",
                 false => {
                     "it takes no checkpoints: set `interval` of `checkpoints` in its job file, or `execution.checkpointing.interval`"

@@ -1,4 +1,4 @@
-//! The things to examine in the present step of the core, besides [`super::execution_graph::indexes::News`] of the
+//! The things to examine in the present step of the core, besides [`super::execution_graph::indexes::Changes`] of the
 //! ExecutionGraph. Data only.
 //!
 //! Decisions that depend on the durable record alone are examined when a write became durable; everything

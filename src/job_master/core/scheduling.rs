@@ -152,12 +152,12 @@ impl Scheduler<'_> {
     /// requested for them.
     fn ready(&mut self) -> Vec<usize> {
         let waiting: Vec<usize> = self.graph.waiting().iter().copied().collect();
-        let (mut looks, left) = (OfVertices::default(), self.needs().left_to_moves());
+        let (mut groups, left) = (OfVertices::default(), self.needs().left_to_moves());
         let is_ready = |region: &usize| {
-            let look = self.graph.region(*region).look;
+            let group = self.graph.region(*region).coordinator_group;
             // Regions of a move ran, and stopped for slots that are there: no other region has priority over
             // them.
-            self.is_prepared(look, &mut looks)
+            self.is_prepared(group, &mut groups)
                 && !self.checkpointing.holds(*region)
                 && (self.moves.is_moved(*region) || !self.needs().yields_slots(*region))
                 && !self.needs().leaves_slots(*region, &left)
@@ -168,22 +168,23 @@ impl Scheduler<'_> {
     }
 
     /// Whether the coordinators of this group are prepared. If not, requests that.
-    fn is_prepared(&mut self, look: Option<usize>, known: &mut OfVertices) -> bool {
+    fn is_prepared(&mut self, group: Option<usize>, known: &mut OfVertices) -> bool {
         self.coordinators
-            .is_prepared(look, known, self.record, self.out)
+            .is_prepared(group, known, self.record, self.out)
     }
 
     /// Whether enough ready regions find slots. Slots arrive one by one, each as an event: counting avoids a
     /// search that can't succeed.
     fn is_batch(&mut self) -> bool {
         let waiting = self.graph.indexes().waiting.iter();
-        let looks: BTreeSet<Option<usize>> = waiting.map(|(need, _)| need.look).collect();
-        let (mut looks, mut known) = (Vec::from_iter(looks), OfVertices::default());
-        looks.retain(|look| self.is_prepared(*look, &mut known));
+        let groups: BTreeSet<Option<usize>> =
+            waiting.map(|(need, _)| need.coordinator_group).collect();
+        let (mut groups, mut known) = (Vec::from_iter(groups), OfVertices::default());
+        groups.retain(|group| self.is_prepared(*group, &mut known));
         let (mut number, mut all) = (0, 0);
         let mut free = Free::of(&self.needs());
         for (need, regions) in self.graph.indexes().waiting.iter() {
-            if looks.contains(&need.look) {
+            if groups.contains(&need.coordinator_group) {
                 all += regions.len();
                 number += free.take(need, regions.len());
             }

@@ -68,7 +68,7 @@ pub(super) struct SlotPool {
     former: SmallMap<SlotKey, (ResourceId, AllocationId)>,
     idle: IdleSlots,
     // Released allocations, the oldest first.
-    let_go: VecDeque<(ResourceId, AllocationId)>,
+    released: VecDeque<(ResourceId, AllocationId)>,
 }
 
 impl SlotPool {
@@ -93,7 +93,7 @@ impl SlotPool {
         }
         let is_it =
             |(of, gone): &(ResourceId, AllocationId)| *gone == allocation && of == task_manager;
-        if self.let_go.iter().any(is_it) {
+        if self.released.iter().any(is_it) {
             return OfferAnswer::Rejected;
         }
         let place = self.place_of(task_manager, index);
@@ -127,10 +127,10 @@ impl SlotPool {
         if let Ok(at) = self.place_of(&slot.task_manager, slot.index) {
             self.by_place.remove(at);
         }
-        self.let_go
+        self.released
             .push_back((slot.task_manager.clone(), *allocation));
-        if self.let_go.len() > REMEMBERED {
-            self.let_go.pop_front();
+        if self.released.len() > REMEMBERED {
+            self.released.pop_front();
         }
         Some(*slot)
     }
@@ -138,7 +138,7 @@ impl SlotPool {
     /// Forgets the released allocations of a TaskManager that has registered again: no late message of its
     /// earlier registration is accepted.
     pub(super) fn forget_released(&mut self, task_manager: &ResourceId) {
-        self.let_go.retain(|(of, _)| of != task_manager);
+        self.released.retain(|(of, _)| of != task_manager);
     }
 
     /// Releases all slots of a TaskManager whose registration has ended.

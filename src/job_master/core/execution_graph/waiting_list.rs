@@ -13,7 +13,7 @@ pub(crate) struct Need {
     /// The needed slots by kind.
     pub of_kinds: Vec<u32>,
     /// The group of coordinators that has to be prepared before it is placed.
-    pub look: Option<usize>,
+    pub coordinator_group: Option<usize>,
 }
 
 impl Need {
