@@ -1,10 +1,11 @@
-//! The JobMaster's loop: feeds the core, runs its effects, and monitors TaskManagers. It decides nothing
-//! about the job. `initialization` builds it, `verdict` passes on what the ResourceManager says, `publishing` says what
-//! others see of the job.
+//! The JobMaster's loop: feeds the cores of the job and of its checkpoints, runs their effects, and monitors
+//! TaskManagers. It owns both cores and decides nothing about the job. `initialization` builds it, `verdict` passes on
+//! what the ResourceManager says, `publishing` shows the state of the job to callers.
 //!
 //! Handlers are synchronous. Each effect that waits (a write, a call, a commit) is a task of this actor,
 //! whose result comes back as an event. All tasks end with the actor. Stopping discards the state and
-//! notifies no process.
+//! notifies no process. If a task panics, it is unknown which effect was lost: the whole JobMaster ends, without a
+//! result.
 
 mod initialization;
 mod publishing;
@@ -71,7 +72,9 @@ async fn run(
         Ok(Begun::Actor(actor)) => actor.run(messages).await,
         Ok(Begun::Failed(result, progress)) => serve_failed(&result, messages, &progress).await,
         Ok(Begun::Unfit | Begun::Stopped) => {}
-        Err(error) => tracing::error!(%job, %error, "JobMaster broke"),
+        Err(error) => {
+            tracing::error!(%job, %error, "JobMaster broke: the Dispatcher starts another one");
+        }
     }
 }
 
@@ -90,9 +93,11 @@ pub(super) struct JobMasterActor {
     pub(super) io: JoinSet<Done>,
     pub(super) peers: Peers,
     pub(super) replies: Replies,
+    /// The needs to declare; None: the core has named none yet.
     wanted: Option<Arc<Needs>>,
     /// The ResourceManager's verdict as this actor last took it.
     verdict: Verdict,
+    /// Whether a declaration is in flight.
     is_declaring: bool,
     /// Whether the ResourceManager accepted the last declaration.
     is_registered: bool,
@@ -100,10 +105,12 @@ pub(super) struct JobMasterActor {
     permit: Option<StartPermit>,
 }
 
-/// How the loop goes on.
+/// Whether the loop continues.
 pub(super) enum Next {
     Continue,
+    /// Ends the actor and notifies no process.
     Forget,
+    /// The result of the job is durable: releases TaskManagers and slots, answers, and ends the actor.
     Close(Reply<()>),
 }
 
@@ -115,7 +122,7 @@ impl JobMasterActor {
     }
 
     async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
-        // First, so that what this core knows of the checkpoints is true when it decides.
+        // The checkpoints first: the core of the job decides by what they say, e.g. whether its result has to wait.
         self.note_checkpoints([checkpoints::Event::TimePassed]);
         if let Err(refusal) = self.apply(Event::Started) {
             tracing::error!(%refusal, "the first event was refused, which is a bug");
@@ -133,7 +140,8 @@ impl JobMasterActor {
                     Ok(done) => self.note_done(done),
                     // It is unknown which effect was lost, so this state can't be used any more.
                     Err(error) => {
-                        tracing::error!(job = self.calls.job.job_id, %error, "JobMaster broke");
+                        let job = &self.calls.job.job_id;
+                        tracing::error!(job, %error, "JobMaster broke: the Dispatcher starts another one");
                         Next::Forget
                     }
                 },
@@ -291,7 +299,7 @@ impl JobMasterActor {
                 reports,
             } => {
                 self.note_checkpoints(events);
-                // First what it says of executions.
+                // The answer itself first: it may report executions. Then the reports about their checkpoints.
                 let next = self.note_done(*called);
                 self.note_full_report(&connection, reports);
                 return next;

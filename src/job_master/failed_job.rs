@@ -1,5 +1,6 @@
-//! The replacement of a JobMaster whose ExecutionGraph could not be built: it has a result and answers until
-//! that is written. Until then the job has not ended and shows no terminal status.
+//! The replacement of a JobMaster whose ExecutionGraph could not be built: it owns a FAILED result and answers until
+//! that is written. Until then the job has not ended and shows no terminal status. Requests to change the job are
+//! refused with the cause.
 
 use futures::StreamExt as _;
 use futures::channel::mpsc;

@@ -25,6 +25,7 @@ tanist_proto::job_master_methods! { tanist_gateway::requests! {
 #[derive(Debug)]
 pub(super) enum Message {
     Request(Request),
+    /// This incarnation of a TaskManager is gone.
     Gone(ResourceId, String),
     Cancel(Reply<()>),
     StopJob(Reply<()>),
@@ -36,10 +37,13 @@ pub(super) enum Message {
 /// The states that callers may wait for. One cell for all of them: there may be thousands of JobMasters.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
+    /// The job's result. The JobMaster writes nothing after it.
     pub(super) outcome: Option<Arc<pb::JobResult>>,
     /// What stays of the job's checkpoints after it.
     pub(super) retained: Option<Arc<pb::JobCheckpoints>>,
+    /// The outcome of the adoption, once nothing that the record places is awaited.
     pub(super) reconciled: Option<Adoption>,
+    /// The incarnation of this JobMaster, once the record names it.
     pub(super) begun: Option<u64>,
     /// Why no JobMaster could be built from the records of a job that had one before, or why none can go on.
     pub(super) unfit: Option<Box<str>>,
@@ -128,9 +132,9 @@ impl JobMasterHandle {
         self.ask(|reply| Message::Describe(detail, reply)).await
     }
 
-    /// Waits for the job's result. The caller writes it; it is dirty. `None`: the JobMaster was stopped, its
-    /// term is over (the job goes on elsewhere), or it broke (a new one may be started from the stored
-    /// record).
+    /// Waits for the job's result. The caller writes it, *dirty*: the cleanup after the job is still to be done.
+    /// `None`: the JobMaster was stopped, its term is over (the job goes on elsewhere), or it broke (another one may
+    /// be started from the stored record).
     pub async fn ended(&self) -> Option<Arc<pb::JobResult>> {
         self.wait_for(|progress| progress.outcome.clone()).await
     }

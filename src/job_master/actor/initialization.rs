@@ -1,5 +1,7 @@
-//! Initialization of a job: waits for its permit to start, finds its checkpoints, and builds the core and the actor. A
-//! job that can't be initialized has failed, or its records are damaged.
+//! Initialization of a job: waits for its permit to start, finds its checkpoints, and builds the core and the actor.
+//!
+//! A job that can't be initialized is FAILED if it never had a JobMaster. If it had one, its records were good before
+//! and are damaged by now: that ends no job, and the Dispatcher quarantines it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +30,7 @@ pub(super) enum Begun {
     Actor(Box<JobMasterActor>),
     /// The job can't be initialized.
     Failed(Arc<pb::JobResult>, ProgressWriter),
-    /// The job can't be initialized, but it could before: its records are damaged. That ends no job.
+    /// The job can't be initialized, but it could before: its records are damaged. The reason is published.
     Unfit,
     /// The JobMaster was stopped before it got its permit to start.
     Stopped,
@@ -129,7 +131,7 @@ pub(super) async fn begin(
     }
 }
 
-/// Says why no JobMaster can be built from the job's records.
+/// Publishes why no JobMaster can be built from the job's records.
 fn unfit(progress: &ProgressWriter, reason: String) -> Begun {
     progress.0.change(|progress| {
         progress.reconciled = Some(Adoption::default());

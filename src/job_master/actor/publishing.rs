@@ -1,4 +1,5 @@
-//! What others see of a job: that it has begun and is reconciled, its description, and its result.
+//! Shows the state of a job to the holders of its handle: that it has begun and is reconciled, its description, and its
+//! result. All but the description is published once, in the cell of [`crate::handle::Progress`].
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Regions whose checkpoints fail, for people: others of the same job may complete meanwhile.
+//! Regions whose checkpoints fail, for people: others of the same job may complete meanwhile. Owned by `history.rs`;
+//! whether failures are tolerated is for the core to decide.
 //!
 //! Regions of the same vertices are one group. The first failure of a group is an event of the job, and so is the
 //! checkpoint with which the last one of its failing regions is complete again.
@@ -60,7 +61,7 @@ impl FailingRegions {
         self.remove(|region| saved.binary_search(&region).is_ok())
     }
 
-    /// A region has finished: nothing is missing of it any more.
+    /// A region has finished: it takes no further checkpoints, so it does not fail any more.
     pub(super) fn finish(&mut self, region: usize) {
         self.remove(|it| it == region);
     }
