@@ -17,7 +17,7 @@ pub enum RestoredFrom {
     Snapshot(u64),
 }
 
-/// What a barrier says, from the trigger to the sinks.
+/// The content of a barrier, the same from the trigger to the sinks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Barrier {
     /// The number.

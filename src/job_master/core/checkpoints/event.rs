@@ -55,7 +55,7 @@ pub struct TaskReport {
 }
 
 impl TaskReport {
-    /// Whether another report of the same task was made later: an execution never goes back.
+    /// Whether this report was made before `other`, of the same task: an execution never goes back.
     pub(super) fn is_before(&self, other: &TaskReport) -> bool {
         let order = |it: &TaskReport| (it.generation, it.highest, it.progress.rank());
         order(self) < order(other)
@@ -63,7 +63,7 @@ impl TaskReport {
 }
 
 impl TaskProgress {
-    /// What an execution does for a number, in its order.
+    /// The order in which an execution goes through the states of a number.
     fn rank(&self) -> u8 {
         match self {
             TaskProgress::Unheard => 0,
