@@ -1,5 +1,6 @@
-//! Restores the state of a job from its record, at the beginning of a term: what has finished stays, what was placed is
-//! awaited, what an earlier term left unplaced starts again. `reconciling.rs` decides about awaited executions.
+//! Restores the state of a job from its record, at the beginning of a term: finished executions stay, placed ones are
+//! awaited, regions that an earlier term left unplaced start again. `reconciling.rs` decides about awaited executions.
+//! A record that does not fit the graph is an error: the job is not changed.
 
 use std::sync::Arc;
 

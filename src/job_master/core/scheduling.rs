@@ -1,4 +1,5 @@
-//! Schedules: chooses slots for waiting regions, in topological order, and places them.
+//! Schedules: chooses slots for waiting regions, in topological order, and places them in the decided record. A region
+//! is deployed once that is durable (`durable_effects.rs`).
 //!
 //! Each write contains the whole job. So when very many regions are placed slot by slot, they are placed in
 //! batches that grow with the number of placed regions; otherwise the job would be written as many times as
@@ -28,8 +29,8 @@ use super::task_managers::TaskManagers;
 
 /// Number of placed regions up to which each region is placed as soon as possible.
 const FEW: usize = 64;
-/// Above it, a batch has at least this fraction (1/4) of the placed regions, or those that became ready while slots
-/// were collected.
+/// Above it, a batch has at least 1/4 of the number of placed regions, or else the regions that became ready while
+/// slots were collected.
 const SHARE: usize = 4;
 
 /// Borrows what the decisions about slots need. `slot_requests.rs` and `slot_timeouts.rs` have more of them.
@@ -155,8 +156,7 @@ impl Scheduler<'_> {
         let (mut groups, left) = (OfVertices::default(), self.needs().left_to_moves());
         let is_ready = |region: &usize| {
             let group = self.graph.region(*region).coordinator_group;
-            // Regions of a move ran, and stopped for slots that are there: no other region has priority over
-            // them.
+            // Regions of a move have stopped because there were slots for them: no other region has priority over them.
             self.is_prepared(group, &mut groups)
                 && !self.checkpointing.holds(*region)
                 && (self.moves.is_moved(*region) || !self.needs().yields_slots(*region))
@@ -221,8 +221,7 @@ impl Scheduler<'_> {
                 let location = self.task_managers.location(&slot.task_manager)?;
                 Some((slot, location.clone()))
             }) else {
-                // Can't happen, as slots are removed with their TaskManager. An unplaced region just goes on
-                // waiting.
+                // Can't happen, as slots are removed with their TaskManager. The region would continue to wait.
                 return;
             };
             placements.push(pb::Placement {

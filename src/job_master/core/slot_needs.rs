@@ -144,7 +144,7 @@ impl SlotNeeds<'_> {
         let (first, over) = self.slots.wait().waiting(self.now_ms)?;
         let phase = self.graph.region(first).phase;
         let waits = matches!(phase, RegionPhase::Waiting { .. });
-        // In the first round nothing is reserved: mostly there is enough for all soon.
+        // In the first round nothing is reserved: mostly there are soon enough slots for all.
         (!over.is_multiple_of(2) && waits).then_some(first)
     }
 

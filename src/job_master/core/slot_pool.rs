@@ -3,11 +3,11 @@
 //! A job that states no resources takes any slot for any need. A job that states them is given slots of
 //! exactly the requested profiles, and each slot serves only a need of its profile.
 //!
-//! Not here: which TaskManagers are registered, and what runs where; the core says which slots are taken.
-//! `slot_assignment.rs` chooses which region gets which slot. Invariants: an allocation fills one slot; a
-//! slot of a TaskManager has one allocation; an allocation that was released is not accepted again under the
-//! same registration of its TaskManager. Otherwise a late request to free it would end tasks that were
-//! deployed into it later, or a late offer would bring back a slot that its TaskManager has freed.
+//! The pool does not know which TaskManagers are registered nor which tasks run where. `slot_assignment.rs` chooses
+//! which region gets which slot. Invariants: an allocation fills one slot; a slot of a TaskManager has one allocation;
+//! an allocation that was released is not accepted again under the same registration of its TaskManager. Otherwise a
+//! late request to free it would end tasks that were deployed into it later, or a late offer would bring back a slot
+//! that its TaskManager has freed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -58,16 +58,17 @@ const REMEMBERED: usize = 4096;
 /// The slots of one job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SlotPool {
-    // Boxed, because an insertion moves the entries behind it.
+    /// Boxed, because an insertion moves the entries behind it.
     slots: SmallMap<AllocationId, Box<PoolSlot>>,
-    // The same slots sorted by TaskManager and number. A list, as most jobs have few slots and there may be
-    // very many jobs.
+    /// The same slots sorted by TaskManager and number. A list, as most jobs have few slots and there may be
+    /// very many jobs.
     by_place: Vec<(ResourceId, u32, AllocationId)>,
-    // Number of slots by profile, without zeros. The profiles are shared with the slots.
+    /// Number of slots by profile, without zeros. The profiles are shared with the slots.
     by_profile: Vec<(Arc<ResourceProfile>, u32)>,
+    /// The slot of the last execution of each key.
     former: SmallMap<SlotKey, (ResourceId, AllocationId)>,
     idle: IdleSlots,
-    // Released allocations, the oldest first.
+    /// Released allocations, the oldest first.
     released: VecDeque<(ResourceId, AllocationId)>,
 }
 

@@ -1,4 +1,5 @@
-//! Gives up waits for slots that have reached their timeout.
+//! The timeouts of regions that wait for slots. A region that reaches its timeout fails. While the cluster has room for
+//! it, it is only *starved*: it continues to wait, but slots that are too few for it are given back.
 
 use super::failover::Failure;
 use super::scheduling::Scheduler;
@@ -8,8 +9,9 @@ use super::scheduling::Scheduler;
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
 
 impl Scheduler<'_> {
-    /// Fails or marks regions that have waited for too long. They are sorted by waiting time, longest first,
-    /// so the loop ends at the first one that has not waited long enough.
+    /// Fails or starves regions that have waited for too long. They are sorted by waiting time, longest first,
+    /// so the loop ends at the first one that has not waited long enough. The cases of one region are in order: the
+    /// first one that applies.
     pub(super) fn give_up_waiting(&mut self) {
         let now_ms = self.now_ms;
         let overdue =

@@ -1,7 +1,7 @@
 //! The slots of one job: those that it holds, those that it has declared to need, and since when it waits for them.
 //!
-//! `slot_needs.rs` computes which slots the job needs, `scheduling.rs` places regions in slots, `slot_requests.rs`
-//! declares needs and gives slots back.
+//! This object owns all of that; no other one changes it. `slot_needs.rs` computes which slots the job needs,
+//! `scheduling.rs` places regions in slots, `slot_requests.rs` declares needs and gives slots back.
 
 use std::sync::Arc;
 

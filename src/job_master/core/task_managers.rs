@@ -179,7 +179,8 @@ impl TaskManagers {
         acknowledged
     }
 
-    /// The TaskManagers that have not received the stop in their present registration. From now on they have.
+    /// The TaskManagers that have not received the stop in their present registration. They count as having received it
+    /// from this call on.
     pub(super) fn begin_stop(&mut self) -> Vec<Connection> {
         if self.stop_version.replace(self.version) == Some(self.version) {
             return Vec::new();

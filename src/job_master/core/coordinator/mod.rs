@@ -150,17 +150,19 @@ struct Group {
     vertices: BTreeSet<usize>,
     /// Sorted.
     regions: Vec<usize>,
-    /// Whether one of the regions may run again without the others after all have durably finished.
+    /// Whether one of the regions may run again without the others after all have durably finished. Then the record
+    /// keeps the coordinators until the job ends.
     may_run_again_in_part: bool,
     /// The regions in which a task failed by itself since the last preparation.
     failed: BTreeSet<usize>,
-    /// A region has failed twice, so the preparation may be outdated.
+    /// A region has failed twice with this preparation, which may be outdated: with the next restart all regions of the
+    /// group begin with another one.
     is_doubted: bool,
 }
 
 impl Group {
-    /// Whether a preparation for this generation is the first, i.e. before any of the regions has run. The
-    /// first generation of each region counts as one.
+    /// Whether a preparation for this generation of the group is the first, i.e. before any of the regions has run. The
+    /// generation of a group is the sum of its regions' generations, each at least 1, so the first one is their number.
     fn look_of(&self, generation: u64) -> files::Look {
         match usize::try_from(generation) {
             Ok(generation) if generation <= self.regions.len() => files::Look::First,

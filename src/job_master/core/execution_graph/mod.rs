@@ -3,7 +3,8 @@
 //! `indexes.rs` has the indexes over all tasks and regions, and `blocking.rs` answers which region reads
 //! what over blocking edges.
 //!
-//! Invariant: a region's executions have one generation.
+//! Invariants: a region's executions have one generation; each change of an execution or phase goes through
+//! `transitions.rs`, which keeps the indexes equal to the state.
 
 pub(super) mod blocking;
 mod building;

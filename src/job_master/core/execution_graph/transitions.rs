@@ -219,6 +219,7 @@ impl ExecutionGraph {
             return;
         }
         let was_running = self.is_running(region);
+        // Out of its waiting list before anything that its need depends on changes, and into the other one at the end.
         self.indexes.unlist(region, before);
         self.indexes.leave(region, before);
         self.regions[region].phase = phase;
@@ -337,7 +338,7 @@ impl ExecutionGraph {
         }
     }
 
-    /// Sets whether a region could run. It must not be in a waiting list.
+    /// Sets whether a region could run. It must not be in a waiting list: the list is keyed by its need, which changes.
     fn let_run(&mut self, region: usize, could_run: bool) {
         let tally = &mut self.indexes.regions[region];
         if std::mem::replace(&mut tally.could_run, could_run) == could_run {
@@ -356,12 +357,12 @@ impl ExecutionGraph {
     fn change<T>(&mut self, task: usize, change: impl FnOnce(&mut Execution) -> T) -> T {
         let execution = &mut self.tasks[task].execution;
         let before = Share::of(execution);
-        let given = change(execution);
+        let returned = change(execution);
         let after = Share::of(execution);
         if before != after {
             self.account(task, before, after);
         }
-        given
+        returned
     }
 
     fn account(&mut self, task: usize, before: Share, after: Share) {
@@ -417,11 +418,11 @@ impl ExecutionGraph {
         let finished = &mut self.indexes.finished[vertex];
         *finished -= usize::from(!has_finished);
         *finished += usize::from(has_finished);
-        // Regions that read the whole vertex are updated only when its last task has finished, or when that
-        // is no longer so.
+        // Regions that read the whole vertex are updated only when its last task has finished, or when the first one is
+        // unfinished again.
         let unfinished = as_index(self.vertices[vertex].parallelism) - *finished;
-        let is_turn = unfinished == usize::from(!has_finished);
-        for reader in self.readers_of(task, is_turn) {
+        let with_whole_vertex = unfinished == usize::from(!has_finished);
+        for reader in self.readers_of(task, with_whole_vertex) {
             let phase = self.regions[reader].phase;
             if phase == RegionPhase::AwaitingInput {
                 let could_run = self.inputs_have_finished(reader);
