@@ -1,4 +1,6 @@
-//! How the Dispatcher starts, queries and ends the JobMaster of a job, without depending on its implementation.
+//! The traits by which the Dispatcher starts, queries and ends the JobMaster of a job, without depending on its
+//! implementation. The JobMaster owns the job's state. A request to change the job returns when its decision is durable,
+//! or with an error.
 
 use std::fmt;
 use std::sync::Arc;

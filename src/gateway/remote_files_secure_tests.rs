@@ -1,7 +1,7 @@
 //! Files from `https://` addresses: fetched from a server with a trusted authority only.
 
 use tanist_ha::testing::certificates::TestAuthority;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::*;
