@@ -92,7 +92,7 @@ async fn a_file_is_fetched_over_redirections_and_moments_of_trouble() {
 }
 
 #[tokio::test]
-async fn what_can_t_be_fetched_is_told_with_its_reason_and_no_secret() {
+async fn the_error_of_a_fetch_has_the_reason_and_no_secret() {
     let address = serve([
         ("/large", vec![content("eleven byte")]),
         ("/round", vec![moved("/round")]),
@@ -153,7 +153,7 @@ async fn files_that_fit_go_into_the_graph_with_their_checksum() {
 }
 
 #[test]
-fn what_is_secure_leads_to_nothing_that_is_not() {
+fn a_secure_address_does_not_redirect_to_an_insecure_one() {
     let from: Uri = "https://host/a/b".parse().expect("an address");
     let to = |location| redirected(&from, location).map(|uri| uri.to_string());
     assert_eq!(to("c").ok().as_deref(), Some("https://host/a/c"));

@@ -147,7 +147,7 @@ async fn a_job_that_ran_and_whose_records_do_not_fit_together_is_not_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
+async fn a_job_master_whose_term_is_over_stops_and_notifies_no_process() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     fixture.store.end_term();
     let calls = task_executor.calls.lock().len();
@@ -159,7 +159,7 @@ async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopping_forgets_and_tells_nobody() {
+async fn stopping_notifies_no_process() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     fixture.job_master.stop().await;
     assert_eq!(fixture.job_master.ended().await, None);
@@ -167,7 +167,7 @@ async fn stopping_forgets_and_tells_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_of_other_terms_are_refused_and_a_younger_term_is_told() {
+async fn messages_of_other_terms_are_refused_and_a_younger_term_is_reported() {
     let fixture = Fixture::start(options(RestartStrategy::default()));
     let offer = |epoch: u64| pb::OfferSlotsRequest {
         sender: Some(pb::Sender { epoch, ..sender(1) }),
@@ -357,7 +357,7 @@ async fn all_requirements_are_declared_in_full_at_each_new_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_master_whose_place_another_one_took_forgets() {
+async fn a_job_master_that_another_one_replaced_stops() {
     let told = Fixture::start(options(RestartStrategy::None));
     wait_until("registered", || {
         !told.environment.registered.lock().is_empty()
