@@ -128,9 +128,9 @@ async fn the_error_of_a_fetch_has_the_reason_and_no_secret() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_may_be_there_later() {
-    let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = nobody.local_addr().expect("bound");
-    drop(nobody);
+    let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = closed.local_addr().expect("bound");
+    drop(closed);
     let error = fetched(&named(format!("http://{address}/x"))).await;
     let error = error.expect_err("no server is there");
     assert!(error.is_passing(), "{error}");

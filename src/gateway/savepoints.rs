@@ -204,7 +204,7 @@ fn refused(reason: String) -> SavepointError {
     SavepointError::Storage(Error::Misconfigured(reason.into()))
 }
 
-/// A source of which nothing is read.
+/// A source for a manifest that names no objects: nothing is read from it.
 async fn no_objects(path: &str) -> Result<ObjectDirectory> {
     Ok(SavepointStorage::open(path).await?.objects().clone())
 }

@@ -100,9 +100,9 @@ impl SavepointStorage {
         &self.objects
     }
 
-    /// Copies all objects of which `source` has a range, and writes `_metadata` last. `manifest` returns its content,
-    /// given the name in the savepoint of each object. Does nothing if the same savepoint is there. Each step has a
-    /// timeout.
+    /// Copies all objects of `source` that one of `ranges` is in, and writes `_metadata` last. `manifest` returns its
+    /// content, given the name in the savepoint of each object. Does nothing if the same savepoint is there. Each step
+    /// has a timeout.
     ///
     /// A later leader may have given the same copy up, and discard it at the same time. Then no savepoint is left: the
     /// writer of `_metadata` looks for the objects afterwards, and the remover of objects looks for `_metadata`

@@ -1,4 +1,4 @@
-//! Commits what durable manifests list, and removes marks and pending files that nothing needs any more.
+//! Commits the output that durable manifests list, and removes marks and pending files that are not needed any more.
 //!
 //! Invariants: one commit runs at a time, as the core begins one; only files of generations below that of a durable
 //! snapshot are removed, and none that a retained manifest names. A removal of marks that fails is repeated after the
@@ -26,7 +26,7 @@ use crate::options::{CommitError, SinkCommitter, Superseded};
 pub(super) struct SinkFiles {
     /// The directories of the job's file sinks.
     sinks: Arc<pb::SinkDirectories>,
-    /// The newest checkpoint of which a mark may exist; those of earlier JobMasters count as 0.
+    /// The newest checkpoint whose mark may exist; marks of earlier JobMasters count as 0.
     marked: Option<u64>,
     /// By region, the generation below which files were removed.
     below: BTreeMap<usize, u64>,

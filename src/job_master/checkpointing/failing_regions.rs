@@ -55,7 +55,7 @@ impl FailingRegions {
         is_first
     }
 
-    /// Regions are saved; they are in order. Returns the groups of which no region fails any more, and the most
+    /// Regions are saved; they are in order. Returns the groups in which no region fails any more, and the most
     /// failures in a row there.
     pub(super) fn complete(&mut self, saved: &[usize]) -> Vec<(Vertices, u64)> {
         self.remove(|region| saved.binary_search(&region).is_ok())

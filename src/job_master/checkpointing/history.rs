@@ -151,7 +151,7 @@ impl History {
         // A number has an effect for each region and TaskExecutor, and its progress is counted over all regions.
         let mut known = BTreeMap::new();
         let mut progress = |number| *known.entry(number).or_insert_with(|| core.progress(number));
-        // The groups of regions of which a number is the first that failed, by number and reason.
+        // By number and reason: the groups of regions for which this number is the first one that failed.
         let mut first: BTreeMap<(u64, &str), BTreeSet<Vec<String>>> = BTreeMap::new();
         for effect in effects {
             match effect {

@@ -69,11 +69,11 @@ pub(super) struct Checkpoints {
     refusal: Option<String>,
     /// The job has ended: the effects of the core are dropped.
     is_over: bool,
-    /// What tasks get of the origin, once it was needed.
+    /// The snapshots that tasks get from the origin, once a deployment needed them.
     redistributed: Option<Redistributed>,
-    /// What the job was started from, also once its origin is not needed any more.
+    /// The savepoint or checkpoint that the job was started from. It stays after the origin is dropped.
     started_from: String,
-    /// Has the second trigger of a number wait for the first one; only if a test has set it.
+    /// Makes the second trigger of a number wait for the first one; only if a test has set it.
     first_trigger: Option<FirstTrigger>,
 }
 

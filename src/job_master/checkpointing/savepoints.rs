@@ -28,7 +28,7 @@ use crate::handle::Reply;
 
 /// Number of attempts to copy a savepoint if the storage can't be reached.
 const COPY_ATTEMPTS: u32 = 5;
-/// Timeout of one attempt to remove what was copied for a savepoint that failed.
+/// Timeout of one attempt to remove the copy of a savepoint that failed.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The requests for savepoints at one JobMaster; see the module.
@@ -294,7 +294,7 @@ impl JobMasterActor {
     }
 
     /// Removes the copy of a savepoint that has durably failed, after a copy that this JobMaster runs has ended:
-    /// otherwise that would go on to write.
+    /// otherwise that copy would write more files.
     pub(super) fn discard_copy(&mut self, trigger_id: &str, directory: &str) {
         let Some(checkpoints) = &mut self.checkpoints else {
             return;

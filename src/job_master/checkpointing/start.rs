@@ -200,7 +200,7 @@ impl Found {
 /// Number of steps that the warning about steps without names lists.
 const NAMED_STEPS: usize = 4;
 
-/// Says which steps have state that no name of their own identifies. None: all have names.
+/// The warning about steps whose state is identified by the name of their operator alone. None: all have names.
 fn warning_of_names(graph: &pb::JobGraph) -> Option<String> {
     let unnamed = unnamed_steps(graph);
     let named = unnamed.iter().take(NAMED_STEPS);
@@ -219,7 +219,7 @@ fn warning_of_names(graph: &pb::JobGraph) -> Option<String> {
     ))
 }
 
-/// Says what needs checkpoints in a job that takes none, because neither it nor its cluster has an interval.
+/// The warning about a job that needs checkpoints and takes none, because neither it nor its cluster has an interval.
 pub(crate) fn warning_of_no_interval(
     graph: &pb::JobGraph,
     defaults: &CheckpointDefaults,

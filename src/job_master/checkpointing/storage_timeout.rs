@@ -1,6 +1,6 @@
 //! Timeout of each use of the storage of checkpoints: a file system may hang without an error.
 //!
-//! After the timeout the use goes on as a task of its own, and may still succeed. That harms nothing: each attempt to
+//! After the timeout the use continues as a task of its own, and may still succeed. That harms nothing: each attempt to
 //! put a manifest has another object name, so a late one is an object that nothing names; a removed object is garbage
 //! at any time; a listing changes nothing. Uses that hang are limited in number, since each may hold a thread of the
 //! process.

@@ -42,7 +42,7 @@ pub(super) struct Checkpointing {
     points: Option<Arc<RestorePoints>>,
     /// Regions with a source that has no position: a restart loses the records that it has read since its snapshot.
     without_positions: BTreeSet<usize>,
-    /// Regions of which no checkpoint is taken, and why.
+    /// Regions that take no checkpoints, and why.
     not_checkpointed: BTreeMap<usize, String>,
     /// Whether the checkpoints know that the job ends without finishing.
     is_end_told: bool,

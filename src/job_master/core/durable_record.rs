@@ -301,7 +301,7 @@ impl DurableRecord {
         }
     }
 
-    /// Has those coordinators for which `is_meant` is true serve another generation.
+    /// Moves the coordinators for which `is_meant` is true to another generation.
     pub(super) fn renew_coordinators(
         &mut self,
         is_meant: impl Fn(&pb::CoordinatorState) -> bool,

@@ -59,7 +59,7 @@ impl JobMasterCore {
             let restart_at_ms = None;
             return (RegionPhase::Stopping { restart_at_ms }, false);
         }
-        // It was placed: its tasks may run, and go on if their TaskManagers report them.
+        // It was placed: its tasks may run, and are adopted if their TaskManagers report them.
         let may_run = [ExecutionState::Reconciling, ExecutionState::Finished];
         if states.clone().all(|it| may_run.contains(&it)) {
             return (RegionPhase::Reconciling, false);

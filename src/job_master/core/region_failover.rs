@@ -95,7 +95,7 @@ impl RegionFailover<'_> {
         }
     }
 
-    /// Restarts regions of which an execution is missing after a change of the leader.
+    /// Restarts regions that miss an execution after a change of the leader.
     pub(super) fn restart_missing(&mut self) {
         let mut missing = self.reconciliation.take_missing();
         missing.retain(|failure| {
@@ -217,7 +217,7 @@ impl RegionFailover<'_> {
         self.give_up_generation(region, at_ms);
     }
 
-    /// Records the next generation of a region, and has everything examined that rests on the present one.
+    /// Records the next generation of a region, and marks everything to be examined that depends on the present one.
     pub(super) fn give_up_generation(&mut self, region: usize, at_ms: u64) {
         self.out.tell(checkpoints::Event::RegionFailed { region });
         self.record.give_up(region, at_ms, self.now_ms);

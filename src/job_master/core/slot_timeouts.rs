@@ -38,8 +38,7 @@ impl Scheduler<'_> {
                 let cause = format!("the files to read could not be listed within {timeout_ms} ms");
                 without_slots.push((region, cause));
             } else if overdue(since_ms, timeout_ms) && is_over && !fails {
-                // The cluster has room, or had it until recently, so the region goes on waiting, but it no
-                // longer keeps slots from other jobs.
+                // The cluster has room, or had it until recently: the region waits, but keeps no slots from other jobs.
                 self.slots.starve(region);
             } else if overdue(since_ms, timeout_ms) && is_over {
                 let shortage = shortage.get_or_insert_with(|| self.needs().shortage_with_advice());

@@ -36,7 +36,7 @@ pub(super) struct Slots {
     unfulfillable: Option<Box<Unfulfillable>>,
     /// Since when slots are collected to place several regions in one write.
     collecting_since_ms: Option<u64>,
-    /// The version of the graph's reads as of which inputs were checked for being available.
+    /// The version of the graph's reads at which inputs were checked for being available.
     checked_reads: u64,
     /// Number of slots from which on a driver starts no more TaskManagers.
     max_slots: Option<u32>,

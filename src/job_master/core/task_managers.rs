@@ -41,7 +41,7 @@ pub(super) struct TaskManagers {
     orphans: OrphanExecutions,
     /// Number of changes of `registered`: a TaskManager registers, registers again or leaves.
     version: u64,
-    /// The version as of which all TaskManagers have received the stop.
+    /// The version at which all TaskManagers have received the stop.
     stop_version: Option<u64>,
 }
 

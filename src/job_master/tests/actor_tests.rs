@@ -142,7 +142,7 @@ async fn a_job_that_ran_and_whose_records_do_not_fit_together_is_not_ended() {
     let adoption = fixture.job_master.reconciled().await;
     assert!(
         adoption.is_some(),
-        "nobody waits for what it does not await"
+        "it waits for no TaskManager that it does not await"
     );
 }
 
@@ -151,7 +151,11 @@ async fn a_job_master_whose_term_is_over_stops_and_notifies_no_process() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     fixture.store.end_term();
     let calls = task_executor.calls.lock().len();
-    let error = fixture.job_master.cancel().await.expect_err("nobody knows");
+    let error = fixture
+        .job_master
+        .cancel()
+        .await
+        .expect_err("its outcome is unknown");
     assert!(matches!(error, GatewayError::Unknown(_)), "{error}");
     assert_eq!(fixture.job_master.ended().await, None);
     assert_eq!(task_executor.calls.lock().len(), calls);

@@ -33,7 +33,7 @@ pub enum TaskProgress {
     Acknowledged(Arc<pb::SubtaskSnapshot>),
     /// It can't take the number up.
     Declined,
-    /// It was told that the number is aborted.
+    /// It has received the abort of the number.
     Aborted,
 }
 
@@ -151,7 +151,7 @@ pub enum Event {
         /// Its executions.
         reports: Vec<TaskReport>,
     },
-    /// All executions of a region that an earlier JobMaster placed were reported and go on, or have ended.
+    /// All executions of a region that an earlier JobMaster placed were reported: they run, or have ended.
     RegionAdopted {
         /// The region.
         region: usize,

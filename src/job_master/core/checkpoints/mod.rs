@@ -291,7 +291,7 @@ impl CheckpointCore {
         unfinished.map(|(number, _)| number)
     }
 
-    /// Regions of which no checkpoint is taken at present, and why.
+    /// Regions that take no checkpoints at present, and why.
     pub fn skipped(&self) -> Vec<(usize, String)> {
         let regions = self.regions.iter();
         let skipped = regions.filter_map(|(number, region)| {

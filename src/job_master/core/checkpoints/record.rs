@@ -50,7 +50,7 @@ pub(super) struct Change {
     pub(super) retained: usize,
     /// Up to this number everything is committed.
     pub(super) committed_up_to: u64,
-    /// Subsumed checkpoints of which nothing is left.
+    /// Subsumed checkpoints without objects.
     pub(super) removed: BTreeSet<u64>,
     pub(super) drops_origin: bool,
     pub(super) retention: pb::CheckpointRetention,

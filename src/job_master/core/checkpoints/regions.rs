@@ -63,7 +63,7 @@ pub(super) struct Region {
     paused_behind: Option<u64>,
     /// Its last number, if it was aborted. A complete one forgets it.
     aborted: Option<Aborted>,
-    /// It has finished, and a manifest says so.
+    /// It has finished, and its end is in a manifest.
     is_end_recorded: bool,
 }
 
@@ -324,7 +324,7 @@ impl Regions {
         aborted.filter_map(|region| Some((*region, self.regions[*region].aborted()?.0)))
     }
 
-    /// Regions that have durably finished, and of which no manifest is known to say so.
+    /// Regions that have durably finished, and whose end is not known to be in a manifest.
     pub(super) fn unrecorded(&self) -> impl Iterator<Item = usize> {
         self.index.unrecorded.iter().copied()
     }
@@ -447,7 +447,7 @@ impl Regions {
         });
     }
 
-    /// Sources that pause behind a number go on, also behind lower ones.
+    /// Sources that pause behind a number, or behind a lower one, are resumed.
     pub(super) fn resume(&mut self, region: usize, number: u64) {
         self.change(region, |at| {
             at.paused_behind.take_if(|paused| *paused <= number);

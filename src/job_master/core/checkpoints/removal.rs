@@ -34,7 +34,7 @@ pub(super) struct Removal {
     running: Option<Running>,
     last: u64,
     retry_at_ms: u64,
-    /// Subsumed checkpoints of which nothing is left, until the record forgets them.
+    /// Subsumed checkpoints without objects, until the record forgets them.
     removed: BTreeSet<u64>,
     /// Objects that no subsumed manifest names, such as those of aborted numbers.
     leftovers: BTreeSet<String>,
@@ -102,7 +102,7 @@ impl Removal {
         }
     }
 
-    /// Subsumed checkpoints of which nothing is left.
+    /// Subsumed checkpoints without objects.
     pub(super) fn removed(&self) -> &BTreeSet<u64> {
         &self.removed
     }

@@ -228,7 +228,7 @@ impl CheckpointCore {
         }
     }
 
-    /// Begins the copies of checkpoints everything of which is committed.
+    /// Begins the copies of checkpoints whose output is committed.
     pub(super) fn copy_savepoints(&mut self) {
         if self.is_end_decided {
             return;

@@ -61,7 +61,7 @@ pub(super) struct Savepoints {
 }
 
 impl Savepoints {
-    /// Open requests of a record go on.
+    /// Continues the open requests of a record.
     pub(super) fn new(requests: &[pb::SavepointRequest], now_ms: u64) -> Savepoints {
         let mut savepoints = Savepoints::default();
         savepoints.note_durable(requests, now_ms);

@@ -119,7 +119,7 @@ fn coordinated(graph: &pb::JobGraph) -> Vec<Coordinated> {
 /// Progress of the preparation of a group.
 #[derive(Debug, Clone)]
 enum Preparation {
-    /// Requested, for those operators of which the record has none.
+    /// Requested, for the operators that have no coordinator in the record.
     Requested {
         generation: u64,
         operators: Arc<[Coordinated]>,
@@ -267,7 +267,7 @@ impl Coordination {
             .coordinator_group
     }
 
-    /// The operators of a group of which a record has no coordinators. A job that was started with the state of another
+    /// The operators of a group that have no coordinator in a record. A job that was started with the state of another
     /// one has those of some.
     fn missing(&self, record: &pb::JobState, group: usize) -> Vec<&Coordinated> {
         let states = &record.coordinators;

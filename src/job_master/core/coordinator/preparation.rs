@@ -119,7 +119,7 @@ impl Coordinators {
     }
 
     /// Removes the coordinators of a region that lost its placement from the record, unless another region is
-    /// still placed with them. If one of their regions goes on from a snapshot, they go on with it: its sources
+    /// still placed with them. If one of their regions is restored from a snapshot, they stay: its sources
     /// continue with the request at which the snapshot was taken.
     pub(in crate::core) fn forget(
         &mut self,

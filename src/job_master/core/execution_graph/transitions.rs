@@ -150,7 +150,7 @@ impl ExecutionGraph {
         self.tasks[task].execution.cancellation = answer;
     }
 
-    /// Has a cancellation sent again that had no answer. Returns whether there is one.
+    /// Marks a cancellation that had no answer to be sent again. Returns whether there is one.
     pub(crate) fn retry_cancellation(&mut self, task: usize) -> bool {
         let cancellation = &mut self.tasks[task].execution.cancellation;
         let has_failed = *cancellation == Cancellation::Failed;
@@ -160,7 +160,8 @@ impl ExecutionGraph {
         has_failed
     }
 
-    /// Has a cancellation sent again that was not confirmed: it may have been refused. Returns whether there is one.
+    /// Marks a cancellation that was not confirmed to be sent again: it may have been refused. Returns whether there is
+    /// one.
     pub(crate) fn resend_cancellation(&mut self, task: usize) -> bool {
         let cancellation = &mut self.tasks[task].execution.cancellation;
         let is_open = *cancellation != Cancellation::Confirmed;

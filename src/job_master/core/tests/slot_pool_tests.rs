@@ -172,12 +172,12 @@ fn a_slot_serves_only_a_need_of_exactly_its_profile() {
     let profiles = [cores(1), cores(2)];
     let key = |group, index| SlotKey { group, index };
     let mut wanted = vec![key(0, 0), key(1, 0)];
-    let (nothing, nobody) = (BTreeMap::new(), BTreeSet::new());
-    let assigned = pool.assign(&wanted, &profiles, &nothing, &nobody);
+    let (taken, blocked) = (BTreeMap::new(), BTreeSet::new());
+    let assigned = pool.assign(&wanted, &profiles, &taken, &blocked);
     let used: Vec<AllocationId> = assigned.expect("enough").into_values().collect();
     assert_eq!(used, [slot(2), slot(1)]);
     wanted.push(key(0, 1));
-    let assigned = pool.assign(&wanted, &profiles, &nothing, &nobody);
+    let assigned = pool.assign(&wanted, &profiles, &taken, &blocked);
     assert_eq!(assigned, None, "the large one that is left is not cut");
     assert_eq!((pool.count_for(&cores(1)), pool.count_for(&ANY)), (1, 3));
 }
