@@ -110,7 +110,7 @@ impl Attempts<'_> {
             };
             end.highest >= number && !reports.iter().any(has_saved)
         };
-        // Sources that pause behind it would wait for ever: the barrier of a repeated trigger does not resume them.
+        // Sources that pause behind it would wait forever: the barrier of a repeated trigger does not resume them.
         let has_paused = |report: &TaskReport| report.is_paused && report.highest == number;
         let stops = stop_of(&self.record.durable().requests).is_some();
         if !stops && reports.iter().any(has_paused) {

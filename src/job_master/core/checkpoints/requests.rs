@@ -9,7 +9,7 @@ use tanist_proto::v1 as pb;
 use super::attempt::Flags;
 use crate::core::faults::{Fault, is_planted};
 
-/// Number of requests that a record keeps, open ones among them. While so many are open, further ones are refused.
+/// Number of requests that a record keeps, open ones among them. While this many are open, further ones are refused.
 pub(super) const KEPT: usize = 16;
 
 /// Whether any request has no outcome.

@@ -344,7 +344,7 @@ fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_oth
         job.pass(TURN_MS - 1);
         assert_eq!(asked(&job), (1, 4));
         job.pass(1);
-        assert_eq!(asked(&job), (3, 4), "no region waits for ever");
+        assert_eq!(asked(&job), (3, 4), "no region waits forever");
     }
     job.register("tm0", "1", vec![]);
     assert_eq!(placed(&job), [false, true]);
