@@ -1,8 +1,9 @@
 //! Transfer of bulk data between processes: a process serves content, others fetch it.
 //!
-//! The server checks only that the content exists. The fetching side knows size and SHA-256 beforehand and
-//! accepts nothing else: a mismatch is an error. Transfers use their own connections, so
-//! they never delay a control message.
+//! [`ServedBlobs`] owns the content that is held in memory; each [`HeldBlob`] keeps one content there until it is
+//! dropped. The server checks only that the content exists. The fetching side knows size and SHA-256 beforehand and
+//! accepts nothing else: a mismatch is an error. Transfers use their own connections, so they never delay a control
+//! message.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -36,7 +36,7 @@ fn world() -> (LocalConnector, ServedBlobs, BlobFetcher) {
 }
 
 #[tokio::test]
-async fn what_is_held_is_fetched_as_long_as_somebody_holds_it() {
+async fn held_content_is_served_until_its_last_holder_is_dropped() {
     let (_, served, fetcher) = world();
     let content = noise(1_000_000);
     let first = served.hold(content.clone()).await.expect("held");
@@ -164,7 +164,7 @@ async fn a_server_without_room_is_asked_again_until_the_timeout() {
 }
 
 #[tokio::test]
-async fn more_than_any_record_takes_is_not_even_asked_for() {
+async fn content_larger_than_any_record_is_not_requested() {
     let (_, _, fetcher) = world();
     let reference = pb::BlobReference {
         sha256: vec![0; 32],

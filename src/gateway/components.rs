@@ -1,4 +1,6 @@
-//! Access to the components of this process for its servers, whose clients address the process and not a term.
+//! Access to the components of this process for its servers, whose clients address the process and not a term. The
+//! process answers with the components of the term that it leads at this moment; without one, a call fails, and may be
+//! sent again.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
-//! How the Dispatcher starts, queries and ends the JobMaster of a job, without depending on its implementation.
+//! The traits by which the Dispatcher starts, queries and ends the JobMaster of a job, without depending on its
+//! implementation. The JobMaster owns the job's state. A request to change the job returns when its decision is
+//! durable, or with an error.
 
 use std::fmt;
 use std::sync::Arc;
@@ -69,7 +71,7 @@ pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
     /// Persists the request to end the job's sources, then ends them. `Conflict` if the job ends in another way.
     async fn stop_job(&self) -> GatewayResult<()>;
     /// Persists the request for a savepoint, then takes it. A known trigger id is the same request. `Conflict` if it
-    /// was another one, or if the job ends, or has a region of which no checkpoint is taken; the text says which.
+    /// was another one, or if the job ends, or has a region that takes no checkpoints; the text says which.
     async fn trigger_savepoint(&self, request: pb::TriggerSavepointRequest) -> GatewayResult<()>;
     /// Describes the job.
     async fn describe(&self, detail: Detail) -> GatewayResult<pb::JobDetails>;

@@ -1,5 +1,5 @@
-//! A TaskExecutor's view of job records in the store, for jobs whose JobMaster is silent: has another leader
-//! superseded its tasks?
+//! A TaskExecutor's view of job records in the store. It reads them for jobs whose JobMaster is silent, to learn
+//! whether another leader has superseded its tasks.
 //!
 //! The trait keeps the TaskExecutor independent of store and records. Read-only.
 //!

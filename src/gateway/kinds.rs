@@ -1,5 +1,5 @@
-//! The kinds of records that a cluster keeps in its coordination store: this is the list of them, with what each
-//! holds, who writes it and how long it stays.
+//! The list of the kinds of records that a cluster keeps in its coordination store, with the owner, lifetime and
+//! content of each.
 //!
 //! To add a kind, add it to the list below; every store is opened with that list ([`ALL`]), and refuses other kinds.
 //! `tanist_ha::keys` lists the fixed keys (epoch, leader, members, changes).

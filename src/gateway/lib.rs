@@ -177,7 +177,7 @@ impl fmt::Display for JobMasterId {
 pub enum Departure {
     /// The JobMaster reports that the job has a durable result.
     JobEnded(JobMasterId),
-    /// The JobMaster broke, whichever it was; the job continues with another one.
+    /// The job's present JobMaster broke. The job continues with another one.
     Broke,
 }
 

@@ -1,5 +1,6 @@
-//! Where the manifest of a checkpoint is kept: in the record of its job, or in an object that the record names. Which
-//! checkpoints stay in the record of a job that has ended, and which files of sinks they name. Pure functions.
+//! Rules about the manifests of checkpoints that several components share: the size up to which one stands in the
+//! record of its job and not in an object, the checkpoints that stay in the record of a job that has ended, and the
+//! files of sinks that a manifest names. Pure functions.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +55,8 @@ pub fn subsume(record: &mut pb::JobCheckpoints, retained: usize, pinned: &BTreeS
     record.removing.extend(subsumed);
 }
 
-/// Paths of the pending files of sinks that the snapshots of a manifest name. What its commit takes is not among them.
+/// Paths of the pending files of sinks that the snapshots of a manifest name, without those that its commit makes
+/// visible.
 pub fn hidden_files(manifest: &pb::CheckpointManifest) -> Vec<Vec<u8>> {
     let subtasks = manifest.regions.iter().flat_map(|it| &it.subtasks);
     let of_subtask = |subtask: &pb::SubtaskSnapshot| {

@@ -1,4 +1,4 @@
-//! What the JobManagers of a cluster ask each other: heartbeats, queries about the leader, invitations to
+//! The requests between the JobManagers of a cluster: heartbeats, queries about the leader, invitations to
 //! depose, requests to hand over.
 //!
 //! The detector's own requests are [`Peers`]; [`PeerConnector`] adds those of the leadership. The other side of

@@ -56,8 +56,8 @@ pub trait JobStateStore: Send + Sync + fmt::Debug + 'static {
     /// one write in flight.
     async fn put_state(&self, state: &pb::JobState) -> Result<(), PersistError>;
 
-    /// Replaces `checkpoints/<job>`, in the same way. The caller has one such write in flight. A record that needs a
-    /// blob store which can't be reached is not waited for long: nothing is written then.
+    /// Replaces `checkpoints/<job>`, in the same way. The caller has one such write in flight. If the record needs a
+    /// blob store that can't be reached, this soon fails with `NoBlobs`, and nothing is written.
     async fn put_checkpoints(&self, record: &pb::JobCheckpoints) -> Result<(), PersistError>;
 
     /// `checkpoints/<job>` as this term finds it; None: there is none. Waits while it can't be read for now.

@@ -1,9 +1,10 @@
 //! Interpretation of calls that a TaskManager refuses: it may be gone, or a firewall may cut off the caller.
 //!
-//! Counting refused calls in the callers, and deciding which case applies, is not done here. Rule: a refusal at
-//! an address of this host and network namespace is proof at once. One from remote counts only after a number
-//! in a row, and when it is known that this process is not the one cut off, or that no other process has a
-//! better connection.
+//! A caller owns one [`RefusedCalls`] for each TaskManager and reports its calls to it; an implementation of
+//! [`Refusals`] decides which case applies. Rule: a refusal at an address of this host and network namespace is proof
+//! at once. A refusal from remote counts only after a number of them in a row, and only if it is known that this
+//! process is not cut off, or that no other process has a better connection. Without proof the heartbeat timeout
+//! decides.
 
 use std::fmt;
 

@@ -6,9 +6,9 @@
 //! timeout, whose message may have been lost long ago. The future is cancelled by dropping it; a late answer is
 //! dropped with it.
 //!
-//! The first timeout is long. A message on an open connection does not get lost but waits, and the next one
-//! would wait behind it. An attempt that is given up while the other side processes it leaves a registration
-//! there that this side does not know of.
+//! The first timeout is long, because a message on an open connection does not get lost: it waits, and the message of
+//! the next attempt would wait behind it. An attempt that is given up while the other side processes it leaves a
+//! registration there that this side does not know of.
 //!
 //! Registrations are numbered. The other side accepts none at or below the highest number that it has seen, and
 //! returns that number; the caller's next attempt, which follows at once, must have a higher one.
@@ -189,6 +189,7 @@ where
                 }
             }
         };
+        // The order of the two arms for `TooLow` matters: the first one takes the first such answer.
         let delay = match answered {
             Ok(Ok(Answer::Success(success))) => return Registered::Success(success),
             Ok(Ok(Answer::Rejection(reason))) => return Registered::Rejected(reason),

@@ -23,7 +23,7 @@ use tanist_ha::retry::Backoff;
 use tanist_model::artifact::{self, MAX_SHIPPED};
 use tanist_net::{self as net, HttpConnector};
 use tanist_proto::v1 as pb;
-use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 
 /// Maximum number of tries per file.
 const TRIES: u32 = 4;
@@ -33,7 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const MOST_REDIRECTIONS: u32 = 5;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Settings of a fetch.
+/// Settings of a fetch. Tests have others.
 #[derive(Debug, Clone)]
 struct Terms {
     /// Timeout for the next byte; then the try fails.
@@ -128,12 +128,8 @@ impl Destination for tokio::fs::File {
     }
 
     async fn take(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        assert_writes(self).write_all(bytes).await
+        self.write_all(bytes).await
     }
-}
-
-fn assert_writes<W: AsyncWrite + Unpin>(writer: &mut W) -> &mut W {
-    writer
 }
 
 /// Fetches all files of a graph that have only an address, into the graph.

@@ -1,7 +1,7 @@
 //! Files from `https://` addresses: fetched from a server with a trusted authority only.
 
 use tanist_ha::testing::certificates::TestAuthority;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::*;
@@ -137,7 +137,7 @@ async fn a_slow_server_is_read_from_as_long_as_something_comes() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_certificate_that_is_trusted_for_its_name_is_told_nothing() {
+async fn a_server_without_a_trusted_certificate_for_its_name_receives_no_request() {
     let authority = TestAuthority::new();
     let ours = serve_secure(&authority, "127.0.0.1").await;
     let another_name = serve_secure(&authority, "elsewhere.example").await;
@@ -160,7 +160,7 @@ async fn a_server_without_a_certificate_that_is_trusted_for_its_name_is_told_not
 }
 
 #[tokio::test]
-async fn what_a_secure_server_refuses_is_lasting_and_what_breaks_off_is_passing() {
+async fn a_refusal_of_a_secure_server_is_lasting_and_a_broken_connection_is_passing() {
     let authority = TestAuthority::new();
     let port = serve_secure(&authority, "127.0.0.1").await;
     let terms = trusting(&authority);

@@ -92,7 +92,7 @@ async fn a_file_is_fetched_over_redirections_and_moments_of_trouble() {
 }
 
 #[tokio::test]
-async fn what_can_t_be_fetched_is_told_with_its_reason_and_no_secret() {
+async fn the_error_of_a_fetch_has_the_reason_and_no_secret() {
     let address = serve([
         ("/large", vec![content("eleven byte")]),
         ("/round", vec![moved("/round")]),
@@ -128,9 +128,9 @@ async fn what_can_t_be_fetched_is_told_with_its_reason_and_no_secret() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_may_be_there_later() {
-    let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = nobody.local_addr().expect("bound");
-    drop(nobody);
+    let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = closed.local_addr().expect("bound");
+    drop(closed);
     let error = fetched(&named(format!("http://{address}/x"))).await;
     let error = error.expect_err("no server is there");
     assert!(error.is_passing(), "{error}");
@@ -153,7 +153,7 @@ async fn files_that_fit_go_into_the_graph_with_their_checksum() {
 }
 
 #[test]
-fn what_is_secure_leads_to_nothing_that_is_not() {
+fn a_secure_address_does_not_redirect_to_an_insecure_one() {
     let from: Uri = "https://host/a/b".parse().expect("an address");
     let to = |location| redirected(&from, location).map(|uri| uri.to_string());
     assert_eq!(to("c").ok().as_deref(), Some("https://host/a/c"));

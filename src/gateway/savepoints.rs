@@ -28,9 +28,9 @@ pub use metadata::FORMAT;
 type Result<T> = std::result::Result<T, SavepointError>;
 
 /// The path of the savepoint that this request of this job writes below `directory`, as a copy of the checkpoint of
-/// this number. A copy that is repeated names the same one. No other copy does: a client may use a trigger id again
-/// once the record has forgotten it, but no number is given out twice. So what a request that has failed left there can
-/// be removed at any time.
+/// this number. A copy that is repeated has the same path. No other copy has it: a client may use a trigger id again
+/// once the record has forgotten it, but no number is given out twice. So the copy of a request that has failed can be
+/// removed at any time.
 pub fn path_of(directory: &str, job_id: &str, trigger_id: &str, number: u64) -> String {
     let job: String = job_id.chars().take(6).collect();
     let directory = directory.trim_end_matches('/');
@@ -114,19 +114,22 @@ pub async fn verify(path: &str) -> Result<CheckpointManifest> {
     decode(&savepoint, &content)
 }
 
-/// Removes a savepoint; refuses what is none. Whether a job still begins from it is for the caller to know.
+/// Removes a savepoint. A directory that is not a savepoint is refused. The caller has to know that no job begins from
+/// it any more.
 pub async fn dispose(path: &str) -> Result<()> {
     SavepointStorage::open(path).await?.dispose().await
 }
 
-/// Removes what was copied to this path for a request of this job that has durably failed: all of it, if the copy was
-/// complete. A savepoint of another job stays.
+/// Removes the copy at this path for a request of this job that has durably failed, whether the copy is complete or
+/// not. A savepoint of another job stays.
 ///
-/// No copy that succeeded is removed. A request is durably FAILED or COMPLETED and never the other one, so a process
-/// that may discard the copy knows that the request did not complete. A leader that is deposed behind its complete copy
-/// leaves the request COPYING, and the next one completes it. If that one has it fail instead, the copy is complete and
-/// has failed; it may also become complete later, when the deposed leader writes `_metadata` and ends before it looks
-/// for the objects. Therefore each later JobMaster discards again, and so does the cleanup after the job.
+/// No copy that succeeded is removed: a request that is durably FAILED never becomes COMPLETED, so a process that may
+/// discard the copy knows that the request did not complete.
+///
+/// One discard is not enough. A leader that is deposed after its copy was complete leaves the request COPYING. The next
+/// leader completes the request, or lets it fail: then a complete copy has failed. The copy may also become complete
+/// after a discard, if the deposed leader writes `_metadata` late and ends before it looks for the objects. Therefore
+/// each later JobMaster discards again, and so does the cleanup after the job.
 pub async fn discard_copy(path: &str, job_id: &str) -> Result<()> {
     let is_own = |bytes: &Bytes| {
         let manifest = manifest::decode(bytes);
@@ -201,7 +204,7 @@ fn refused(reason: String) -> SavepointError {
     SavepointError::Storage(Error::Misconfigured(reason.into()))
 }
 
-/// A source of which nothing is read.
+/// A source for a manifest that names no objects: nothing is read from it.
 async fn no_objects(path: &str) -> Result<ObjectDirectory> {
     Ok(SavepointStorage::open(path).await?.objects().clone())
 }

@@ -1,7 +1,7 @@
 //! Texts for people that are kept in records.
 
-/// Cuts a text to about `bytes`, in its middle: where something happened is mostly at its beginning, and the cause at
-/// its end.
+/// Cuts a text to about `bytes`, in its middle: mostly the place of a failure is at its beginning, and the cause at its
+/// end.
 pub fn shorten(text: &mut String, bytes: usize) {
     if text.len() > bytes {
         let beginning = text.floor_char_boundary(bytes / 2);

@@ -1,10 +1,11 @@
-//! The JobMaster's loop: feeds the core, runs its effects, and monitors TaskManagers. It decides nothing
-//! about the job. `initialization` builds it, `verdict` passes on what the ResourceManager says, `publishing` says what
-//! others see of the job.
+//! The JobMaster's loop: feeds the cores of the job and of its checkpoints, runs their effects, and monitors
+//! TaskManagers. It owns both cores and decides nothing about the job. `initialization` builds it, `verdict` passes on
+//! what the ResourceManager says, `publishing` shows the state of the job to callers.
 //!
 //! Handlers are synchronous. Each effect that waits (a write, a call, a commit) is a task of this actor,
 //! whose result comes back as an event. All tasks end with the actor. Stopping discards the state and
-//! notifies no process.
+//! notifies no process. If a task panics, it is unknown which effect was lost: the whole JobMaster ends, without a
+//! result.
 
 mod initialization;
 mod publishing;
@@ -51,11 +52,12 @@ impl JobMaster {
         let options = options.into();
         // Not tokio's channel: that allocates room for 32 messages, and there may be thousands of JobMasters.
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity);
-        let seen = ProgressWriter::default();
-        let handle = JobMasterHandle::new(job_id(&context.graph.job_id), mailbox, seen.0.clone());
+        let progress = ProgressWriter::default();
+        let handle =
+            JobMasterHandle::new(job_id(&context.graph.job_id), mailbox, progress.0.clone());
         // There may be ten thousand JobMasters: large values are kept once, not in every state of the task.
         // Boxed, so that it is freed after the ExecutionGraph is built.
-        let beginning = Box::pin(begin(options, Box::new(context), seen));
+        let beginning = Box::pin(begin(options, Box::new(context), progress));
         tokio::spawn(run(handle.job(), beginning, messages));
         handle
     }
@@ -68,9 +70,11 @@ async fn run(
 ) {
     match beginning.await {
         Ok(Begun::Actor(actor)) => actor.run(messages).await,
-        Ok(Begun::Failed(result, seen)) => serve_failed(&result, messages, &seen).await,
+        Ok(Begun::Failed(result, progress)) => serve_failed(&result, messages, &progress).await,
         Ok(Begun::Unfit | Begun::Stopped) => {}
-        Err(error) => tracing::error!(%job, %error, "JobMaster broke"),
+        Err(error) => {
+            tracing::error!(%job, %error, "JobMaster broke: the Dispatcher starts another one");
+        }
     }
 }
 
@@ -85,13 +89,15 @@ pub(super) struct JobMasterActor {
     pub(super) exchange: Exchange,
     /// The result, until the last write of the checkpoints has ended.
     pub(super) ending: Option<Box<pb::JobResult>>,
-    pub(super) seen: ProgressWriter,
+    pub(super) progress: ProgressWriter,
     pub(super) io: JoinSet<Done>,
     pub(super) peers: Peers,
     pub(super) replies: Replies,
+    /// The needs to declare; None: the core has named none yet.
     wanted: Option<Arc<Needs>>,
     /// The ResourceManager's verdict as this actor last took it.
     verdict: Verdict,
+    /// Whether a declaration is in flight.
     is_declaring: bool,
     /// Whether the ResourceManager accepted the last declaration.
     is_registered: bool,
@@ -99,10 +105,12 @@ pub(super) struct JobMasterActor {
     permit: Option<StartPermit>,
 }
 
-/// How the loop goes on.
+/// Whether the loop continues.
 pub(super) enum Next {
     Continue,
+    /// Ends the actor and notifies no process.
     Forget,
+    /// The result of the job is durable: releases TaskManagers and slots, answers, and ends the actor.
     Close(Reply<()>),
 }
 
@@ -114,7 +122,7 @@ impl JobMasterActor {
     }
 
     async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
-        // First, so that what this core knows of the checkpoints is true when it decides.
+        // The checkpoints first: the core of the job decides by what they say, e.g. whether its result has to wait.
         self.note_checkpoints([checkpoints::Event::TimePassed]);
         if let Err(refusal) = self.apply(Event::Started) {
             tracing::error!(%refusal, "the first event was refused, which is a bug");
@@ -124,7 +132,7 @@ impl JobMasterActor {
             let wakeup = self.next_wakeup();
             let next = tokio::select! {
                 biased;
-                () = self.seen.to_stop() => Next::Forget,
+                () = self.progress.to_stop() => Next::Forget,
                 verdict = self.calls.verdict.find(|verdict| (*verdict != self.verdict).then(|| verdict.clone())) => {
                     self.take_verdict(verdict)
                 }
@@ -132,7 +140,8 @@ impl JobMasterActor {
                     Ok(done) => self.note_done(done),
                     // It is unknown which effect was lost, so this state can't be used any more.
                     Err(error) => {
-                        tracing::error!(job = self.calls.job.job_id, %error, "JobMaster broke");
+                        let job = &self.calls.job.job_id;
+                        tracing::error!(job, %error, "JobMaster broke: the Dispatcher starts another one");
                         Next::Forget
                     }
                 },
@@ -160,7 +169,7 @@ impl JobMasterActor {
         if let Some(reply) = closing {
             let closing = Box::pin(self.calls.close(self.core.connections()));
             tokio::select! {
-                () = self.seen.to_stop() => {}
+                () = self.progress.to_stop() => {}
                 () = closing => {}
             }
             // A caller that is gone needs no answer.
@@ -170,7 +179,7 @@ impl JobMasterActor {
 
     /// Whether the job can't be executed from its records.
     fn is_unfit(&self) -> bool {
-        self.seen.0.look(|seen| seen.unfit.is_some())
+        self.progress.0.look(|progress| progress.unfit.is_some())
     }
 
     /// Gives an event to the core and starts its effects. Returns the answer to an offer.
@@ -203,9 +212,9 @@ impl JobMasterActor {
                 Effect::Quarantine(reason) => {
                     let job = &self.calls.job.job_id;
                     tracing::error!(job, reason, "state is damaged: the job is quarantined");
-                    self.seen.0.change(|seen| {
-                        seen.reconciled.get_or_insert_default();
-                        seen.unfit = Some(reason.into());
+                    self.progress.0.change(|progress| {
+                        progress.reconciled.get_or_insert_default();
+                        progress.unfit = Some(reason.into());
                     });
                 }
                 Effect::AnswerCancels(answer) => self.replies.answer_cancels(&answer),
@@ -290,7 +299,7 @@ impl JobMasterActor {
                 reports,
             } => {
                 self.note_checkpoints(events);
-                // First what it says of executions.
+                // The answer itself first: it may report executions. Then the reports about their checkpoints.
                 let next = self.note_done(*called);
                 self.note_full_report(&connection, reports);
                 return next;

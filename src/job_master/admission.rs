@@ -1,5 +1,6 @@
 //! The part of the actor that admits messages of this term and this JobMaster, and answers registrations. The
-//! core decides which registration of a TaskManager counts.
+//! core decides which registration of a TaskManager counts. A message of another cluster, term or JobMaster is
+//! refused as `Outdated`.
 
 use tanist_gateway::registration::Answer;
 use tanist_gateway::{GatewayError, GatewayResult};
@@ -90,6 +91,7 @@ impl JobMasterActor {
         Ok(sender.clone())
     }
 
+    /// Admits a message on a connection. It counts as a sign of life only under the present registration.
     pub(super) fn admit_from(
         &mut self,
         sender: Option<&pb::Sender>,

@@ -44,18 +44,18 @@ pub(super) enum Done {
         number: u64,
         progress: CommitProgress,
     },
-    /// Objects of checkpoints were listed, or some removed; or why not.
+    /// Objects of checkpoints were listed, or some removed. `problem`: why not.
     CheckpointStorage {
         event: checkpoints::Event,
         problem: Option<String>,
     },
-    /// Work of which nothing depends on the outcome.
+    /// Work whose outcome changes nothing.
     Nothing,
     /// Marks of commits could not be removed.
     MarksLeft,
-    /// Files of earlier attempts could not be removed. The regions whose checkpoint superseded them.
+    /// Files of earlier attempts could not be removed. `regions`: those whose checkpoint superseded the attempts.
     FilesLeft { regions: Vec<usize> },
-    /// A call to a TaskManager was answered or failed, and says something about checkpoints.
+    /// A call to a TaskManager was answered or failed, and its outcome concerns checkpoints too.
     CheckpointCalled {
         called: Box<Done>,
         connection: Connection,
@@ -167,7 +167,7 @@ impl Calls {
         })
     }
 
-    /// This JobManager, for people: what it can't reach, others may.
+    /// This JobManager, to be named in messages: other JobManagers may reach what this one can't reach.
     pub(super) fn place(&self) -> String {
         match self.sender.process.as_str() {
             "" => format!("the JobManager at {}", self.rpc_address),
@@ -197,7 +197,7 @@ impl Calls {
                 io.spawn(commit(self.committer.clone(), committables));
             }
             Effect::Deploy { connection, tasks } => {
-                // In their order, and none waits for the answer to another: as if they were for several regions.
+                // None waits for the answer to another one, so they may arrive in any order.
                 for tasks in divided(tasks, self.max_message_size / 2) {
                     self.deploy(io, core, connection.clone(), tasks);
                 }
@@ -340,7 +340,8 @@ impl Calls {
         });
     }
 
-    /// Sends a heartbeat that requests a full report.
+    /// Sends a heartbeat that requests a full report. `requested_in`: the step of the core in which it is sent;
+    /// `stopping`: whether the sources of the job have to end.
     pub(super) fn heartbeat(
         &self,
         io: &mut JoinSet<Done>,

@@ -1,4 +1,5 @@
-//! Prepares coordinators: lists the files that a source reads. Blocks; the core only asks for it.
+//! Prepares coordinators: lists the files that a source reads. Blocks, so the core requests it by an effect. A failure
+//! (no file, too many files, a directory that can't be read) fails the regions that wait for the preparation.
 
 use tanist_model::files::{Look, matching_files};
 use tanist_proto::v1 as pb;

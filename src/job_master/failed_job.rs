@@ -1,5 +1,6 @@
-//! The replacement of a JobMaster whose ExecutionGraph could not be built: it has a result and answers until
-//! that is written. Until then the job has not ended and shows no terminal status.
+//! The replacement of a JobMaster whose ExecutionGraph could not be built: it owns a FAILED result and answers until
+//! that is written. Until then the job has not ended and shows no terminal status. Requests to change the job are
+//! refused with the cause.
 
 use futures::StreamExt as _;
 use futures::channel::mpsc;
@@ -13,12 +14,12 @@ use super::handle::{Message, ProgressWriter};
 pub(super) async fn serve_failed(
     result: &pb::JobResult,
     mut messages: mpsc::Receiver<Box<Message>>,
-    seen: &ProgressWriter,
+    progress: &ProgressWriter,
 ) {
     let over = || GatewayError::Conflict(result.cause.clone());
     loop {
         let message = tokio::select! {
-            () = seen.to_stop() => return,
+            () = progress.to_stop() => return,
             message = messages.next() => message.map(|message| *message),
         };
         // A caller that is gone needs no answer.

@@ -1,4 +1,5 @@
-//! Serves the JobGraph to TaskManagers from the blob server if it is too large for messages.
+//! Serves the JobGraph to TaskManagers from the blob server if it is too large for messages. The JobMaster holds it for
+//! as long as it lives, because deployments name it.
 
 use std::sync::Arc;
 

@@ -25,6 +25,7 @@ tanist_proto::job_master_methods! { tanist_gateway::requests! {
 #[derive(Debug)]
 pub(super) enum Message {
     Request(Request),
+    /// This incarnation of a TaskManager is gone.
     Gone(ResourceId, String),
     Cancel(Reply<()>),
     StopJob(Reply<()>),
@@ -36,10 +37,13 @@ pub(super) enum Message {
 /// The states that callers may wait for. One cell for all of them: there may be thousands of JobMasters.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
+    /// The job's result. The JobMaster writes nothing after it.
     pub(super) outcome: Option<Arc<pb::JobResult>>,
     /// What stays of the job's checkpoints after it.
     pub(super) retained: Option<Arc<pb::JobCheckpoints>>,
+    /// The outcome of the adoption, once nothing that the record places is awaited.
     pub(super) reconciled: Option<Adoption>,
+    /// The incarnation of this JobMaster, once the record names it.
     pub(super) begun: Option<u64>,
     /// Why no JobMaster could be built from the records of a job that had one before, or why none can go on.
     pub(super) unfit: Option<Box<str>>,
@@ -70,12 +74,12 @@ impl Drop for ProgressWriter {
 /// A running JobMaster.
 #[derive(Debug, Clone)]
 pub struct JobMasterHandle {
-    reached: Arc<Reached>,
+    shared: Arc<Shared>,
 }
 
 /// The shared part of all handles of a JobMaster.
 #[derive(Debug)]
-struct Reached {
+struct Shared {
     job: JobId,
     /// Boxed messages, because the channel keeps room for one more.
     mailbox: mpsc::Sender<Box<Message>>,
@@ -88,16 +92,16 @@ impl JobMasterHandle {
         mailbox: mpsc::Sender<Box<Message>>,
         progress: WatchCell<Progress>,
     ) -> JobMasterHandle {
-        let reached = Arc::new(Reached {
+        let shared = Arc::new(Shared {
             job,
             mailbox,
             progress,
         });
-        JobMasterHandle { reached }
+        JobMasterHandle { shared }
     }
 
     pub(super) fn job(&self) -> JobId {
-        self.reached.job
+        self.shared.job
     }
 
     /// Cancels the job. Returns once the cancellation is durable; [`GatewayError::Conflict`] if the job ends
@@ -128,16 +132,16 @@ impl JobMasterHandle {
         self.ask(|reply| Message::Describe(detail, reply)).await
     }
 
-    /// Waits for the job's result. The caller writes it; it is dirty. `None`: the JobMaster was stopped, its
-    /// term is over (the job goes on elsewhere), or it broke (a new one may be started from the stored
-    /// record).
+    /// Waits for the job's result. The caller writes it, *dirty*: the cleanup after the job is still to be done.
+    /// `None`: the JobMaster was stopped, its term is over (the job goes on elsewhere), or it broke (another one may
+    /// be started from the stored record).
     pub async fn ended(&self) -> Option<Arc<pb::JobResult>> {
         self.wait_for(|progress| progress.outcome.clone()).await
     }
 
     /// After [`JobMasterHandle::ended`]: the record of the checkpoints that stay after the job. `None`: none stays.
     pub fn retained_checkpoints(&self) -> Option<Arc<pb::JobCheckpoints>> {
-        self.reached
+        self.shared
             .progress
             .look(|progress| progress.retained.clone())
     }
@@ -145,7 +149,7 @@ impl JobMasterHandle {
     /// If this JobMaster ended because none could be built from the records of a job that had one before, or because
     /// the state of a region is damaged: the reason.
     pub fn unfit(&self) -> Option<String> {
-        let progress = &self.reached.progress;
+        let progress = &self.shared.progress;
         progress.look(|progress| progress.unfit.as_deref().map(str::to_owned))
     }
 
@@ -154,7 +158,7 @@ impl JobMasterHandle {
     pub fn report_task_manager_lost(&self, resource_id: ResourceId, incarnation: String) {
         let message = Box::new(Message::Gone(resource_id, incarnation));
         // Each sender has room for one message. A JobMaster that has ended waits for nothing.
-        let _ = self.reached.mailbox.clone().try_send(message);
+        let _ = self.shared.mailbox.clone().try_send(message);
     }
 
     /// Waits until nothing that the record places is awaited any more. `None`: the JobMaster stopped before.
@@ -182,7 +186,7 @@ impl JobMasterHandle {
     /// Ends the JobMaster, not the job: it discards its state and notifies no process. Returns when none of
     /// its tasks runs any more.
     pub async fn stop(&self) {
-        let progress = &self.reached.progress;
+        let progress = &self.shared.progress;
         progress.change(|progress| progress.is_to_stop = true);
         progress
             .find(|progress| progress.is_over.then_some(()))
@@ -191,7 +195,7 @@ impl JobMasterHandle {
 
     /// Waits until `find` returns a value. `None`: the JobMaster is over before.
     async fn wait_for<T>(&self, find: impl Fn(&Progress) -> Option<T>) -> Option<T> {
-        let found = self.reached.progress.find(|progress| match find(progress) {
+        let found = self.shared.progress.find(|progress| match find(progress) {
             None if !progress.is_over => None,
             found => Some(found),
         });
@@ -206,8 +210,8 @@ impl JobMasterHandle {
         let (reply, answer) = oneshot::channel();
         let message = Box::new(message(reply));
         async move {
-            let name = || format!("the JobMaster of {}", self.reached.job);
-            let sent = self.reached.mailbox.clone().send(message).await;
+            let name = || format!("the JobMaster of {}", self.shared.job);
+            let sent = self.shared.mailbox.clone().send(message).await;
             sent.map_err(|_| GatewayError::gone(name()))?;
             let unknown = || GatewayError::Unknown(format!("{} has stopped", name()));
             answer.await.unwrap_or_else(|_| Err(unknown()))

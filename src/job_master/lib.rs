@@ -4,6 +4,10 @@
 //! places and deploys pipelined regions, restarts regions that fail, and ends the job. It owns the record
 //! `states/<job>`. The Dispatcher is responsible for results, cleanup and other jobs, the ResourceManager for workers.
 //!
+//! A JobMaster ends in one of four ways: with the job's result; with its term, without a word to any process; because
+//! it broke (a bug), and the Dispatcher starts another one; or because it is *unfit*: the records of the job or the
+//! state of a region are damaged, and the Dispatcher quarantines the job.
+//!
 //! A region goes through these phases; *written* means durable in the record, by this term:
 //!
 //! ```text

@@ -58,8 +58,8 @@ pub(super) fn write(job: &str, line: LogLine) {
         LogLine::UnknownTask {
             task_manager,
             vertex,
-        } => warn!(%task_manager, vertex, "unknown task reported"),
-        LogLine::CommitUnanswered { cause } => warn!(job, cause),
+        } => warn!(job, %task_manager, vertex, "unknown task reported"),
+        LogLine::CommitUnanswered { cause } => warn!(job, "{cause}"),
         LogLine::RecordRefused { reason } => {
             warn!(
                 job,
@@ -68,7 +68,7 @@ pub(super) fn write(job: &str, line: LogLine) {
             );
         }
         LogLine::IllegalTransition { of, from, to } => {
-            error!(of, %from, %to, "illegal transition");
+            error!(job, of, %from, %to, "illegal transition, which is a bug");
         }
     }
 }

@@ -171,8 +171,8 @@ pub trait SinkCommitter: Send + Sync + fmt::Debug + 'static {
     /// Makes all of it visible. Idempotent: visible output stays visible.
     async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError>;
 
-    /// Makes visible what the durable manifest of a checkpoint lists. Idempotent, also beside another process that
-    /// does the same; one call of a job at a time.
+    /// Makes the output visible that the durable manifest of a checkpoint lists. Idempotent, also beside another
+    /// process that does the same; one call of a job at a time.
     async fn commit_checkpoint(
         &self,
         number: u64,
@@ -196,7 +196,8 @@ pub trait SinkCommitter: Send + Sync + fmt::Debug + 'static {
     ) -> Result<(), String>;
 }
 
-/// Attempts of which nothing is committed any more, except what retained manifests name.
+/// Attempts whose pending files can be removed: nothing of them is committed any more, except files that retained
+/// manifests name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Superseded {
     /// By vertex and subtask: attempts of the generations below it. Subtasks that it does not have are not superseded.
@@ -227,7 +228,7 @@ pub struct JobMasterContext {
     pub refusals: Arc<dyn Refusals>,
     /// Commits sinks.
     pub committer: Arc<dyn SinkCommitter>,
-    /// Where objects of checkpoints are kept; `None`: state and manifests stand in records.
+    /// The store of checkpoints' objects; `None`: state and manifests are kept in records.
     pub checkpoint_objects: Option<Arc<BlobStore>>,
     /// Called when another process names a younger term.
     pub on_higher_epoch: OnHigherEpoch,

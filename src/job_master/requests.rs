@@ -56,7 +56,7 @@ impl JobMasterActor {
                 let answer = connection.and_then(|connection| {
                     let allocation = parse(&request.allocation_id).ok_or_else(|| {
                         GatewayError::Invalid(format!(
-                            "no allocation id: {:?}",
+                            "{:?} is not an allocation id",
                             request.allocation_id
                         ))
                     })?;
@@ -119,7 +119,7 @@ impl JobMasterActor {
                 let _ = reply.send(Ok(self.details(detail)));
             }
             Message::ResultWritten(reply) => {
-                if self.seen.0.look(|seen| seen.outcome.is_some()) {
+                if self.progress.0.look(|progress| progress.outcome.is_some()) {
                     return Next::Close(reply);
                 }
                 let _ = reply.send(Err(GatewayError::Conflict(
@@ -166,7 +166,7 @@ impl JobMasterActor {
 pub(super) struct Replies {
     cancels: Vec<Reply<()>>,
     stops: Vec<Reply<()>>,
-    /// Those to requests to coordinators, by token.
+    /// Replies to requests to coordinators, by token.
     asks: BTreeMap<u64, Reply<pb::AskCoordinatorResponse>>,
     last_ask: u64,
 }
@@ -229,7 +229,7 @@ fn answer_all(pending: &mut Vec<Reply<()>>, answer: &CancelAnswer) {
     }
 }
 
-/// Adds a pending reply and drops those whose caller is gone: an answer may take forever.
+/// Adds a pending reply and drops those whose caller is gone: an answer may take as long as the job.
 fn add(pending: &mut Vec<Reply<()>>, reply: Reply<()>) {
     pending.retain(|before| !before.is_closed());
     pending.push(reply);

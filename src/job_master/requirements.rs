@@ -1,4 +1,5 @@
-//! Declarations to the ResourceManager: which JobMaster serves the job, and which slots it needs.
+//! Declarations to the ResourceManager: which JobMaster serves the job, and which slots it needs. One is in flight at a
+//! time (`actor/verdict.rs`); after one that fails, the needs of that moment are declared.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,8 @@ impl Calls {
             let answer = bounded(ask_timeout, declared).await;
             if let Err(error) = &answer {
                 tracing::debug!(%error, "requirements were not accepted; they are declared again");
-                // A JobMaster that is only unknown to the ResourceManager registers immediately.
+                // NotFound: the ResourceManager does not know this JobMaster. The next declaration registers it, and
+                // follows immediately.
                 if is_registering || !matches!(error, GatewayError::NotFound(_)) {
                     tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
                 }

@@ -1,5 +1,5 @@
 //! The part of the actor that monitors TaskManagers: which ones are silent or refuse calls, and which are
-//! lost for that.
+//! lost for that. It owns [`Peers`], which follow the registrations of the core.
 //!
 //! A TaskManager is lost if it was silent for `heartbeat.timeout`, if it answered often enough that it does
 //! not know this JobMaster, or if it refuses calls and is found to be gone ([`tanist_gateway::refusals`]).
@@ -39,7 +39,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// None yet.
+    /// No TaskManager is monitored.
     pub(super) fn new(first_heartbeat: Instant) -> Peers {
         Peers {
             known: SmallMap::new(),

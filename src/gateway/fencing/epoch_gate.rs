@@ -1,5 +1,6 @@
-//! The terms that the exchange shares with the rest of its TaskManager: the youngest epoch that its own store
-//! has shown.
+//! The gate through which the exchange between tasks checks terms: the youngest epoch that the store of this
+//! TaskManager has shown. [`super::HighestEpoch`] owns that epoch and implements the gate, so that the exchange refuses
+//! the same terms as the rest of its process.
 
 use std::fmt;
 

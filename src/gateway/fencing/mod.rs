@@ -53,7 +53,8 @@ const LONGEST_NAME: usize = 100;
 const WAITING: usize = 1024;
 
 /// Called when another process names a higher epoch than that of this process's own term, with the name of that
-/// process. The store is asked, and only the store ends the term. Called from an actor, so it must not block.
+/// process. It makes the election read the store; only the store ends the term. Called from an actor, so it must not
+/// block.
 pub type OnHigherEpoch = Arc<dyn Fn(Epoch, &str) + Send + Sync>;
 
 /// Returns the sender of a term's messages.
@@ -243,7 +244,7 @@ impl HighestEpoch {
 
     fn follow_watch(&self, leaders: &mut watch::Receiver<LeaderView>) {
         let view = leaders.borrow_and_update().clone();
-        // The TaskExecutor follows the watch too, and logs a refusal.
+        // Dropped: the TaskExecutor follows the watch too, and logs a refusal.
         let _refused = self.follow(&view);
     }
 

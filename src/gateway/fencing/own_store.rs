@@ -91,7 +91,8 @@ async fn answer<R>(
         let answer = timeout(READ_TIMEOUT, read()).await;
         let answer = answer.map_err(late).and_then(|answer| answer);
         if let Ok(view) = &answer {
-            // For the same epoch, the watch is ahead: it is newer than what it has shown before.
+            // A read is passed to the watch only if it shows a higher epoch: for the same epoch, the watch may have
+            // shown more than this read.
             leaders.send_if_modified(|known| {
                 let is_news = view.epoch > known.epoch;
                 if is_news {

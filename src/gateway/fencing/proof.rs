@@ -179,12 +179,13 @@ impl Proof {
         self.contradicted
     }
 
-    /// Returns the epoch that the store shows after it had shown a higher one.
+    /// Returns the epoch to which the store went back: it shows this one after it had shown a higher one.
     pub fn went_back(&self) -> Option<Epoch> {
         self.went_back
     }
 
-    /// Compares a message's claim with what is known.
+    /// Compares a message's claim with what is known. The order matters: first the cluster, then the epoch, then the
+    /// holder.
     pub fn check(&self, claim: &Claim) -> Verdict {
         let Some(known) = &self.incarnation else {
             return Verdict::Unproven;
@@ -223,7 +224,8 @@ impl Proof {
         }
     }
 
-    /// Records what the own store shows, or has shown earlier.
+    /// Records a view of the own store, of this moment or of an earlier one. A view below the proven epoch is refused:
+    /// it is late, or the store went back, which only [`Proof::answered`] can tell.
     pub fn show(&mut self, shown: &Shown) -> Result<(), Refusal> {
         let Some(incarnation) = &shown.incarnation else {
             return Ok(());

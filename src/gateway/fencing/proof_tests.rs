@@ -311,7 +311,7 @@ fn the_same_epoch_of_another_start_is_refused_and_one_that_names_no_holder_is_no
 }
 
 #[test]
-fn who_holds_an_epoch_is_read_before_anybody_is_taken_for_its_holder() {
+fn the_holder_of_an_epoch_is_read_before_a_process_counts_as_holder() {
     let mut proof = Proof::default();
     let guard = Shown {
         details: None,

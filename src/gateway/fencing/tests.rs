@@ -91,7 +91,7 @@ fn another_incarnation_of_the_cluster_is_refused_whatever_its_epoch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_exchange_is_told_why_it_is_refused() {
+async fn the_exchange_receives_the_reason_of_a_refusal() {
     let process = Process::start(None);
     process.watch.send_replace(view(4, "a", None));
     let (ours, other) = (ClusterIncarnation::new("c1"), ClusterIncarnation::new("b"));
@@ -257,7 +257,7 @@ async fn many_messages_of_an_epoch_that_is_not_shown_yet_cost_two_reads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_hellos_wait_for_proof_a_message_of_a_leader_gets_its_own() {
+async fn many_hellos_that_wait_for_proof_do_not_block_a_message_of_a_leader() {
     let process = Process::start(None);
     process.reads.send_replace(None);
     let ours = ClusterIncarnation::new("c1");

@@ -19,7 +19,7 @@ use crate::{
     JobMastersGateway, JobMastersOf, ResourceManagerGateway, TaskExecutorGateway,
 };
 
-/// See the module.
+/// The client of one address; see the module.
 #[derive(Debug, Clone)]
 pub(super) struct LocalClient {
     connector: LocalConnector,

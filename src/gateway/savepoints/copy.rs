@@ -1,7 +1,8 @@
 //! Copies the objects of a checkpoint into the directory of a savepoint, each under the SHA-256 of its bytes.
 //!
-//! Invariants: what is written under a name has that checksum, and each named range of it was read as it was written.
-//! Memory is bounded: a small object is read once, a larger one twice, in pieces, first for its checksum.
+//! Invariants: the bytes that are written under a name have that checksum, and the checksum of each range that the
+//! checkpoint names was compared; a difference is `Corrupt`. Memory is bounded: a small object is read once, a larger
+//! one twice, in pieces, first for its checksum.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

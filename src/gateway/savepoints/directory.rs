@@ -100,13 +100,14 @@ impl SavepointStorage {
         &self.objects
     }
 
-    /// Copies all objects of which `source` has a range, and writes `_metadata` last. `manifest` returns its content,
-    /// given the name in the savepoint of each object. Does nothing if the same savepoint is there. Each step has a
-    /// timeout.
+    /// Copies all objects of `source` that one of `ranges` is in, and writes `_metadata` last. `manifest` returns its
+    /// content, given the name in the savepoint of each object. Does nothing if the same savepoint is there. Each step
+    /// has a timeout.
     ///
-    /// A later leader may have given the same copy up, and discard it at the same time. Then no savepoint is left: who
-    /// writes `_metadata` looks for the objects afterwards, and who removes objects looks for `_metadata` afterwards.
-    /// If this process ends before it has looked, the next [`SavepointStorage::discard_copy`] removes what it wrote.
+    /// A later leader may have given the same copy up, and discard it at the same time. Then no savepoint is left: the
+    /// writer of `_metadata` looks for the objects afterwards, and the remover of objects looks for `_metadata`
+    /// afterwards. So the order of these steps must not change. If this process ends before it has looked, the next
+    /// [`SavepointStorage::discard_copy`] removes its files.
     pub async fn write(
         &self,
         source: &ObjectDirectory,
@@ -198,8 +199,9 @@ impl SavepointStorage {
         self.remove_directory().await
     }
 
-    /// Removes a copy that has failed for good, whole or not. `is_own` says whether a manifest is that of the copy.
-    /// What has another one, or one that can't be read, stays, and so does a savepoint whose removal has begun.
+    /// Removes a copy that has failed for good, complete or not. `is_own` says whether a manifest is that of the copy.
+    /// A directory with another manifest, or one that can't be read, stays, and so does a savepoint whose removal has
+    /// begun.
     ///
     /// The caller knows from a durable record that no process reports this copy as complete, and that no other copy is
     /// written to this directory.
@@ -214,13 +216,14 @@ impl SavepointStorage {
                 if !manifest.is_ok_and(|manifest| is_own(&manifest)) {
                     return Ok(());
                 }
-                // First, so that it is never a savepoint without its objects.
+                // Before the objects, so that there is never a savepoint without its objects.
                 self.remove([METADATA]).await?;
             }
             let names = self.objects.sizes().await?.into_keys();
             let objects: BTreeSet<String> = names.filter(|name| is_object(name)).collect();
             self.remove(objects.iter().map(String::as_str)).await?;
-            // A process that did not know of the failure may have written it meanwhile, after more objects.
+            // After the objects: a process that does not know of the failure may have written it meanwhile, and objects
+            // before it.
             found = self.get(METADATA).await?;
             if found.is_none() {
                 break;
@@ -268,7 +271,7 @@ impl SavepointStorage {
         self.objects.local_directory()
     }
 
-    /// What is there, if it is no savepoint.
+    /// The error about a directory without `_metadata`, by its content.
     async fn without_metadata(&self) -> SavepointError {
         match self.get(REMOVED).await {
             Ok(None) => {}

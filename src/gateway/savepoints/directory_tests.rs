@@ -158,7 +158,7 @@ async fn a_copy_stands_alone_and_is_read_by_range_after_it_was_moved() {
 }
 
 #[tokio::test]
-async fn what_the_checkpoint_lacks_is_not_copied() {
+async fn a_damaged_or_incomplete_checkpoint_is_not_copied() {
     let mut world = World::new().await;
     let damaged = content(2_500, 3);
     world
@@ -192,7 +192,7 @@ async fn what_the_checkpoint_lacks_is_not_copied() {
 }
 
 #[tokio::test]
-async fn what_is_no_savepoint_is_told_in_words_and_never_disposed_of() {
+async fn a_directory_that_is_no_savepoint_is_refused_with_a_reason_and_never_disposed_of() {
     let world = World::new().await;
     let refused = async |name: &str, what: &str| {
         let savepoint = world.savepoint(name).await;
@@ -304,7 +304,7 @@ async fn another_savepoint_is_never_replaced() {
 }
 
 #[tokio::test]
-async fn what_is_disposed_of_is_gone_and_other_files_stay() {
+async fn a_disposed_savepoint_is_gone_and_other_files_stay() {
     let world = World::new().await;
     world
         .written("one")
@@ -562,7 +562,7 @@ async fn a_copy_that_is_discarded_by_a_later_leader_leaves_no_savepoint() {
 }
 
 #[tokio::test]
-async fn a_savepoint_that_was_removed_is_told_from_one_that_is_not_mounted() {
+async fn a_removed_savepoint_is_distinguished_from_one_that_is_not_mounted() {
     let world = World::new().await;
     let one = world.written("savepoints/one").await;
     let content = one.read().await.expect("whole");

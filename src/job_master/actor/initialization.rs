@@ -1,5 +1,7 @@
-//! Initialization of a job: waits for its permit to start, finds its checkpoints, and builds the core and the actor. A
-//! job that can't be initialized has failed, or its records are damaged.
+//! Initialization of a job: waits for its permit to start, finds its checkpoints, and builds the core and the actor.
+//!
+//! A job that can't be initialized is FAILED if it never had a JobMaster. If it had one, its records were good before
+//! and are damaged by now: that ends no job, and the Dispatcher quarantines it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +30,7 @@ pub(super) enum Begun {
     Actor(Box<JobMasterActor>),
     /// The job can't be initialized.
     Failed(Arc<pb::JobResult>, ProgressWriter),
-    /// The job can't be initialized, but it could before: its records are damaged. That ends no job.
+    /// The job can't be initialized, but it could before: its records are damaged. The reason is published.
     Unfit,
     /// The JobMaster was stopped before it got its permit to start.
     Stopped,
@@ -38,13 +40,13 @@ pub(super) enum Begun {
 pub(super) async fn begin(
     options: Arc<JobMasterOptions>,
     mut context: Box<JobMasterContext>,
-    seen: ProgressWriter,
+    progress: ProgressWriter,
 ) -> GatewayResult<Begun> {
     let mut permit = None;
     if context.is_recovered {
         tokio::select! {
             biased;
-            () = seen.to_stop() => return Ok(Begun::Stopped),
+            () = progress.to_stop() => return Ok(Begun::Stopped),
             acquired = context.start_limiter.acquire() => permit = Some(acquired),
         }
         failpoint_of("job.recover", &context.graph.job_id).await;
@@ -60,7 +62,7 @@ pub(super) async fn begin(
             };
             tokio::select! {
                 biased;
-                () = seen.to_stop() => return Ok(Begun::Stopped),
+                () = progress.to_stop() => return Ok(Begun::Stopped),
                 found = &mut finding => break found,
                 // An object that can't be read at present delays this job alone.
                 () = permit_ends => permit = None,
@@ -70,7 +72,7 @@ pub(super) async fn begin(
     let found = match found {
         Ok(found) => found,
         Err(Unread::TermOver) => return Ok(Begun::Stopped),
-        Err(Unread::Unfit(reason)) => return Ok(unfit(&seen, reason)),
+        Err(Unread::Unfit(reason)) => return Ok(unfit(&progress, reason)),
     };
     let clock = WallClock::start();
     let epoch = Epoch::new(context.sender.epoch);
@@ -87,7 +89,7 @@ pub(super) async fn begin(
             let begun = checkpointing::begin(found, &core, graph, is_first, epoch, now_ms);
             let checkpoints = match begun {
                 Ok(checkpoints) => checkpoints,
-                Err(unreadable) => return Ok(unfit(&seen, unreadable.to_string())),
+                Err(unreadable) => return Ok(unfit(&progress, unreadable.to_string())),
             };
             let calls = Calls::new(
                 &options,
@@ -103,7 +105,7 @@ pub(super) async fn begin(
                 checkpoints,
                 exchange: Exchange::noting(warning),
                 ending: None,
-                seen,
+                progress,
                 io: JoinSet::new(),
                 peers: Peers::new(Instant::now() + first_heartbeat(options.heartbeat_interval)),
                 replies: Replies::default(),
@@ -116,24 +118,24 @@ pub(super) async fn begin(
                 on_higher_epoch: context.on_higher_epoch.clone(),
             })))
         }
-        Err(unbuilt) if had_a_job_master => Ok(unfit(&seen, unbuilt.error.to_string())),
+        Err(unbuilt) if had_a_job_master => Ok(unfit(&progress, unbuilt.error.to_string())),
         Err(Unbuilt { result, .. }) => {
             let retained = found.and_then(|found| found.retained(result.status()));
-            seen.0.change(|seen| {
-                seen.reconciled = Some(Adoption::default());
-                seen.retained = retained;
-                seen.outcome = Some(result.clone());
+            progress.0.change(|progress| {
+                progress.reconciled = Some(Adoption::default());
+                progress.retained = retained;
+                progress.outcome = Some(result.clone());
             });
-            Ok(Begun::Failed(result, seen))
+            Ok(Begun::Failed(result, progress))
         }
     }
 }
 
-/// Says why no JobMaster can be built from the job's records.
-fn unfit(seen: &ProgressWriter, reason: String) -> Begun {
-    seen.0.change(|seen| {
-        seen.reconciled = Some(Adoption::default());
-        seen.unfit = Some(reason.into());
+/// Publishes why no JobMaster can be built from the job's records.
+fn unfit(progress: &ProgressWriter, reason: String) -> Begun {
+    progress.0.change(|progress| {
+        progress.reconciled = Some(Adoption::default());
+        progress.unfit = Some(reason.into());
     });
     Begun::Unfit
 }

@@ -1,4 +1,5 @@
-//! What others see of a job: that it has begun and is reconciled, its description, and its result.
+//! Shows the state of a job to the holders of its handle: that it has begun and is reconciled, its description, and its
+//! result. All but the description is published once, in the cell of [`crate::handle::Progress`].
 
 use std::sync::Arc;
 
@@ -11,18 +12,25 @@ use crate::checkpointing::{self, Checkpoints};
 impl JobMasterActor {
     /// Publishes, once, that the record names this JobMaster.
     pub(super) fn publish_begun(&mut self) {
-        if self.core.is_durable() && self.seen.0.look(|seen| seen.begun.is_none()) {
+        if self.core.is_durable() && self.progress.0.look(|progress| progress.begun.is_none()) {
             self.permit = None;
             let incarnation = self.core.job_incarnation();
-            self.seen.0.change(|seen| seen.begun = Some(incarnation));
+            self.progress
+                .0
+                .change(|progress| progress.begun = Some(incarnation));
         }
     }
 
     /// Publishes, once, that nothing is awaited any more.
     pub(super) fn publish_reconciled(&self) {
-        let is_published = self.seen.0.look(|seen| seen.reconciled.is_some());
+        let is_published = self
+            .progress
+            .0
+            .look(|progress| progress.reconciled.is_some());
         if !is_published && let Some(adoption) = self.core.adoption() {
-            self.seen.0.change(|seen| seen.reconciled = Some(adoption));
+            self.progress
+                .0
+                .change(|progress| progress.reconciled = Some(adoption));
         }
     }
 
@@ -46,9 +54,9 @@ impl JobMasterActor {
         // Nothing of them is written after it.
         let checkpoints = self.checkpoints.take();
         let retained = checkpoints.and_then(|it| it.end(result.status()));
-        self.seen.0.change(|seen| {
-            seen.retained = retained;
-            seen.outcome = Some(result);
+        self.progress.0.change(|progress| {
+            progress.retained = retained;
+            progress.outcome = Some(result);
         });
     }
 

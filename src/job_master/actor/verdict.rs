@@ -29,7 +29,7 @@ impl JobMasterActor {
         let taken = Verdict {
             has_room: self.verdict.has_room,
             room_changes: self.verdict.room_changes,
-            // These are taken from the cell.
+            // `take_gone` takes these out of the cell, so that each is taken once.
             gone: Vec::new(),
             ..verdict.clone()
         };
@@ -54,7 +54,8 @@ impl JobMasterActor {
         }
         self.verdict.room_changes = room_changes;
         let had_room = std::mem::replace(&mut self.verdict.has_room, has_room);
-        // There was room in between: the time without room begins at its end.
+        // Two changes since the last look: there was room in between. The core receives that too, because its time
+        // without room begins again.
         let missed = (!had_room && !has_room).then_some(true);
         for has_room in missed.into_iter().chain([has_room]) {
             if let Err(refusal) = self.apply_one(Event::HasRoom(has_room)) {
@@ -63,7 +64,7 @@ impl JobMasterActor {
         }
     }
 
-    /// Takes the TaskManagers that the ResourceManager found gone, and gives those up.
+    /// Takes the TaskManagers that the ResourceManager found gone out of the cell, and gives them up.
     fn take_gone(&mut self) {
         let mut gone = Vec::new();
         let take = |verdict: &mut Verdict| gone = std::mem::take(&mut verdict.gone);

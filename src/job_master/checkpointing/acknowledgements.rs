@@ -1,4 +1,5 @@
-//! What the subtasks of a checkpoint have acknowledged, for people: when, how much, and how long it took them.
+//! What the subtasks of a checkpoint have acknowledged, for people: when, how much, and how long it took them. Owned by
+//! `history.rs`, one for each checkpoint that is shown. Decides nothing: the core counts acknowledgements by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ pub(super) struct Acknowledgements {
     /// Regions whose snapshots it has, once it is complete. Others may still work on the number.
     completed: BTreeSet<usize>,
     subtasks: BTreeMap<usize, Acknowledged>,
-    /// How long subtasks took that have not acknowledged it yet.
+    /// Durations that were reported before the acknowledgement of their subtask.
     times: BTreeMap<usize, pb::CheckpointTimes>,
     written: u64,
 }
@@ -28,7 +29,7 @@ struct Acknowledged {
 }
 
 impl Acknowledgements {
-    /// A region takes part, and some of its subtasks may have acknowledged the number to an earlier JobMaster.
+    /// A region takes part. Acknowledgements of its subtasks that an earlier JobMaster received are added.
     pub(super) fn add_region(
         &mut self,
         region: usize,

@@ -1,4 +1,4 @@
-//! Commits what durable manifests list, and removes marks and pending files that nothing needs any more.
+//! Commits the output that durable manifests list, and removes marks and pending files that are not needed any more.
 //!
 //! Invariants: one commit runs at a time, as the core begins one; only files of generations below that of a durable
 //! snapshot are removed, and none that a retained manifest names. A removal of marks that fails is repeated after the
@@ -26,11 +26,11 @@ use crate::options::{CommitError, SinkCommitter, Superseded};
 pub(super) struct SinkFiles {
     /// The directories of the job's file sinks.
     sinks: Arc<pb::SinkDirectories>,
-    /// The newest checkpoint of which a mark may exist; those of earlier JobMasters count as 0.
+    /// The newest checkpoint whose mark may exist; marks of earlier JobMasters count as 0.
     marked: Option<u64>,
     /// By region, the generation below which files were removed.
     below: BTreeMap<usize, u64>,
-    /// The job may have files that an ended one has handed over to it, and that a checkpoint names with which it began.
+    /// The job may have files of another job that has ended: the checkpoint that this job began with names them.
     has_received: bool,
 }
 
@@ -129,7 +129,7 @@ impl JobMasterActor {
             .spawn(commit(committer, process, number, committables));
     }
 
-    /// Takes the outcome of a commit. One that can never succeed has the job fail, and is not repeated.
+    /// Takes the outcome of a commit. One that can never succeed fails the job and is not repeated.
     pub(crate) fn note_committed(&mut self, number: u64, progress: CommitProgress) {
         match progress {
             CommitProgress::Done => self.tell_checkpoints(Event::Committed { number }),
@@ -143,7 +143,7 @@ impl JobMasterActor {
         self.settle_checkpoints();
     }
 
-    /// Tells whether the record of the checkpoints could be written, if that has changed.
+    /// Reports to the job's core whether the record of the checkpoints can be written, if that has changed.
     pub(crate) fn note_recorded(&mut self, event: &Event) {
         let refusal = match event {
             Event::Written { .. } => None,
@@ -214,15 +214,15 @@ impl JobMasterActor {
         });
     }
 
-    /// Marks are left: the next removal has them.
+    /// Marks could not be removed: the next removal includes them.
     pub(crate) fn note_marks_left(&mut self) {
         if let Some(checkpoints) = &mut self.checkpoints {
-            // If there are later ones, they are removed together.
+            // 0 is below each number, so the next removal has them. If a later commit left a mark, its number stays.
             checkpoints.files.marked.get_or_insert(0);
         }
     }
 
-    /// Files of earlier attempts of these regions are left: their next checkpoint removes them.
+    /// Files of earlier attempts of these regions could not be removed: their next checkpoint removes them.
     pub(crate) fn note_files_left(&mut self, regions: &[usize]) {
         if let Some(checkpoints) = &mut self.checkpoints {
             let below = &mut checkpoints.files.below;
@@ -254,7 +254,7 @@ fn failed_sinks(committables: &[pb::CheckpointCommittable], reason: &str) -> Str
     sinks.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// `process`: this JobManager, for people.
+/// Makes the output of a checkpoint visible. `process`: the name of this JobManager, for messages.
 async fn commit(
     committer: Arc<dyn SinkCommitter>,
     process: String,

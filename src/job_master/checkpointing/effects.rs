@@ -1,5 +1,5 @@
-//! Runs the effects of the checkpoints. What waits is a task of the actor, whose result comes back as an event. What a
-//! TaskManager is to do for many regions is one call.
+//! Runs the effects of the checkpoints' core. Work that waits is a task of the actor, whose result comes back as an
+//! event. The triggers and aborts of many regions on one TaskManager become one call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,10 +20,11 @@ use crate::calls::{Done, bounded, called};
 use crate::core::checkpoints::{Barrier, Effect, Event, Executions, TriggerAnswer};
 use crate::core::{self, Connection};
 
-/// The place between the first and the second of several calls that trigger a number.
+/// Failpoint between the first and the second of several calls that trigger a number.
 const TRIGGERED_SOME: &str = "checkpoint.triggered-some";
 
-/// The first call that triggers a number.
+/// The first call that triggers a number. For the failpoint [`TRIGGERED_SOME`] alone: without it calls do not wait for
+/// each other.
 #[derive(Debug, Clone)]
 pub(super) struct FirstTrigger {
     number: u64,
@@ -62,10 +63,10 @@ impl Checkpoints {
     }
 }
 
-/// What the effects of many regions have in common, which is done once for all of them.
+/// The effects of many regions that are run together.
 #[derive(Debug, Default)]
-struct Together {
-    /// Calls of TaskManagers.
+struct Batch {
+    /// Calls to TaskManagers, each with the regions that it is for.
     triggers: BTreeMap<(Connection, Barrier), Vec<Executions>>,
     aborts: BTreeMap<(Connection, u64), Vec<Executions>>,
     aborted: Aborted,
@@ -76,17 +77,17 @@ type Aborted = BTreeMap<(u64, String, bool), usize>;
 
 impl JobMasterActor {
     pub(super) fn run_checkpoint_effects(&mut self, effects: Vec<Effect>) {
-        let mut together = Together::default();
+        let mut batch = Batch::default();
         for effect in effects {
-            self.run_checkpoint_effect(effect, &mut together);
+            self.run_checkpoint_effect(effect, &mut batch);
         }
-        for ((connection, number), regions) in together.aborts {
+        for ((connection, number), regions) in batch.aborts {
             self.abort(connection, number, &regions);
         }
-        for ((connection, barrier), sources) in together.triggers {
+        for ((connection, barrier), sources) in batch.triggers {
             self.trigger(connection, sources, barrier);
         }
-        self.log_aborted(together.aborted);
+        self.log_aborted(batch.aborted);
     }
 
     fn log_aborted(&self, aborted: Aborted) {
@@ -103,8 +104,8 @@ impl JobMasterActor {
         }
     }
 
-    /// Runs an effect, or adds it to those that are done once for many regions.
-    fn run_checkpoint_effect(&mut self, effect: Effect, together: &mut Together) {
+    /// Runs an effect, or adds it to those that are run once for many regions.
+    fn run_checkpoint_effect(&mut self, effect: Effect, batch: &mut Batch) {
         let job = self.calls.job.job_id.clone();
         match effect {
             Effect::Trigger {
@@ -112,7 +113,7 @@ impl JobMasterActor {
                 sources,
                 barrier,
             } => {
-                let triggers = &mut together.triggers;
+                let triggers = &mut batch.triggers;
                 triggers
                     .entry((connection, barrier))
                     .or_default()
@@ -123,7 +124,7 @@ impl JobMasterActor {
                 executions,
                 number,
             } => {
-                let aborts = &mut together.aborts;
+                let aborts = &mut batch.aborts;
                 aborts
                     .entry((connection, number))
                     .or_default()
@@ -135,11 +136,12 @@ impl JobMasterActor {
                 reason,
                 is_failure,
             } => {
-                let aborted = &mut together.aborted;
+                let aborted = &mut batch.aborted;
                 *aborted.entry((number, reason, is_failure)).or_default() += 1;
             }
             Effect::AnswerAcknowledgement { number, answer, .. } => {
-                // A report is answered when it arrives; the reason is in the number's abort.
+                // No message is sent: the call that carried the acknowledgement is answered when it arrives, and the
+                // reason is also that of the number's abort.
                 if let Err(reason) = answer {
                     tracing::debug!(job, number, reason, "an acknowledgement does not count");
                 }
@@ -199,7 +201,7 @@ impl JobMasterActor {
         }
     }
 
-    /// Notes that objects could be listed or removed, or why not.
+    /// Notes that objects could be listed or removed. `problem`: why not.
     pub(crate) fn note_storage(&mut self, problem: Option<String>) {
         let (now_ms, place) = (self.now_ms(), self.calls.place());
         let Some(checkpoints) = &mut self.checkpoints else {
@@ -232,7 +234,7 @@ impl JobMasterActor {
     }
 
     fn trigger(&mut self, connection: Connection, sources: Vec<Executions>, barrier: Barrier) {
-        // Without an answer the number is aborted after a second.
+        // It is not registered. The core aborts the number, because the trigger has no answer within its timeout.
         let Some(peer) = self.calls.task_executor(&self.core, &connection) else {
             return;
         };
@@ -298,8 +300,8 @@ impl JobMasterActor {
     }
 }
 
-/// The answers of sources to a trigger, in the order of the request, and then refusals without end. A call that failed
-/// may have arrived; the number is aborted.
+/// The answers of sources to a trigger, in the order of the request, and then refusals without end: a source without an
+/// answer counts as refusing, so the number is aborted, although a call that failed may have arrived.
 fn answers_of(
     answer: GatewayResult<pb::TriggerCheckpointResponse>,
 ) -> impl Iterator<Item = TriggerAnswer> {
@@ -322,7 +324,7 @@ fn answers_of(
     answers.chain(std::iter::repeat(refused))
 }
 
-/// What a write of the record makes durable. Tests can stop the process at each.
+/// The decisions that a write of the record makes durable. Tests can stop the process at each.
 #[derive(Debug, Clone, Copy, Default)]
 struct Milestones {
     completes: bool,
@@ -392,7 +394,7 @@ async fn write_record(
             | PersistError::NoBlobs(_)),
         ) => {
             let reason = match error {
-                // Others may reach it.
+                // The text names this JobManager: others may reach the blob store.
                 PersistError::NoBlobs(_) => format!("{error}, on {place}"),
                 _ => error.to_string(),
             };

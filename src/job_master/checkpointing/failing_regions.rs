@@ -1,4 +1,5 @@
-//! Regions whose checkpoints fail, for people: others of the same job may complete meanwhile.
+//! Regions whose checkpoints fail, for people: others of the same job may complete meanwhile. Owned by `history.rs`;
+//! whether failures are tolerated is for the core to decide.
 //!
 //! Regions of the same vertices are one group. The first failure of a group is an event of the job, and so is the
 //! checkpoint with which the last one of its failing regions is complete again.
@@ -54,13 +55,13 @@ impl FailingRegions {
         is_first
     }
 
-    /// Regions are saved; they are in order. Returns the groups of which no region fails any more, and the most
+    /// Regions are saved; they are in order. Returns the groups in which no region fails any more, and the most
     /// failures in a row there.
     pub(super) fn complete(&mut self, saved: &[usize]) -> Vec<(Vertices, u64)> {
         self.remove(|region| saved.binary_search(&region).is_ok())
     }
 
-    /// A region has finished: nothing is missing of it any more.
+    /// A region has finished: it takes no further checkpoints, so it does not fail any more.
     pub(super) fn finish(&mut self, region: usize) {
         self.remove(|it| it == region);
     }

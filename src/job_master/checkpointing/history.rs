@@ -1,5 +1,6 @@
-//! The last checkpoints of a job, for people. Counts begin with this JobMaster. Of those that earlier ones took, the
-//! newest complete one is known, from the record.
+//! The last checkpoints of a job, for people, and the texts of its events about them. Owned by `Checkpoints`; it
+//! decides nothing and is not persisted. Counts begin with this JobMaster. Of the checkpoints that earlier JobMasters
+//! took, only the newest complete one is known, from the record.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,7 +35,7 @@ pub(super) struct History {
     began_ms: u64,
     /// When the last snapshot of each region became durable.
     saved_ms: BTreeMap<usize, u64>,
-    /// Events of the job.
+    /// Texts for events of the job, until [`History::take_news`].
     news: Vec<String>,
 }
 
@@ -140,7 +141,7 @@ impl History {
         }
     }
 
-    /// Notes what became of numbers.
+    /// Notes which numbers were triggered, completed and aborted.
     pub(super) fn note_effects(
         &mut self,
         effects: &[Effect],
@@ -150,7 +151,7 @@ impl History {
         // A number has an effect for each region and TaskExecutor, and its progress is counted over all regions.
         let mut known = BTreeMap::new();
         let mut progress = |number| *known.entry(number).or_insert_with(|| core.progress(number));
-        // The groups of regions of which a number is the first that failed, by number and reason.
+        // By number and reason: the groups of regions for which this number is the first one that failed.
         let mut first: BTreeMap<(u64, &str), BTreeSet<Vec<String>>> = BTreeMap::new();
         for effect in effects {
             match effect {
@@ -189,7 +190,8 @@ impl History {
             .iter()
             .any(|it| matches!(it, Effect::Completed { .. }))
         {
-            // Snapshots of a number may have become durable with a later one, which has their regions.
+            // A number in progress that is in flight nowhere leaves the list: its snapshots became durable with a later
+            // number, which is shown.
             let is_shown = |it: &Shown| !it.is_open() || progress(it.summary.number).0 > 0;
             self.last.retain(is_shown);
         }
@@ -257,7 +259,7 @@ impl History {
         let open = self.open(number).filter(|_| !is_in_flight);
         let has_ended = open.is_some();
         if let Some(open) = open {
-            // Those that have acknowledged it, also of regions that gave it up before.
+            // Counts the subtasks of regions that gave it up before, too.
             let acknowledged = u32::try_from(open.acknowledgements.len());
             let summary = &mut open.summary;
             summary.set_outcome(CheckpointOutcome::Failed);
@@ -275,12 +277,13 @@ impl History {
         self.news.push(text);
     }
 
-    /// Takes the texts of events: of the first failure in a row, and of the first completion behind failures.
+    /// Takes the texts of events: the first failure in a row, the first completion after failures, and those that were
+    /// announced.
     pub(super) fn take_news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
     }
 
-    /// A region is restored from its snapshot of this number, or from a savepoint in a directory.
+    /// Notes that a region is restored from its snapshot of this number, or from a savepoint in a directory.
     pub(super) fn restored(&mut self, restore: &pb::TaskRestore, now_ms: u64) {
         self.restored_from = restore.number;
         self.restored_at_ms = now_ms;

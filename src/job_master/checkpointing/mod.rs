@@ -1,4 +1,4 @@
-//! The actor's part of the job's checkpoints: it owns their core, and carries what the two cores tell each other.
+//! The actor's part of the job's checkpoints: it owns their core, and carries the messages between the two cores.
 //!
 //! ```text
 //!   JobMasterCore -- news: placed, failed, ended ... --> CheckpointCore -- effects --> TaskExecutors, store, objects
@@ -6,9 +6,10 @@
 //!        +------ CheckpointsChanged, CheckpointsFailed --------+ <-------- answers -----------+
 //! ```
 //!
-//! Invariants: news arrive in the order in which they were decided, all that there are at a time; all of them, and what
-//! follows from them, are passed on before the actor handles another event; after the job's result nothing is written
-//! any more.
+//! *News* are events of the job's core for the checkpoints, *answers* events of the checkpoints for the job's core.
+//! Invariants: news are handled in the order in which they were decided, all pending ones in one batch, which ends with
+//! the decided end of the job; all news and answers, and those that follow from them, are passed on before the actor
+//! handles another event; after the job's result nothing is written.
 //!
 //! `start.rs` reads record and manifests, `effects.rs` runs effects, `commits.rs` and `savepoints.rs` those of their
 //! kind, `reports.rs` translates what TaskExecutors report, `restoring.rs` says what tasks begin from, `history.rs`,
@@ -66,13 +67,13 @@ pub(super) struct Checkpoints {
     savepoints: Savepoints,
     /// Why the store has refused the last write of the record.
     refusal: Option<String>,
-    /// The job has ended, and what the core decides is not done any more.
+    /// The job has ended: the effects of the core are dropped.
     is_over: bool,
-    /// What tasks get of the origin, once it was needed.
+    /// The snapshots that tasks get from the origin, once a deployment needed them.
     redistributed: Option<Redistributed>,
-    /// What the job was started from, also once its origin is not needed any more.
+    /// The savepoint or checkpoint that the job was started from. It stays after the origin is dropped.
     started_from: String,
-    /// Has the second trigger of a number wait for the first one; only if a test has set it.
+    /// Makes the second trigger of a number wait for the first one; only if a test has set it.
     first_trigger: Option<FirstTrigger>,
 }
 
@@ -92,7 +93,7 @@ impl Checkpoints {
         effects
     }
 
-    /// The write in flight has ended, and the job has before. What would follow does not.
+    /// The write in flight has ended, after the job. The effects that follow from it are dropped.
     fn end_write(&mut self, now_ms: u64, event: Event) {
         drop(self.core.handle(now_ms, [event]));
         self.is_over = true;
@@ -114,7 +115,8 @@ impl Checkpoints {
 
     /// The description for people.
     pub(super) fn details(&self, core: &JobMasterCore, detail: Detail) -> pb::CheckpointDetails {
-        // There may be very many regions of the same vertices: the first that says more about a reason counts.
+        // One entry for all regions of the same vertices and reason: there may be very many. The text is that of the
+        // first region whose tasks say more.
         let mut by_reason = BTreeMap::new();
         for (region, reason) in self.core.skipped() {
             let more = by_reason.entry((core.vertices_of(region), reason));
@@ -175,15 +177,16 @@ impl Checkpoints {
     }
 }
 
-/// What the cores have to tell each other.
+/// The messages between the two cores that are not passed on yet.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     /// For the checkpoints.
     news: VecDeque<Event>,
     /// For the JobMaster's core.
     answers: VecDeque<core::Event>,
-    /// The registration that is being handled.
+    /// The registration that the job's core is about to take or to refuse.
     registering: Option<Box<Event>>,
+    /// Whether [`JobMasterActor::settle_checkpoints`] runs: each answer that it passes on calls it again.
     is_settling: bool,
 }
 
@@ -199,7 +202,7 @@ impl Exchange {
 }
 
 impl JobMasterActor {
-    /// Has the checkpoints hear of a registration, if the JobMaster's core takes it.
+    /// Keeps a registration for the checkpoints until the JobMaster's core has taken it.
     pub(super) fn hear_registration(&mut self, registered: Event) {
         let is_on = self.checkpoints.is_some();
         self.exchange.registering = is_on.then(|| Box::new(registered));
@@ -227,7 +230,8 @@ impl JobMasterActor {
         self.settle_checkpoints();
     }
 
-    /// Passes on all that the cores have to tell each other.
+    /// Passes on all news and answers. News come first, so that the checkpoints know all that was decided before the
+    /// job's core decides again.
     pub(super) fn settle_checkpoints(&mut self) {
         if std::mem::replace(&mut self.exchange.is_settling, true) {
             return;
@@ -245,7 +249,7 @@ impl JobMasterActor {
         self.exchange.is_settling = false;
     }
 
-    /// The job has ended, and a write of the checkpoints may have. Nothing else of them begins.
+    /// The job has ended. If the last write of the checkpoints has ended too, the result can be published.
     pub(super) fn note_last_write(&mut self, event: Event) {
         if !matches!(event, Event::Written { .. } | Event::WriteRefused { .. }) {
             return;
@@ -265,7 +269,7 @@ impl JobMasterActor {
         let Some(checkpoints) = &mut self.checkpoints else {
             return;
         };
-        // The JobMaster's core waits for an answer to it.
+        // The JobMaster's core waits for an answer to the end of a region, even if nothing has changed.
         let is_end = |event: &Event| matches!(event, Event::RegionFinished { .. });
         let is_awaited = events.iter().any(is_end);
         let effects = checkpoints.handle(now_ms, events, &self.core);

@@ -14,8 +14,8 @@ use crate::core::{Connection, JobMasterCore};
 /// The options for the place of objects, for people.
 const OPTIONS: &str = "`execution.checkpointing.dir` or `high-availability.storageDir`";
 
-/// Why the objects that a task has just written are not where this JobMaster has those of the job. None: they are, or
-/// it has written none.
+/// Why this JobMaster can't find the objects that a task has just written: they are in another storage. None: it can,
+/// or the task has written none.
 fn misplacement(own: Option<&CheckpointStorage>, report: &pb::CheckpointReport) -> Option<String> {
     let snapshot = report.snapshot.as_ref()?;
     let of_number = format!("{}-", report.highest);
@@ -56,7 +56,7 @@ fn task_report(core: &JobMasterCore, report: pb::CheckpointReport) -> Option<Tas
                 snapshot.vertex_id == execution.vertex_id && snapshot.subtask == execution.subtask;
             match is_own {
                 true => TaskProgress::Acknowledged(Arc::new(snapshot)),
-                // A manifest that has it could restore nothing from it.
+                // The snapshot is of another task: a manifest with it could not restore this one.
                 false => TaskProgress::Declined,
             }
         }
@@ -92,8 +92,8 @@ impl JobMasterActor {
         reports
     }
 
-    /// Takes reports of changes. They are not repeated after the answer; registrations and full reports repeat the
-    /// newest of each execution.
+    /// Takes reports of changes. A TaskExecutor does not repeat them once they are answered; registrations and full
+    /// reports repeat the newest one of each execution.
     pub(crate) fn report_checkpoints(
         &mut self,
         request: pb::ReportCheckpointsRequest,

@@ -1,7 +1,8 @@
 //! Fills in what the tasks of a deployment are restored from: a snapshot of their region, or the origin of the job.
 //!
-//! The origin is of another job, so what it gives to each task is computed from its manifest and the graph. That is
-//! done once, at the first deployment that needs it.
+//! The origin is of another job, so the snapshot of each task is computed from the origin's manifest and the graph.
+//! That is done once, at the first deployment that needs it; `Checkpoints` owns the result. If something is missing or
+//! does not fit, nothing is deployed, and the region fails.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::Checkpoints;
 use crate::actor::JobMasterActor;
 use crate::core::{self, KeptGraph};
 
-/// What the tasks of the graph get of the origin, in the order of the vertices and their subtasks.
+/// The snapshots that the origin has for the tasks of the graph, in the order of the vertices and their subtasks.
 pub(super) type Redistributed = Arc<Vec<pb::SubtaskSnapshot>>;
 
 /// A region that can't be restored, and why.
@@ -52,7 +53,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// What the tasks of the graph get of the origin, and where its objects are.
+    /// The snapshots that the origin has for the tasks of the graph, and the directory of its objects.
     fn of_origin(
         &mut self,
         number: u64,

@@ -1,5 +1,6 @@
-//! Savepoints: answers requests once they are durable, copies completed checkpoints, and tells people what became of
-//! them.
+//! Savepoints: answers requests once they are durable, copies completed checkpoints, and adds events of the job about
+//! their progress. The core decides which requests are taken, fail or are copied; [`Savepoints`] owns the callers that
+//! wait and the copies that run.
 //!
 //! Invariant: each caller gets one answer, that of its trigger id.
 
@@ -27,15 +28,15 @@ use crate::handle::Reply;
 
 /// Number of attempts to copy a savepoint if the storage can't be reached.
 const COPY_ATTEMPTS: u32 = 5;
-/// Timeout of one attempt to remove what was copied for a savepoint that failed.
+/// Timeout of one attempt to remove the copy of a savepoint that failed.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The requests for savepoints of one job, as this JobMaster has told of them.
+/// The requests for savepoints at one JobMaster; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Savepoints {
     /// Callers that wait, by trigger id.
     waiting: BTreeMap<String, Vec<Reply<()>>>,
-    /// The progress that people were told of, by trigger id.
+    /// The progress that has its event, by trigger id.
     told: BTreeMap<String, SavepointProgress>,
     /// The copies of this JobMaster, by trigger id.
     copies: BTreeMap<String, RunningCopy>,
@@ -44,15 +45,14 @@ pub(super) struct Savepoints {
 /// A copy that runs, or has ended.
 #[derive(Debug, Clone)]
 struct RunningCopy {
-    /// Closed: it is given up.
+    /// Closed when the copy is given up. Never has permits, so `acquire` returns once it is closed.
     given_up: Arc<Semaphore>,
-    /// Closed: it has ended, and writes nothing more.
+    /// Closed when the copy has ended, and writes nothing more. Never has permits.
     ended: Arc<Semaphore>,
 }
 
 impl RunningCopy {
     fn new() -> RunningCopy {
-        // They never have permits: `acquire` returns once they are closed.
         let [given_up, ended] = [0, 0].map(|permits| Arc::new(Semaphore::new(permits)));
         RunningCopy { given_up, ended }
     }
@@ -76,14 +76,14 @@ impl RunningCopy {
 }
 
 impl Savepoints {
-    /// Those of the record that a JobMaster begins with: an earlier one has told of them.
+    /// The requests of the record that a JobMaster begins with: an earlier one has added their events.
     pub(super) fn new(record: &pb::JobCheckpoints) -> Savepoints {
         let mut savepoints = Savepoints::default();
         savepoints.take_news(record);
         savepoints
     }
 
-    /// What has changed since the last call, for people.
+    /// The texts of events: the progress of requests since the last call.
     pub(super) fn take_news(&mut self, record: &pb::JobCheckpoints) -> Vec<String> {
         let mut news = Vec::new();
         for request in &record.requests {
@@ -182,7 +182,7 @@ impl JobMasterActor {
         reply: Reply<()>,
     ) {
         if self.checkpoints.is_none() {
-            let why = match self.seen.0.look(|seen| seen.outcome.is_some()) {
+            let why = match self.progress.0.look(|progress| progress.outcome.is_some()) {
                 true => "it has ended",
                 false => {
                     "it takes no checkpoints: set `interval` of `checkpoints` in its job file, or `execution.checkpointing.interval`"
@@ -205,11 +205,9 @@ impl JobMasterActor {
             ));
             return;
         }
-        let Some(checkpoints) = &mut self.checkpoints else {
-            return;
-        };
-        // One that was taken before goes on.
-        let is_new = !checkpoints.has_taken(&request.trigger_id);
+        // A request that was taken before is not refused: its caller waits for the same answer.
+        let checkpoints = self.checkpoints.as_ref();
+        let is_new = checkpoints.is_some_and(|it| !it.has_taken(&request.trigger_id));
         if is_new && let Some(why) = self.core.savepoint_obstacle(self.now_ms()) {
             let _ = reply.send(Err(self.no_savepoint(&why)));
             return;
@@ -248,7 +246,7 @@ impl JobMasterActor {
         }
     }
 
-    /// Tells what became of requests, once that is durable.
+    /// Adds events about the progress of requests, once that is durable.
     pub(super) fn note_savepoints(&mut self) {
         let Some(checkpoints) = &mut self.checkpoints else {
             return;
@@ -295,7 +293,8 @@ impl JobMasterActor {
             .spawn(running.run(copy(trigger_id, to, manifest, storage)));
     }
 
-    /// Removes what was copied for a savepoint that has durably failed, after a copy of this JobMaster has ended.
+    /// Removes the copy of a savepoint that has durably failed, after a copy that this JobMaster runs has ended:
+    /// otherwise that copy would write more files.
     pub(super) fn discard_copy(&mut self, trigger_id: &str, directory: &str) {
         let Some(checkpoints) = &mut self.checkpoints else {
             return;
@@ -318,8 +317,8 @@ impl JobMasterActor {
     }
 }
 
-/// Removes what was copied for a savepoint that failed. What can't be reached is left to the next JobMaster, and to the
-/// cleanup after the job.
+/// Removes the copy of a savepoint that failed. If the storage can't be reached, that is left to the next JobMaster and
+/// to the cleanup after the job.
 async fn discard(path: &str, job: &str) {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
     for _ in 0..COPY_ATTEMPTS {
@@ -360,8 +359,8 @@ impl Target {
     }
 }
 
-/// Copies a checkpoint. What can't be reached at present is tried again some times: the sources of a job that stops
-/// with the savepoint are paused meanwhile.
+/// Copies a checkpoint. A storage that can't be reached is tried only [`COPY_ATTEMPTS`] times: the sources of a job
+/// that stops with the savepoint are paused meanwhile.
 async fn copy(
     trigger_id: String,
     to: Target,

@@ -1,6 +1,7 @@
-//! The beginning: reads the record of a job's checkpoints and its manifests, and builds their core.
+//! The start of a job's checkpoints: reads their record and its manifests, and builds their core.
 //!
-//! Invariant: a record or manifest that can't be used ends the JobMaster, not the job; nothing else is taken instead.
+//! Invariant: a record or manifest that can't be used ends the JobMaster (`unfit`), not the job, and no older
+//! checkpoint is taken instead. One that can't be read at present is read again, without a limit: only this job waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,8 +59,8 @@ pub(crate) enum Unread {
 /// The core of the checkpoints, or why there is none.
 pub(crate) type Begun = Result<Option<Box<Checkpoints>>, Unreadable>;
 
-/// Reads what there is. None: the job takes no checkpoints, and has none. Waits while something can't be read at
-/// present.
+/// Reads the record and its manifests. None: the job takes no checkpoints, and has none. Waits while something can't be
+/// read at present.
 pub(crate) async fn find(
     defaults: &CheckpointDefaults,
     context: &JobMasterContext,
@@ -83,7 +84,7 @@ pub(crate) async fn find(
     });
     let storage = storage(job_id, context);
     if let Some(storage) = &storage {
-        // A leader may still be finding out; until then snapshots would be refused that are in the right place.
+        // A new leader may not know its storage yet. Until then, snapshots of tasks would count as misplaced.
         storage.wait_until_known().await;
     }
     Ok(Some(Found {
@@ -118,7 +119,7 @@ async fn read_objects(
                     objects.insert(name, bytes.to_vec());
                     break;
                 }
-                // Missing, by which number is said below.
+                // The object is missing. `CheckpointCore::new` says which checkpoint's it is, or that it is not needed.
                 Err(Error::Corrupt { .. }) => break,
                 Err(error) if error.may_pass() => {
                     let job = record.job_id.as_str();
@@ -150,7 +151,7 @@ fn settings(graph: &pb::JobGraph, defaults: &CheckpointDefaults) -> pb::Checkpoi
     }
 }
 
-/// How what a job was started from begins if another job has left it.
+/// Prefix of `started_from` if the job was started from a checkpoint of another job.
 const FROM_JOB: &str = "job:";
 
 impl Found {
@@ -196,10 +197,10 @@ impl Found {
     }
 }
 
-/// Number of steps that the warning of steps without names has.
+/// Number of steps that the warning about steps without names lists.
 const NAMED_STEPS: usize = 4;
 
-/// Says which steps have state that no name of their own identifies. None: all have names.
+/// The warning about steps whose state is identified by the name of their operator alone. None: all have names.
 fn warning_of_names(graph: &pb::JobGraph) -> Option<String> {
     let unnamed = unnamed_steps(graph);
     let named = unnamed.iter().take(NAMED_STEPS);
@@ -218,7 +219,7 @@ fn warning_of_names(graph: &pb::JobGraph) -> Option<String> {
     ))
 }
 
-/// Says what needs checkpoints in a job that takes none, because neither it nor its cluster has an interval.
+/// The warning about a job that needs checkpoints and takes none, because neither it nor its cluster has an interval.
 pub(crate) fn warning_of_no_interval(
     graph: &pb::JobGraph,
     defaults: &CheckpointDefaults,

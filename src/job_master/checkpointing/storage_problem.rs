@@ -1,5 +1,5 @@
-//! Objects of checkpoints that can't be removed: since when, and why. Nothing waits for them, but space is used up
-//! until people mend it.
+//! Objects of checkpoints that can't be removed: since when, and why. Nothing waits for them, but they use up space
+//! until an operator repairs the storage. Owned by `Checkpoints`, for people.
 
 use tanist_proto::v1 as pb;
 

@@ -1,8 +1,9 @@
-//! A bound for each use of the storage of checkpoints: a file system may hang without an error.
+//! Timeout of each use of the storage of checkpoints: a file system may hang without an error.
 //!
-//! What has had no answer in time goes on by itself, and may still happen. That harms nothing: a manifest has a name
-//! of its own at each attempt, so one that comes late is an object that nothing names; what is removed stays garbage,
-//! and a listing changes nothing. Uses that hang are limited in number, since each may hold a thread of the process.
+//! After the timeout the use continues as a task of its own, and may still succeed. That harms nothing: each attempt to
+//! put a manifest has another object name, so a late one is an object that nothing names; a removed object is garbage
+//! at any time; a listing changes nothing. Uses that hang are limited in number, since each may hold a thread of the
+//! process.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use tokio::sync::Semaphore;
 /// Timeout of one use.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Uses at a time, of all jobs of the process. They wait for a permit beyond that, at most for the timeout.
+/// Maximum number of uses at a time, of all jobs of the process. Others wait for a permit, within their timeout.
 static PERMITS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(64));
 
 /// The outcome of `work`, which uses the storage; an error names the storage if it gives no answer.

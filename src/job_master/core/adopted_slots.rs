@@ -1,4 +1,5 @@
 //! The slots in which adopted executions are. The ResourceManager may not know them yet, so declarations name them.
+//! Owned by `slots.rs`.
 //!
 //! Kept by TaskManager, and computed again only where an execution has ended or was given up. Invariant: the
 //! entry of a TaskManager that is not stale is correct.

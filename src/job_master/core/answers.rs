@@ -1,4 +1,4 @@
-//! Applies answers to requests: deployments, cancellations, preparations.
+//! Applies answers to requests: deployments, cancellations, preparations. A handler: it has no state itself.
 //!
 //! Neither a missing answer nor a refusal proves that a task does not run. Tasks in doubt are cancelled, and
 //! a report is requested.
@@ -11,6 +11,8 @@ use super::reports::Reports;
 use super::{Connection, Effect, SubmitOutcome, Unprepared};
 
 impl Reports<'_> {
+    /// Applies the answer to a deployment. An execution that was started has to be in full reports from this step on.
+    /// The region of an execution that was refused, or whose outcome is unknown, fails.
     pub(super) fn apply_submitted(
         &mut self,
         task_manager: &ResourceId,
@@ -50,6 +52,8 @@ impl Reports<'_> {
         }
     }
 
+    /// Applies the answer to a cancellation. If it was confirmed for an execution that the TaskManager had never
+    /// reported, a full report has to show whether the execution is gone.
     pub(super) fn apply_cancelled(
         &mut self,
         connection: &Connection,

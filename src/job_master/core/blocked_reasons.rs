@@ -30,7 +30,8 @@ fn count(number: usize) -> u32 {
 
 impl JobMasterCore {
     /// The reasons that keep the job or some of its regions from running, or running tasks from records;
-    /// empty if all of it makes progress.
+    /// empty if all of it makes progress. The first cases exclude the later ones: while they hold, the rest is only a
+    /// consequence.
     pub(super) fn blocked_reasons(&self) -> Vec<pb::BlockedReason> {
         if self.end.has_ended() {
             let text = "it has ended, and its result is being written".to_owned();
@@ -209,6 +210,7 @@ impl JobMasterCore {
             .iter()
             .map(|(_, number)| number)
             .sum::<u32>() as usize;
+        // The first case that applies; the order matters.
         let text = match self.slots.unfulfillable() {
             _ if missing == 0 => self.with_slots(),
             Some(verdict) => format!("{}; {verdict}", needs.shortage()),

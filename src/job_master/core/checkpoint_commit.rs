@@ -9,7 +9,7 @@ use super::LogLine;
 use super::job_end::COMMIT_TIMEOUT_MS;
 use super::output::Output;
 
-/// What has become of a commit.
+/// Progress of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitProgress {
     /// It has begun.
@@ -20,9 +20,9 @@ pub enum CommitProgress {
     Failed(String),
     /// It failed, for this reason, and can never succeed.
     Refused(String),
-    /// What is to be committed can't be recorded, for this reason. A retry may succeed.
+    /// The record of the checkpoint whose output is to be committed was refused, for this reason. A retry may succeed.
     Unrecorded(String),
-    /// It is recorded.
+    /// The record was written after a refusal.
     Recorded,
 }
 
@@ -50,7 +50,7 @@ impl CheckpointCommit {
         };
     }
 
-    /// The record of what is to be committed was refused, and is tried again.
+    /// The record of a checkpoint that lists output was refused, and is tried again.
     pub(super) fn fail_record(&mut self, reason: &str, now_ms: u64) {
         let cause = format!("a checkpoint can't be recorded and is tried again: {reason}");
         self.unrecorded = Some(failure(cause, now_ms));
@@ -80,8 +80,8 @@ impl CheckpointCommit {
         self.failure.as_deref().or(self.unrecorded.as_deref())
     }
 
-    /// Whether the last commit has failed, or the last record of what is to be committed was refused. `is_writing`:
-    /// that record is being written again.
+    /// Whether the last commit has failed, or the last record of a checkpoint that lists output was refused.
+    /// `is_writing`: that record is being written again.
     pub(super) fn has_failed(&self, is_writing: bool) -> bool {
         self.failure.is_some() || self.unrecorded.is_some() && !is_writing
     }

@@ -1,9 +1,10 @@
-//! What this core and the checkpoints of its job report to each other.
+//! The checkpoints of the job as this core knows them, and the reports between the two cores.
 //!
-//! The checkpoints have a core and a record of their own ([`super::checkpoints`]). This core reports to them what
-//! happens to regions, in the order in which it decides it: what rests on a write is reported once that is durable, and
-//! a failure at once. They report [`RestorePoints`]. Invariant: the actor passes both on before it handles another
-//! event. So what is known here is out of date only within one step, in which no region both fails and is placed.
+//! The checkpoints have a core and a record of their own ([`super::checkpoints`]). This core reports to them each
+//! change of a region, in the order of its decisions: a change that a write makes is reported once the write is
+//! durable, a failure at once. They report [`RestorePoints`], which [`Checkpointing`] owns here. Invariant: the actor
+//! passes both on before it handles another event. So the restore points are out of date only within one step, in which
+//! no region both fails and is placed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use super::JobMasterCore;
 use super::checkpoints::{Event, JobStart, RegionStart, Task, TaskEnd, Topology};
 use super::execution_graph::{ExecutionGraph, RegionPhase};
 
-/// What regions are restored from if they are placed at present, and whether the job may end.
+/// The checkpoints that regions are restored from if they are placed at present, and whether the job may end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestorePoints {
     /// By region: the number of its snapshot, or of the origin of the job; 0: it begins from the start.
@@ -39,12 +40,14 @@ pub struct RestorePoints {
 pub(super) struct Checkpointing {
     /// None: the job takes no checkpoints, and has none.
     points: Option<Arc<RestorePoints>>,
-    /// Regions with a source that has no position: what it has read since its snapshot is lost by a restart.
+    /// Regions with a source that has no position: a restart loses the records that it has read since its snapshot.
     without_positions: BTreeSet<usize>,
-    /// Regions of which no checkpoint is taken, and why.
+    /// Regions that take no checkpoints, and why.
     not_checkpointed: BTreeMap<usize, String>,
+    /// Whether the checkpoints know that the job ends without finishing.
     is_end_told: bool,
-    /// A region has finished, and what the checkpoints say to it is not known yet.
+    /// A region has finished, and the checkpoints have not answered with their restore points yet. Until then the job
+    /// must not end: the last output of the region may have to be committed.
     awaits_answer: bool,
 }
 
@@ -81,7 +84,7 @@ impl Checkpointing {
         self.is_on() && !self.not_checkpointed.contains_key(&region)
     }
 
-    /// Takes what the checkpoints say.
+    /// Takes the restore points that the checkpoints report.
     pub(super) fn set(&mut self, points: Arc<RestorePoints>) {
         self.awaits_answer = false;
         self.points = Some(points);
@@ -93,7 +96,7 @@ impl Checkpointing {
         number.copied().unwrap_or_default()
     }
 
-    /// Whether the next generation of a region goes on where its sources were, so that it loses no input.
+    /// Whether the next generation of a region continues at the positions of its sources, so that it loses no input.
     pub(super) fn goes_on(&self, region: usize) -> bool {
         self.restored_from(region) > 0 && !self.without_positions.contains(&region)
     }
@@ -110,7 +113,8 @@ impl Checkpointing {
         points.is_some_and(|points| !points.held.is_empty())
     }
 
-    /// Whether the next generation of a region may go on from a snapshot, so that decisions for it are kept.
+    /// Whether the next generation of a region may be restored from a snapshot, so that the decisions of its
+    /// coordinators are kept.
     pub(super) fn may_go_on(&self, region: usize) -> bool {
         self.restored_from(region) > 0 || self.holds(region)
     }
@@ -155,7 +159,7 @@ impl JobMasterCore {
         Topology::new(tasks.collect(), not_checkpointed).with_steps(restore::steps(graph))
     }
 
-    /// Where the job stands when its JobMaster begins, for the checkpoints.
+    /// The state of the job when its JobMaster begins, for the checkpoints.
     pub fn checkpoint_start(&self) -> JobStart {
         let ends = self.durable_ends();
         let regions = self.graph.regions().iter().enumerate();
@@ -213,7 +217,8 @@ impl JobMasterCore {
         ends
     }
 
-    /// Tells the checkpoints what a write has made durable.
+    /// Tells the checkpoints the changes that a write has made durable: decisions of coordinators, and finished
+    /// regions.
     pub(super) fn tell_written(&mut self, ended: &[usize], before: &[pb::CoordinatorState]) {
         if !self.checkpointing.is_on() {
             return;
@@ -237,7 +242,7 @@ impl JobMasterCore {
         for region in finished {
             let generation = self.record.durable_generation(region);
             let ends = ends.remove(&region).unwrap_or_default();
-            // Its last output may be listed by a manifest that is still to be written.
+            // A manifest that is still to be written may have to list its last output.
             self.checkpointing.awaits_answer = true;
             self.out.tell(Event::RegionFinished {
                 region,

@@ -1,5 +1,8 @@
 //! Computes the next deadline, until which the actor sleeps. Decides nothing.
 //!
+//! Invariant: everything that `decide.rs` does by time has its moment here. Otherwise it would happen only with the
+//! next event, which may never come.
+//!
 //! A deadline that had passed at the last event and is still open waits for another event, not for time.
 
 use tanist_compact::SmallSet;

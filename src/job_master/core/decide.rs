@@ -56,7 +56,7 @@ impl JobMasterCore {
             // After all placements and ends: slots are needed for what is left.
             self.declare_slots(now_ms);
         }
-        // After all decisions and all that acts on them: the checkpoint core hears what was decided.
+        // After all decisions and all that acts on them: it reports the decisions to the checkpoints.
         self.notify_checkpoints();
         // Last: the status follows from all decisions.
         self.note_status(now_ms);

@@ -1,5 +1,5 @@
-//! The things to examine in the present step of the core, besides [`super::execution_graph::indexes::News`] of the
-//! ExecutionGraph. Data only.
+//! The tasks, ends and outputs to examine in the present step of the core, besides
+//! [`super::execution_graph::indexes::Changes`] of the ExecutionGraph. Data only.
 //!
 //! Decisions that depend on the durable record alone are examined when a write became durable; everything
 //! else only for what the event touched. So an event costs in proportion to what it touches. A write costs in
@@ -8,7 +8,7 @@
 use tanist_compact::SmallSet;
 use tanist_proto::id::ResourceId;
 
-/// The things to examine. Empty when a step ends.
+/// What to examine in this step; see the module. Empty when a step ends.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
     has_written: bool,

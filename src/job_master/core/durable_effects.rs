@@ -1,4 +1,7 @@
 //! Derives effects from the durable record: deployments, cancellations, acknowledgements. Decides nothing.
+//!
+//! Invariant: an effect follows from the durable record alone, never from a decision that is only being written. So a
+//! term that has lost its leadership deploys and cancels nothing that the store does not have.
 
 use std::collections::BTreeMap;
 

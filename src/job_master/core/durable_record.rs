@@ -5,7 +5,8 @@
 //! revision; a revision that is not durable yet is written as soon as no write is in flight.
 //!
 //! Invariants: one write is in flight; `durable` is always a state that was written, or that the term began with; a
-//! refused record is not written again, except once, shortened, if the output of a finished job depends on it.
+//! refused record is not written again, except once, shortened, if the output of a finished job depends on it. A
+//! refusal for good ends the job (`ending.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,7 +109,7 @@ impl DurableRecord {
         &self.durable
     }
 
-    /// The same, shared.
+    /// The durable state, shared.
     pub(super) fn durable_state(&self) -> Arc<pb::JobState> {
         self.durable.clone()
     }
@@ -300,7 +301,7 @@ impl DurableRecord {
         }
     }
 
-    /// Has those coordinators for which `is_meant` is true serve another generation.
+    /// Moves the coordinators for which `is_meant` is true to another generation.
     pub(super) fn renew_coordinators(
         &mut self,
         is_meant: impl Fn(&pb::CoordinatorState) -> bool,

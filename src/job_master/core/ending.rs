@@ -1,5 +1,5 @@
 //! Decides on cancellations and stops, when the sinks are committed, and when the job ends. `stopped.rs` has the
-//! decision on a stop.
+//! decision on a stop. A handler: `job_end.rs` owns the requests, the commit and the result.
 //!
 //! *Decide in the store, then act*: a request is acknowledged once its decision is durable; the sinks are committed
 //! once it is durable that all tasks have finished; the job ends once its end follows from the durable record, or the
@@ -29,8 +29,8 @@ pub(super) struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// Decides a cancellation unless the job has durably finished. That is not known while a write is in
-    /// flight.
+    /// Decides a cancellation unless the job has durably finished. That is not known while a write is in flight. The
+    /// first case that applies decides; the order matters: from ends that are durable to those that are only possible.
     pub(super) fn decide_cancel(&mut self) {
         if !self.end.is_cancel_requested() {
             return;
@@ -79,7 +79,7 @@ impl Ending<'_> {
         self.out.push(Effect::AnswerCancels(answer));
     }
 
-    /// Has the job fail, once the record says so: the sinks can never be committed.
+    /// Fails the job, because the sinks can never be committed.
     pub(super) fn refuse_commit(&mut self, reason: &str) {
         if self.end.commit_refused() {
             let cause = format!("the sinks can't be committed: {reason}");
@@ -88,7 +88,7 @@ impl Ending<'_> {
         }
     }
 
-    /// Takes what has become of the commit of a checkpoint. One that can never succeed has the job fail, unless it ends
+    /// Notes the progress of the commit of a checkpoint. One that can never succeed fails the job, unless it ends
     /// without finishing anyway.
     pub(super) fn commit_checkpoint(&mut self, progress: CommitProgress) {
         let now_ms = self.now_ms;
@@ -112,15 +112,15 @@ impl Ending<'_> {
         }
     }
 
-    /// Whether the result waits for output that a checkpoint names. It does not for what can never be committed, nor,
-    /// in a job that was canceled, for what could not be committed at the last attempt.
+    /// Whether the result waits for output that a checkpoint names. It does not wait for output that can never be
+    /// committed, nor, in a job that was canceled, for output whose last commit failed.
     pub(super) fn waits_for_commit(&self) -> bool {
         let (record, commit) = (&self.record, &self.checkpoint_commit);
         let durable = record.durable();
         let is_canceled = record.is_durable()
             && durable.wanted() == pb::WantedStatus::Canceled
             && durable.stopped_with.is_empty();
-        // What is being written may be durable in a moment: then the result waits for its commit.
+        // The checkpoint that is being written may be durable in a moment: then the result waits for its commit.
         let is_writing = self.checkpointing.is_writing();
         let has_failed = commit.has_failed(is_writing) && !commit.is_running(self.now_ms);
         let is_given_up = commit.is_refused() || is_canceled && has_failed;
@@ -129,6 +129,7 @@ impl Ending<'_> {
     }
 
     /// Commits the sinks, or returns the status and the cause with which the job ends, if the durable record says so.
+    /// The first case that applies decides: a durable cancellation before a durable finish, a refusal before a failure.
     pub(super) fn finish(&mut self) -> Option<(pb::JobStatus, String)> {
         if self.record.is_writing() {
             return None;
@@ -141,7 +142,7 @@ impl Ending<'_> {
         // A stop with a savepoint counts no more once it became a cancellation or a failure.
         let stopped_with = &self.record.durable().stopped_with;
         let is_withdrawn = self.record.decided().stopped_with != *stopped_with;
-        // A durable record is valid even if this term can't write another one.
+        // A durable cancellation is valid even if this term can't write another record.
         if is_canceled && !is_withdrawn && (is_durable || refusal.is_some()) {
             let is_over = all_have_ended || refusal.is_some();
             let status = match self.record.durable().stopped_with.as_str() {

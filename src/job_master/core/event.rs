@@ -176,7 +176,7 @@ pub enum Event {
         /// The cause.
         cause: String,
     },
-    /// The commit of output that a checkpoint names went on.
+    /// The commit of output that a checkpoint names made progress or failed.
     CheckpointCommit(CommitProgress),
     /// An event of the job: about a savepoint, or about checkpoints that fail.
     CheckpointNoted(pb::JobEventKind, String),

@@ -1,5 +1,6 @@
-//! Leaves TaskManagers that are drained (`docs/adr/0051`): nothing is placed there, and running regions are moved, if
-//! that is requested, as soon as the job has all the slots that they need elsewhere.
+//! Moves regions off TaskManagers that are drained (`docs/adr/0051`): nothing is placed there, and running regions are
+//! moved, if that is requested, as soon as the job has all the slots that they need elsewhere. A handler: `moves.rs`
+//! owns the move.
 //!
 //! A *move* contains all regions that share a slot there: a slot is for one number of a slot sharing group,
 //! so they have to go together. One move is under way at a time, the smallest first. It is a restart without
@@ -79,8 +80,8 @@ impl Eviction<'_> {
         }
     }
 
-    /// Restarts regions whose time to leave is over, whether there are slots elsewhere or not. Outputs kept
-    /// there are lost.
+    /// Restarts regions that have to leave at once, whether there are slots elsewhere or not. Outputs kept there are
+    /// lost.
     fn leave_at_once(&mut self) {
         let at_once = |leave: Leave| leave == Leave::AtOnce;
         let regions = self.needs().regions_to_leave(at_once);

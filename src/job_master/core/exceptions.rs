@@ -1,4 +1,4 @@
-//! Records failures and the failures that came with them.
+//! Records failures, and the failures that are concurrent to them, in the job's record. Decides nothing about restarts.
 //!
 //! A failure that leads to a decision is an entry of its own, written with that decision. A failure at the
 //! same moment, or before the restart has happened, is *concurrent* to it: mostly tasks that lost their

@@ -90,7 +90,7 @@ pub(super) struct Failover {
     held_until: BTreeSet<(u64, usize)>,
     /// The time up to which regions with an ended backoff were collected.
     collected_ms: u64,
-    /// The version of the graph's reads as of which outputs were checked for being lost.
+    /// The version of the graph's reads at which outputs were checked for being lost.
     checked_reads: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The unused slots of a pool, and since when they are unused. Updated with each slot that is added, removed
-//! or used. Pure.
+//! The unused slots of a pool, and since when they are unused. Owned by the pool, and updated with each slot that is
+//! added, removed or used. Pure.
 //!
 //! Slots idle only while there is a surplus: the idle time starts with the surplus or with the end of the
 //! slot's last use, whichever is later. Invariants: a slot is unused if it is held and has no use; each

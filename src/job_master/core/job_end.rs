@@ -153,7 +153,7 @@ impl JobEnd {
         self.set_commit_failure(cause, now_ms);
     }
 
-    /// The commit failed and can never succeed. Returns false if no commit is in progress.
+    /// The commit failed and can never succeed. Returns false if no commit is in progress: then it is a late answer.
     pub(super) fn commit_refused(&mut self) -> bool {
         let is_answer = matches!(self.commit, Commit::Running { .. });
         if is_answer {

@@ -1,9 +1,9 @@
 //! The job's events, and when it entered each status. Decides nothing.
 //!
-//! The record has them as of its last write. Later ones are added to the next write; none is made for their
-//! sake. A status that follows from a write is part of that write, with the time of the decision, and is
-//! shown once the write is durable. So a new leader finds every status whose cause is in the record, with its
-//! time.
+//! The record has them as of its last write. Later ones are added to the next write; no write is made only for them. A
+//! status that follows from a write is part of that write, with the time of the decision, and is shown once the write
+//! is durable. So a new leader finds every status whose cause is in the record, with its time. Events after the last
+//! write of a leader are lost with it.
 //!
 //! Invariant: a status that a job returns to from RECONCILING was never left and keeps its time.
 
@@ -184,7 +184,7 @@ pub(super) fn entering(status: JobStatus, why: &str, epoch: u64, at_ms: u64) -> 
 }
 
 impl JobMasterCore {
-    /// What the tasks in a report have said to people.
+    /// The notices for users that the tasks in a report have, with their names.
     pub(super) fn said_in(&self, event: &Event) -> Vec<String> {
         let (connection, executions) = match event {
             Event::Registered {
@@ -215,7 +215,7 @@ impl JobMasterCore {
         said.flatten().collect()
     }
 
-    /// Adds what tasks have said, unless it is an event already: reports are repeated, also to the next leader.
+    /// Adds notices of tasks, unless they are events already: reports are repeated, also to the next leader.
     pub(super) fn note_said(&mut self, said: Vec<String>, now_ms: u64) {
         for mut text in said {
             shorten(&mut text, KEPT_TEXT);

@@ -26,6 +26,7 @@ enum Form {
 }
 
 impl KeptGraph {
+    /// Keeps a graph in the form that fits its size.
     pub fn of(graph: &Arc<pb::JobGraph>) -> KeptGraph {
         let form = match graph.encoded_len() <= SMALL {
             true => Form::Encoded(graph.encode_to_vec().into()),

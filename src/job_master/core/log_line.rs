@@ -1,5 +1,5 @@
-//! What the decisions of a JobMaster have to say to an operator: lines that the actor writes to the log before it runs
-//! the effects. Decides nothing; [`crate::log`] has levels and texts.
+//! The log lines of the core, for operators. The actor writes them before it runs the effects; the core itself does no
+//! I/O. [`crate::log`] has levels and texts.
 
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1::JobStatus;

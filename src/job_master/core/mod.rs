@@ -226,7 +226,7 @@ impl JobMasterCore {
         &self.job_graph
     }
 
-    /// Handles an event. On an error nothing has changed.
+    /// Handles an event, and decides. On an error the event had no effect.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Result<Vec<Effect>, Refusal> {
         self.turn += 1;
         let will_free_slots = will_free_slots(&self.graph, &self.record);

@@ -1,11 +1,11 @@
 //! The TaskManagers that are drained, the move of regions off them, and which slots it needs (`docs/adr/0051`).
 //! `eviction.rs` decides about moves.
 //!
-//! Other regions of the job may wait for slots while a move does. They don't run, while the moved regions do. So
-//! until the move begins they alternate in *rounds* (`slot_wait.rs`), and the first round is theirs. In their rounds
-//! no move begins with slots that they could use, and their missing slots are requested. In the rounds of the move
-//! they take no slots that the move could use, and its missing slots are requested. So neither delays the other
-//! without limit, no matter which slots become free.
+//! Other regions of the job may wait for slots at the same time as a move. They don't run, while the moved regions do.
+//! So until the move begins they alternate in *rounds* (`slot_wait.rs`), and the waiting regions have the first round.
+//! In their rounds no move begins with slots that they could use, and their missing slots are requested. In the rounds
+//! of the move they take no slots that the move could use, and its missing slots are requested. So neither delays the
+//! other without limit, no matter which slots become free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::slot_assignment::SlotAssignment;
 use super::slot_needs::SlotNeeds;
 use super::slot_pool::SlotKey;
 
-/// The free slots of a job that are reserved for moves.
+/// The free slots of a job that are reserved for the move.
 #[derive(Debug, Clone)]
 pub(super) enum LeftToMoves {
     Nothing,

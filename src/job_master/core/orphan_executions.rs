@@ -84,7 +84,7 @@ impl OrphanExecutions {
         self.by_task_manager.remove(task_manager);
     }
 
-    /// Has cancellations of a TaskManager sent again that it has not confirmed.
+    /// Marks the cancellations that a TaskManager has not confirmed to be sent again.
     pub(super) fn send_again(&mut self, task_manager: &ResourceId) {
         let there = self.by_task_manager.get_mut(task_manager);
         for orphan in there.into_iter().flat_map(BTreeMap::values_mut) {

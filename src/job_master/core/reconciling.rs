@@ -1,12 +1,12 @@
-//! Adopts: a recovered region goes on unchanged if its TaskManagers still have all
-//! of it; otherwise it is restarted.
+//! Adopts: a recovered region continues unchanged if its TaskManagers still have all of its executions; otherwise it is
+//! restarted.
 //!
-//! An execution is *awaited* (RECONCILING) until the TaskManager on which the record places it has
-//! registered. It is there if that TaskManager reports it with the same generation, running or ended.
-//! Terminal states in the record need no report. A region whose executions are all there is adopted: nothing
-//! is written or sent. A region that misses one gets the next generation. That was left by the former leader
-//! or lost meanwhile; the restart strategy does not count it as a failure. The reported executions of such a
-//! region are stopped first, and so are the awaited ones, until their timeout.
+//! An execution is *awaited* (RECONCILING) until the TaskManager on which the record places it has registered. It is
+//! there if that TaskManager reports it with the same generation, running or ended. Terminal states in the record need
+//! no report. A region whose executions are all there is adopted: nothing is written or sent. A region that misses one
+//! gets the next generation. The restart strategy does not count that as a failure, because the execution was lost with
+//! the former leader or while there was none. The reported executions of such a region are stopped first; the awaited
+//! ones are stopped when they are reported, or given up after the timeout.
 //!
 //! Invariants: no generation that an earlier term wrote is ever deployed. While anything is awaited, no
 //! requirements are declared, no slot is given back, and no region fails for lack of slots.
@@ -28,16 +28,16 @@ use super::{Failure, JobMasterCore, LogLine, checkpoints};
 /// Progress of the adoption.
 #[derive(Debug)]
 pub(super) struct Reconciliation {
-    // Time to wait, after a recovery, for a TaskManager that the record names.
+    /// Time to wait, after a recovery, for a TaskManager that the record names.
     timeout_ms: u64,
-    // Start of the wait: when the first write of this JobMaster became durable. An earlier start would let a
-    // slow store use up the timeout.
+    /// Start of the wait: when the first write of this JobMaster became durable. An earlier start would let a
+    /// slow store use up the timeout.
     since_ms: Option<u64>,
-    // Executions found missing since the last event.
+    /// Executions found missing since the last event.
     missing: Vec<Failure>,
-    // Nothing is awaited any more, and nothing will be.
+    /// Nothing is awaited any more, and nothing will be.
     is_over: bool,
-    // Whether anything was awaited after the last event.
+    /// Whether anything was awaited after the last event.
     was_under_way: bool,
     adoption: Adoption,
 }

@@ -1,5 +1,6 @@
-//! Restores the state of a job from its record, at the beginning of a term: what has finished stays, what was placed is
-//! awaited, what an earlier term left unplaced starts again. `reconciling.rs` decides about awaited executions.
+//! Restores the state of a job from its record, at the beginning of a term: finished executions stay, placed ones are
+//! awaited, regions that an earlier term left unplaced start again. `reconciling.rs` decides about awaited executions.
+//! A record that does not fit the graph is an error: the job is not changed.
 
 use std::sync::Arc;
 
@@ -58,7 +59,7 @@ impl JobMasterCore {
             let restart_at_ms = None;
             return (RegionPhase::Stopping { restart_at_ms }, false);
         }
-        // It was placed: its tasks may run, and go on if their TaskManagers report them.
+        // It was placed: its tasks may run, and are adopted if their TaskManagers report them.
         let may_run = [ExecutionState::Reconciling, ExecutionState::Finished];
         if states.clone().all(|it| may_run.contains(&it)) {
             return (RegionPhase::Reconciling, false);

@@ -1,8 +1,8 @@
 //! Gives regions up: decides, after failures, which regions get their next generation and when, or that the job ends.
 //!
-//! A failure concerns a region: once one of its tasks restarts, the records that another one has sent are of
-//! no use. A failure that no restart can fix fails the job under any restart strategy (`docs/adr/0021`). All
-//! decisions go into the record, with the failure.
+//! A failure concerns a whole region: if one of its tasks restarts, the records that others have exchanged with it are
+//! incomplete. A failure that no restart can fix fails the job under any restart strategy (`docs/adr/0021`). All
+//! decisions go into the record, with the failure. A handler: `failover.rs` owns the open failures and the backoff.
 
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ impl RegionFailover<'_> {
         }
     }
 
-    /// Restarts regions of which an execution is missing after a change of the leader.
+    /// Restarts regions that miss an execution after a change of the leader.
     pub(super) fn restart_missing(&mut self) {
         let mut missing = self.reconciliation.take_missing();
         missing.retain(|failure| {
@@ -189,7 +189,8 @@ impl RegionFailover<'_> {
                 fail_stopped(self.record);
                 return;
             }
-            // A reader must not mix records of two runs, nor output that it made of the first one.
+            // A reader must not mix the records of two runs of this region, nor keep output that it made of the first
+            // run.
             self.graph.add_readers(region, &mut added, &mut next);
             if !self.checkpointing.may_go_on(region) {
                 self.coordinators.add_doubted(region, self.graph, &mut next);
@@ -216,7 +217,7 @@ impl RegionFailover<'_> {
         self.give_up_generation(region, at_ms);
     }
 
-    /// Records the next generation of a region, and has everything examined that rests on the present one.
+    /// Records the next generation of a region, and marks everything to be examined that depends on the present one.
     pub(super) fn give_up_generation(&mut self, region: usize, at_ms: u64) {
         self.out.tell(checkpoints::Event::RegionFailed { region });
         self.record.give_up(region, at_ms, self.now_ms);

@@ -1,5 +1,6 @@
 //! Runs regions again that were given up. Three conditions must hold: the give-up is durable, all executions have
-//! ended, and the backoff is over. An isolated job also waits for executions whose end is unknown.
+//! ended, and the backoff is over. An isolated job also waits for executions whose end is unknown. The last condition
+//! to be met triggers the restart, so each has to be noted: the write, the end of an execution, the deadline.
 
 use std::collections::BTreeMap;
 
@@ -96,8 +97,8 @@ impl RegionRestart<'_> {
     }
 
     /// Creates executions of the generation in the record. They prefer the slots of the former ones. Former
-    /// executions that ended by themselves may have left records on their TaskManager that no task will take;
-    /// those are released.
+    /// executions that ended by themselves may have left output on their TaskManager that no task will read:
+    /// it is released by a cancellation.
     pub(super) fn renew_executions(&mut self, region: usize) {
         let generation = self.record.decided().regions[region].generation;
         let generation = Generation::new(generation);

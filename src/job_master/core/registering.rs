@@ -1,4 +1,4 @@
-//! Applies registrations of TaskManagers and their slot offers.
+//! Applies registrations of TaskManagers and their slot offers. A handler: `task_managers.rs` and `slots.rs` own them.
 //!
 //! Invariant: slots that a TaskManager held and does not offer when it registers are lost.
 

@@ -131,9 +131,10 @@ impl Reports<'_> {
                     self.note_output(task);
                 }
             }
-            // No attempt can restore it, and an older checkpoint would make output visible twice. The record stays as
-            // it is. An execution of an earlier JobMaster may have failed before a person repaired the state: it is
-            // restarted, and the next one shows it.
+            // The state that it is restored from is damaged: no attempt can restore it, and an older checkpoint would
+            // make output visible twice. So the job is quarantined, and its record stays as it is. An awaited execution
+            // may have failed before an operator repaired the state: it is restarted, and fails again if the state is
+            // still damaged.
             ExecutionState::Failed if !report.damaged_state.is_empty() && !is_awaited => {
                 let (task, damage) = (self.graph.task_name(task), &report.damaged_state);
                 self.out
@@ -172,7 +173,7 @@ impl Reports<'_> {
                 self.graph.advance(task, state, self.now_ms);
             }
             ExecutionState::Canceling => {
-                // No leader decided that, so its TaskManager did while there was no leader.
+                // Its TaskManager decided that while there was no leader: it is not adopted.
                 if is_awaited {
                     self.graph
                         .advance(task, ExecutionState::Canceling, self.now_ms);
@@ -395,9 +396,9 @@ impl Reports<'_> {
         }
     }
 
-    /// Notes that an execution never started and never will: it was not sent to its TaskManager, or under a
-    /// registration that this did not have any more. Nothing of the job has failed: its region is placed
-    /// again, and the restart strategy does not count that.
+    /// Notes that an execution never started and never will: it was not sent to its TaskManager, or only under a
+    /// registration that was over. Nothing has failed: its region is placed again, and the restart strategy does not
+    /// count that.
     fn note_never_started(&mut self, task: usize, cause: &str) {
         self.graph.forget_start(task);
         if self.is_to_stop(task) {
@@ -428,8 +429,8 @@ impl Reports<'_> {
         }
     }
 
-    /// Notes why the tasks of a TaskManager end whose regions restart since other tasks of them lost the connection to
-    /// these.
+    /// Records the loss of a TaskManager as the cause of restarts that are under way: other tasks of these regions have
+    /// lost their connections to its tasks, and their reports arrived first.
     fn note_lost_tasks(&mut self, lost: &[usize], cause: &str) {
         for task in lost {
             let phase = self.graph.region(self.graph.task(*task).region).phase;

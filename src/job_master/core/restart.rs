@@ -110,7 +110,7 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone)]
 pub(super) struct RestartBackoff {
     strategy: RestartStrategy,
-    // When the last restart was or is due. The record has it, too, until it is over.
+    /// When the last restart was or is due. The record has it, too, until it is over.
     restart_at_ms: Option<u64>,
 }
 
@@ -137,9 +137,7 @@ impl RestartBackoff {
     ) -> Verdict {
         let delay_ms = match &self.strategy {
             RestartStrategy::None => {
-                return Verdict::GiveUp {
-                    reason: "the restart strategy is none".to_owned(),
-                };
+                return give_up("the restart strategy is none".to_owned());
             }
             RestartStrategy::FixedDelay { attempts, delay_ms } => {
                 if counters.restarts >= *attempts {

@@ -1,6 +1,6 @@
-//! Tracks the outputs of finished tasks which other regions read later, over
-//! blocking edges (`docs/adr/0011`): where they are kept, which are lost but needed, and which are not needed
-//! any more.
+//! Tracks the outputs of finished tasks that other regions read later, over blocking edges (`docs/adr/0011`): where
+//! they are kept, which are lost but needed, and which are not needed any more. The ExecutionGraph owns the state of
+//! each output, `task_managers.rs` which ones each TaskManager reports.
 //!
 //! An output belongs to a task, with all its blocking edges, at the generation in which it finished, on the
 //! TaskManager where the record places it. A deployed region that reads an output is left alone if that gets

@@ -1,11 +1,11 @@
-//! Why a savepoint would only wait: regions of the job have no slots, or restart much later (`docs/adr/0061`). Pure;
-//! decides nothing.
+//! Why a savepoint could not begin soon: regions of the job have no slots, or restart much later (`docs/adr/0061`). A
+//! request is refused with this reason instead of waiting for its timeout. Pure; decides nothing.
 
 use super::JobMasterCore;
 use super::execution_graph::RegionPhase;
 
-/// Time in ms for which a savepoint waits for a region without slots, or for one that restarts: a region that was moved
-/// or whose TaskManager was lost, and one of a new leader, mostly have slots by then.
+/// Time in ms for which a savepoint waits for a region without slots, or for one that restarts. Mostly there are slots
+/// by then, e.g. after a move, the loss of a TaskManager, or a change of the leader.
 const LONG_WAIT_MS: u64 = 5_000;
 
 impl JobMasterCore {

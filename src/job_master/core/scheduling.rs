@@ -1,4 +1,5 @@
-//! Schedules: chooses slots for waiting regions, in topological order, and places them.
+//! Schedules: chooses slots for waiting regions, in topological order, and places them in the decided record. A region
+//! is deployed once that is durable (`durable_effects.rs`).
 //!
 //! Each write contains the whole job. So when very many regions are placed slot by slot, they are placed in
 //! batches that grow with the number of placed regions; otherwise the job would be written as many times as
@@ -28,8 +29,8 @@ use super::task_managers::TaskManagers;
 
 /// Number of placed regions up to which each region is placed as soon as possible.
 const FEW: usize = 64;
-/// Above it, a batch has at least this fraction (1/4) of the placed regions, or those that became ready while slots
-/// were collected.
+/// Above it, a batch has at least 1/4 of the number of placed regions, or else the regions that became ready while
+/// slots were collected.
 const SHARE: usize = 4;
 
 /// Borrows what the decisions about slots need. `slot_requests.rs` and `slot_timeouts.rs` have more of them.
@@ -152,12 +153,11 @@ impl Scheduler<'_> {
     /// requested for them.
     fn ready(&mut self) -> Vec<usize> {
         let waiting: Vec<usize> = self.graph.waiting().iter().copied().collect();
-        let (mut looks, left) = (OfVertices::default(), self.needs().left_to_moves());
+        let (mut groups, left) = (OfVertices::default(), self.needs().left_to_moves());
         let is_ready = |region: &usize| {
-            let look = self.graph.region(*region).look;
-            // Regions of a move ran, and stopped for slots that are there: no other region has priority over
-            // them.
-            self.is_prepared(look, &mut looks)
+            let group = self.graph.region(*region).coordinator_group;
+            // Regions of a move have stopped because there were slots for them: no other region has priority over them.
+            self.is_prepared(group, &mut groups)
                 && !self.checkpointing.holds(*region)
                 && (self.moves.is_moved(*region) || !self.needs().yields_slots(*region))
                 && !self.needs().leaves_slots(*region, &left)
@@ -168,22 +168,23 @@ impl Scheduler<'_> {
     }
 
     /// Whether the coordinators of this group are prepared. If not, requests that.
-    fn is_prepared(&mut self, look: Option<usize>, known: &mut OfVertices) -> bool {
+    fn is_prepared(&mut self, group: Option<usize>, known: &mut OfVertices) -> bool {
         self.coordinators
-            .is_prepared(look, known, self.record, self.out)
+            .is_prepared(group, known, self.record, self.out)
     }
 
     /// Whether enough ready regions find slots. Slots arrive one by one, each as an event: counting avoids a
     /// search that can't succeed.
     fn is_batch(&mut self) -> bool {
         let waiting = self.graph.indexes().waiting.iter();
-        let looks: BTreeSet<Option<usize>> = waiting.map(|(need, _)| need.look).collect();
-        let (mut looks, mut known) = (Vec::from_iter(looks), OfVertices::default());
-        looks.retain(|look| self.is_prepared(*look, &mut known));
+        let groups: BTreeSet<Option<usize>> =
+            waiting.map(|(need, _)| need.coordinator_group).collect();
+        let (mut groups, mut known) = (Vec::from_iter(groups), OfVertices::default());
+        groups.retain(|group| self.is_prepared(*group, &mut known));
         let (mut number, mut all) = (0, 0);
         let mut free = Free::of(&self.needs());
         for (need, regions) in self.graph.indexes().waiting.iter() {
-            if looks.contains(&need.look) {
+            if groups.contains(&need.coordinator_group) {
                 all += regions.len();
                 number += free.take(need, regions.len());
             }
@@ -220,8 +221,7 @@ impl Scheduler<'_> {
                 let location = self.task_managers.location(&slot.task_manager)?;
                 Some((slot, location.clone()))
             }) else {
-                // Can't happen, as slots are removed with their TaskManager. An unplaced region just goes on
-                // waiting.
+                // Can't happen, as slots are removed with their TaskManager. The region would continue to wait.
                 return;
             };
             placements.push(pb::Placement {

@@ -1,4 +1,5 @@
-//! Assigns slots of a pool to the regions of a job, one region after the other. Pure.
+//! Assigns slots of a pool to the regions of a job, one region after the other. Pure: a [`SlotAssignment`] is made for
+//! one step and changes nothing; the scheduler places regions by it.
 //!
 //! The pool is sorted once, for any number of regions. Invariants: a key has one slot, and an allocation one
 //! key; a region gets all of its slots or nothing changes; no blocked slot is assigned.

@@ -57,7 +57,7 @@ impl SlotNeeds<'_> {
     /// Whether a region waits for the preparation of its coordinators.
     pub(super) fn is_preparing(&self, region: usize) -> bool {
         self.coordinators
-            .is_preparing(self.graph.region(region).look)
+            .is_preparing(self.graph.region(region).coordinator_group)
     }
 
     /// Whether a region runs that ends by itself and so leaves its slots, or room, to others. After a stop
@@ -107,7 +107,9 @@ impl SlotNeeds<'_> {
         let indexes = self.graph.indexes();
         let is_short = |need: &Need| need.exceeds(&found);
         let both = [&indexes.waiting, &indexes.to_wait].map(|list| list.first(is_short));
-        let finds = |need: &Need| !is_short(need) && !self.coordinators.is_preparing(need.look);
+        let finds = |need: &Need| {
+            !is_short(need) && !self.coordinators.is_preparing(need.coordinator_group)
+        };
         (
             both.into_iter().flatten().min(),
             indexes.waiting.first(finds),
@@ -142,7 +144,7 @@ impl SlotNeeds<'_> {
         let (first, over) = self.slots.wait().waiting(self.now_ms)?;
         let phase = self.graph.region(first).phase;
         let waits = matches!(phase, RegionPhase::Waiting { .. });
-        // In the first round nothing is reserved: mostly there is enough for all soon.
+        // In the first round nothing is reserved: mostly there are soon enough slots for all.
         (!over.is_multiple_of(2) && waits).then_some(first)
     }
 
@@ -178,7 +180,8 @@ impl SlotNeeds<'_> {
     /// replacement slots as a whole; too few slots for a move are not kept either.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
         let mut waiting = self.graph.indexes().waiting.iter();
-        let is_any_short = waiting.any(|(need, _)| !self.coordinators.is_preparing(need.look));
+        let is_any_short =
+            waiting.any(|(need, _)| !self.coordinators.is_preparing(need.coordinator_group));
         let is_starved = is_any_short && self.graph.regions().len() > 1;
         let is_worth = !is_starved && self.slots.wait().starved().is_empty();
         let kept = match is_worth || self.is_unused_enough() {

@@ -3,11 +3,11 @@
 //! A job that states no resources takes any slot for any need. A job that states them is given slots of
 //! exactly the requested profiles, and each slot serves only a need of its profile.
 //!
-//! Not here: which TaskManagers are registered, and what runs where; the core says which slots are taken.
-//! `slot_assignment.rs` chooses which region gets which slot. Invariants: an allocation fills one slot; a
-//! slot of a TaskManager has one allocation; an allocation that was released is not accepted again under the
-//! same registration of its TaskManager. Otherwise a late request to free it would end tasks that were
-//! deployed into it later, or a late offer would bring back a slot that its TaskManager has freed.
+//! The pool does not know which TaskManagers are registered nor which tasks run where. `slot_assignment.rs` chooses
+//! which region gets which slot. Invariants: an allocation fills one slot; a slot of a TaskManager has one allocation;
+//! an allocation that was released is not accepted again under the same registration of its TaskManager. Otherwise a
+//! late request to free it would end tasks that were deployed into it later, or a late offer would bring back a slot
+//! that its TaskManager has freed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -58,17 +58,18 @@ const REMEMBERED: usize = 4096;
 /// The slots of one job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SlotPool {
-    // Boxed, because an insertion moves the entries behind it.
+    /// Boxed, because an insertion moves the entries behind it.
     slots: SmallMap<AllocationId, Box<PoolSlot>>,
-    // The same slots sorted by TaskManager and number. A list, as most jobs have few slots and there may be
-    // very many jobs.
+    /// The same slots sorted by TaskManager and number. A list, as most jobs have few slots and there may be
+    /// very many jobs.
     by_place: Vec<(ResourceId, u32, AllocationId)>,
-    // Number of slots by profile, without zeros. The profiles are shared with the slots.
+    /// Number of slots by profile, without zeros. The profiles are shared with the slots.
     by_profile: Vec<(Arc<ResourceProfile>, u32)>,
+    /// The slot of the last execution of each key.
     former: SmallMap<SlotKey, (ResourceId, AllocationId)>,
     idle: IdleSlots,
-    // Released allocations, the oldest first.
-    let_go: VecDeque<(ResourceId, AllocationId)>,
+    /// Released allocations, the oldest first.
+    released: VecDeque<(ResourceId, AllocationId)>,
 }
 
 impl SlotPool {
@@ -93,7 +94,7 @@ impl SlotPool {
         }
         let is_it =
             |(of, gone): &(ResourceId, AllocationId)| *gone == allocation && of == task_manager;
-        if self.let_go.iter().any(is_it) {
+        if self.released.iter().any(is_it) {
             return OfferAnswer::Rejected;
         }
         let place = self.place_of(task_manager, index);
@@ -127,10 +128,10 @@ impl SlotPool {
         if let Ok(at) = self.place_of(&slot.task_manager, slot.index) {
             self.by_place.remove(at);
         }
-        self.let_go
+        self.released
             .push_back((slot.task_manager.clone(), *allocation));
-        if self.let_go.len() > REMEMBERED {
-            self.let_go.pop_front();
+        if self.released.len() > REMEMBERED {
+            self.released.pop_front();
         }
         Some(*slot)
     }
@@ -138,7 +139,7 @@ impl SlotPool {
     /// Forgets the released allocations of a TaskManager that has registered again: no late message of its
     /// earlier registration is accepted.
     pub(super) fn forget_released(&mut self, task_manager: &ResourceId) {
-        self.let_go.retain(|(of, _)| of != task_manager);
+        self.released.retain(|(of, _)| of != task_manager);
     }
 
     /// Releases all slots of a TaskManager whose registration has ended.

@@ -1,4 +1,8 @@
-//! Declares the slots that the job needs, and gives back slots that it does not need.
+//! Declares the slots that the job needs, and gives back slots that it does not need. `slot_needs.rs` computes both,
+//! `slots.rs` owns the last declaration.
+//!
+//! Invariant: while anything is awaited after a recovery, nothing is declared or given back, because the slots of the
+//! job are not known yet.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +20,8 @@ impl Scheduler<'_> {
         self.slots.set_needed(needed);
     }
 
-    /// Gives back unused slots on TaskManagers to leave immediately: they may be all that keeps the
-    /// TaskManager.
+    /// Gives back unused slots on TaskManagers to leave, without a wait: a drained TaskManager may have to stay only
+    /// because of them.
     pub(super) fn free_left_slots(&mut self, is_reconciling: bool) {
         let is_open = self.record.is_durable() && !self.record.is_stopping() && !is_reconciling;
         if self.moves.leaving().is_empty() || !is_open {

@@ -1,4 +1,5 @@
-//! Gives up waits for slots that have reached their timeout.
+//! The timeouts of regions that wait for slots. A region that reaches its timeout fails. While the cluster has room for
+//! it, it is only *starved*: it continues to wait, but slots that are too few for it are given back.
 
 use super::failover::Failure;
 use super::scheduling::Scheduler;
@@ -8,8 +9,9 @@ use super::scheduling::Scheduler;
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
 
 impl Scheduler<'_> {
-    /// Fails or marks regions that have waited for too long. They are sorted by waiting time, longest first,
-    /// so the loop ends at the first one that has not waited long enough.
+    /// Fails or starves regions that have waited for too long. They are sorted by waiting time, longest first,
+    /// so the loop ends at the first one that has not waited long enough. The cases of one region are in order: the
+    /// first one that applies.
     pub(super) fn give_up_waiting(&mut self) {
         let now_ms = self.now_ms;
         let overdue =
@@ -36,8 +38,7 @@ impl Scheduler<'_> {
                 let cause = format!("the files to read could not be listed within {timeout_ms} ms");
                 without_slots.push((region, cause));
             } else if overdue(since_ms, timeout_ms) && is_over && !fails {
-                // The cluster has room, or had it until recently, so the region goes on waiting, but it no
-                // longer keeps slots from other jobs.
+                // The cluster has room, or had it until recently: the region waits, but keeps no slots from other jobs.
                 self.slots.starve(region);
             } else if overdue(since_ms, timeout_ms) && is_over {
                 let shortage = shortage.get_or_insert_with(|| self.needs().shortage_with_advice());

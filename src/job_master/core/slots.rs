@@ -1,7 +1,7 @@
 //! The slots of one job: those that it holds, those that it has declared to need, and since when it waits for them.
 //!
-//! `slot_needs.rs` computes which slots the job needs, `scheduling.rs` places regions in slots, `slot_requests.rs`
-//! declares needs and gives slots back.
+//! This object owns all of that; no other one changes it. `slot_needs.rs` computes which slots the job needs,
+//! `scheduling.rs` places regions in slots, `slot_requests.rs` declares needs and gives slots back.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) struct Slots {
     unfulfillable: Option<Box<Unfulfillable>>,
     /// Since when slots are collected to place several regions in one write.
     collecting_since_ms: Option<u64>,
-    /// The version of the graph's reads as of which inputs were checked for being available.
+    /// The version of the graph's reads at which inputs were checked for being available.
     checked_reads: u64,
     /// Number of slots from which on a driver starts no more TaskManagers.
     max_slots: Option<u32>,

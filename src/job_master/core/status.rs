@@ -45,8 +45,8 @@ pub(super) fn illegal(of: &str, from: &dyn Debug, to: &dyn Debug) -> LogLine {
 }
 
 impl JobMasterCore {
-    /// The job's status, as Apache Flink names it. Never a terminal one: the Dispatcher reports the end once
-    /// it has written the result. Until then the next leader would find the job not ended.
+    /// The job's status, as Apache Flink names it, by the first case that applies. Never a terminal one: the Dispatcher
+    /// reports the end once it has written the result. Until then the next leader would find the job not ended.
     pub fn status(&self) -> JobStatus {
         if let Some(result) = self.end.result() {
             return before(result.status());
@@ -72,7 +72,7 @@ impl JobMasterCore {
         if record.wanted() == pb::WantedStatus::Canceled {
             return match record.stopped_with.as_str() {
                 "" => JobStatus::Cancelling,
-                // It finishes.
+                // It stops with a savepoint, and is FINISHED at the end.
                 _ => JobStatus::Running,
             };
         }

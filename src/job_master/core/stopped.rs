@@ -1,5 +1,5 @@
-//! Stops a job: its sources end, the records that they have read are processed, and
-//! the job finishes.
+//! Stops a job: its sources end, the records that they have read are processed, and the job finishes. The part of the
+//! handler in `ending.rs` that decides on stops.
 //!
 //! *Decide in the store, then act*, like a cancellation: the record says that STOPPED is wanted, then the
 //! request is acknowledged, then every TaskManager receives the stop with each heartbeat and each deployment,
@@ -25,7 +25,8 @@ use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::{CancelAnswer, Effect, JobMasterCore};
 
 impl Ending<'_> {
-    /// Decides a stop unless the job ends in another way. That is not known while a write is in flight.
+    /// Decides a stop unless the job ends in another way. That is not known while a write is in flight. The first case
+    /// that applies decides; the order matters: ends that are durable come before obstacles.
     pub(super) fn decide_stop(&mut self) {
         if !self.end.is_stop_requested() {
             return;
@@ -86,8 +87,8 @@ impl Ending<'_> {
         self.out.push(Effect::AnswerStops(answer));
     }
 
-    /// Has the job finish without further output, once the savepoint with which it stops is durably complete. An end
-    /// that is decided otherwise wins. Its sources are paused, so all that it has read is in the savepoint.
+    /// Ends the job as FINISHED, without further output, once the savepoint with which it stops is durably complete.
+    /// Its sources are paused, so all that it has read is in the savepoint. Another end that is decided before wins.
     pub(super) fn stop_with_savepoint(&mut self) {
         let Some(path) = self.checkpointing.stops_with() else {
             return;
@@ -117,7 +118,7 @@ impl Ending<'_> {
     }
 
     /// Whether sources that may have read have to read from their beginning again and have not begun to. A region
-    /// that is restored from a snapshot goes on where that was taken.
+    /// that is restored from a snapshot continues at the positions in it.
     fn sources_start_again(&self) -> bool {
         let regions = self
             .record

@@ -41,7 +41,7 @@ pub(super) struct TaskManagers {
     orphans: OrphanExecutions,
     /// Number of changes of `registered`: a TaskManager registers, registers again or leaves.
     version: u64,
-    /// The version as of which all TaskManagers have received the stop.
+    /// The version at which all TaskManagers have received the stop.
     stop_version: Option<u64>,
 }
 
@@ -179,7 +179,8 @@ impl TaskManagers {
         acknowledged
     }
 
-    /// The TaskManagers that have not received the stop in their present registration. From now on they have.
+    /// The TaskManagers that have not received the stop in their present registration. They count as having received it
+    /// from this call on.
     pub(super) fn begin_stop(&mut self) -> Vec<Connection> {
         if self.stop_version.replace(self.version) == Some(self.version) {
             return Vec::new();

@@ -1,4 +1,5 @@
-//! Records the terminal states of executions.
+//! Adds the ends of executions to the decided record, each once: those of FINISHED executions, and all of them once the
+//! job has to end. Also removes coordinators that no execution needs any more. A handler: it has no state itself.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
@@ -19,7 +20,7 @@ pub(super) struct TerminalStates<'a> {
 }
 
 impl TerminalStates<'_> {
-    /// Adds missing terminal states to the record. Those that only lead to a restart are never added.
+    /// Adds missing terminal states to the record. The end of an execution that only leads to a restart is never added.
     pub(super) fn record_ends(&mut self) {
         let mut ended = self.graph.take_newly_ended();
         for task in &ended {

@@ -142,16 +142,20 @@ async fn a_job_that_ran_and_whose_records_do_not_fit_together_is_not_ended() {
     let adoption = fixture.job_master.reconciled().await;
     assert!(
         adoption.is_some(),
-        "nobody waits for what it does not await"
+        "it waits for no TaskManager that it does not await"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
+async fn a_job_master_whose_term_is_over_stops_and_notifies_no_process() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     fixture.store.end_term();
     let calls = task_executor.calls.lock().len();
-    let error = fixture.job_master.cancel().await.expect_err("nobody knows");
+    let error = fixture
+        .job_master
+        .cancel()
+        .await
+        .expect_err("its outcome is unknown");
     assert!(matches!(error, GatewayError::Unknown(_)), "{error}");
     assert_eq!(fixture.job_master.ended().await, None);
     assert_eq!(task_executor.calls.lock().len(), calls);
@@ -159,7 +163,7 @@ async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopping_forgets_and_tells_nobody() {
+async fn stopping_notifies_no_process() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     fixture.job_master.stop().await;
     assert_eq!(fixture.job_master.ended().await, None);
@@ -167,7 +171,7 @@ async fn stopping_forgets_and_tells_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_of_other_terms_are_refused_and_a_younger_term_is_told() {
+async fn messages_of_other_terms_are_refused_and_a_younger_term_is_reported() {
     let fixture = Fixture::start(options(RestartStrategy::default()));
     let offer = |epoch: u64| pb::OfferSlotsRequest {
         sender: Some(pb::Sender { epoch, ..sender(1) }),
@@ -357,7 +361,7 @@ async fn all_requirements_are_declared_in_full_at_each_new_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_master_whose_place_another_one_took_forgets() {
+async fn a_job_master_that_another_one_replaced_stops() {
     let told = Fixture::start(options(RestartStrategy::None));
     wait_until("registered", || {
         !told.environment.registered.lock().is_empty()

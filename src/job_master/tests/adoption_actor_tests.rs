@@ -24,7 +24,7 @@ async fn left_running(options: JobMasterOptions) -> Fixture {
 }
 
 #[tokio::test(start_paused = true)]
-async fn running_tasks_are_adopted_and_hear_nothing_of_it() {
+async fn running_tasks_are_adopted_without_a_message() {
     let fixture = left_running(options(RestartStrategy::None)).await;
     let task_executor = fixture.task_executor("tm1");
     let details = fixture.details().await;

@@ -89,7 +89,7 @@ async fn what_a_checkpoint_lists_is_committed_once_it_is_durable_and_its_mark_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_that_fails_is_told_with_its_sink_and_is_repeated() {
+async fn a_commit_that_fails_is_shown_with_its_sink_and_is_repeated() {
     let (fixture, task_executor) = to_run().await;
     *fixture.environment.failing_commits.lock() = 3;
     let number = complete(&fixture, &task_executor, 1, "a").await;

@@ -23,7 +23,7 @@ async fn fails_soon(fixture: &Fixture, reason: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_master_that_stood_still_takes_its_own_silence_for_nobody_else_s() {
+async fn a_standstill_of_the_job_master_counts_as_no_silence_of_task_managers() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     fixture.report("tm1", 1, task_executor.reports()).await;
     // As if the process had been stopped: no timer fired meanwhile.

@@ -27,7 +27,7 @@ async fn recovered(start_limiter: &StartLimiter, write: Duration) -> Fixture {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recovered_job_begins_when_it_has_its_turn_and_gives_it_on() {
+async fn a_recovered_job_starts_with_a_permit_and_returns_it() {
     let start_limiter = StartLimiter::at_once(1);
     let others = start_limiter.acquire().await;
     let first = recovered(&start_limiter, Duration::from_millis(5)).await;
@@ -47,7 +47,7 @@ async fn a_recovered_job_begins_when_it_has_its_turn_and_gives_it_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_whose_record_is_not_written_holds_up_others_for_a_moment_only() {
+async fn a_job_whose_record_is_not_written_delays_others_by_the_permit_timeout_at_most() {
     let start_limiter = StartLimiter::at_once(1);
     let stuck = recovered(&start_limiter, LONG * 2).await;
     let next = recovered(&start_limiter, Duration::from_millis(5)).await;
@@ -63,7 +63,7 @@ async fn a_job_whose_record_is_not_written_holds_up_others_for_a_moment_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_its_turn_can_be_stopped() {
+async fn a_job_master_that_waits_for_its_permit_can_be_stopped() {
     let start_limiter = StartLimiter::at_once(1);
     let _others = start_limiter.acquire().await;
     let waiting = recovered(&start_limiter, Duration::ZERO).await;

@@ -1,7 +1,9 @@
 //! Adopts the number that an earlier leader left in flight at a region, or aborts it. Nothing is written for it.
 //!
-//! No trigger is persisted: what executions report is all that is known. Until a region is settled, acknowledgements
-//! are kept as reports and get no answer, since an answer is final.
+//! No trigger is persisted: the reports of executions are all that is known. A region is *settled* by this decision,
+//! once all of its executions have reported. Until then, acknowledgements are kept as reports and get no answer, since
+//! an answer is final. What may go wrong: a number is adopted that a task will never acknowledge; it is aborted by its
+//! timeout.
 
 use super::attempts::Attempts;
 use super::event::{TaskEnd, TaskProgress, TaskReport};
@@ -10,9 +12,9 @@ use super::requests::stop_of;
 use crate::core::faults::{Fault, is_planted};
 
 impl Attempts<'_> {
-    /// Decides about the highest number that the executions of an awaited region report, or that their ends name: it
-    /// is adopted if each of them has saved it, works on it, has not heard of it, or ended before it. All others are
-    /// aborted.
+    /// Settles an awaited region: decides about the highest number that its executions report, or that their ends name.
+    /// It is adopted if each execution has saved it, works on it, has not heard of it, or ended before it. All other
+    /// numbers are aborted. Returns the adopted number.
     pub(super) fn settle(&mut self, region: usize) -> Option<u64> {
         let tasks = self.regions.topology().tasks_of(region).to_vec();
         let at = self.regions.get(region);
@@ -30,7 +32,7 @@ impl Attempts<'_> {
             .iter()
             .filter(|it| it.progress != TaskProgress::Unheard);
         let mut numbers: Vec<u64> = heard.map(|report| report.highest).collect();
-        // An ended task may have taken up a number of which no execution reports anything any more.
+        // An ended task may have taken up a number that no execution reports any more.
         let newest = self.record.restored_number(region);
         let ends = self.regions.get(region).ends();
         numbers.extend(ends.map(|(_, end)| end.highest).filter(|it| *it > newest));
@@ -47,7 +49,7 @@ impl Attempts<'_> {
         for number in given_up {
             self.tell_abort(region, number);
         }
-        // After the aborts, which have sources go on.
+        // After the aborts, which resume sources.
         if let Some(number) = self.paused_behind(region, &reports, highest_given_up) {
             self.regions.pause(region, number);
         }
@@ -61,16 +63,16 @@ impl Attempts<'_> {
                 self.apply_report(&connection, report);
             }
         }
-        // Also if all have acknowledged or ended by now.
+        // No report follows if all have acknowledged or ended by now.
         self.complete_if_all(region);
-        // Again, at all sources: some may never have heard of it. Barriers need not begin at the same time.
+        // At all sources once more: some may never have received the trigger. Barriers need not begin at the same time.
         self.trigger(region, None);
         Some(number)
     }
 
-    /// The number behind which the sources of a region pause, once they are told that numbers up to `aborted` are
-    /// aborted. While the job stops, all of them have to whose input has not ended; otherwise one is enough, so that it
-    /// goes on, and one that has just been told so may be told again.
+    /// The number behind which the sources of a region pause, after the aborts of numbers up to `aborted`. While the
+    /// job stops, the region counts as paused only if all sources are whose input has not ended. Otherwise one paused
+    /// source is enough: it has to be resumed, even if an abort may just have done that.
     fn paused_behind(&self, region: usize, reports: &[TaskReport], aborted: u64) -> Option<u64> {
         let ended = reports.iter().filter(|it| it.has_input_ended);
         let ended: Vec<usize> = ended.map(|it| it.task).collect();
@@ -99,7 +101,8 @@ impl Attempts<'_> {
             );
             report.highest == number && is_refusal
         };
-        // Its acknowledgement is required, and it may be gone with its TaskExecutor.
+        // A task that has ended after it took the number up: its acknowledgement is required, and without a report of
+        // it the acknowledgement may be lost with its TaskExecutor.
         let owes = |(task, end): (usize, &TaskEnd)| {
             let has_saved = |report: &TaskReport| {
                 let is_saved = matches!(report.progress, TaskProgress::Acknowledged(_));
@@ -107,7 +110,7 @@ impl Attempts<'_> {
             };
             end.highest >= number && !reports.iter().any(has_saved)
         };
-        // Its sources would wait behind it, and no barrier of a repeated trigger would have them go on.
+        // Sources that pause behind it would wait forever: the barrier of a repeated trigger does not resume them.
         let has_paused = |report: &TaskReport| report.is_paused && report.highest == number;
         let stops = stop_of(&self.record.durable().requests).is_some();
         if !stops && reports.iter().any(has_paused) {

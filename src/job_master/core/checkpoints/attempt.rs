@@ -1,4 +1,5 @@
-//! One number in flight at one region: who has acknowledged it, and whose answer is awaited.
+//! One number in flight at one region: which tasks have acknowledged it, and which TaskExecutors have to answer its
+//! trigger. Owned by its region (`regions.rs`), and gone when the number is durable or aborted.
 //!
 //! Invariants: the first acknowledgement of a task counts, and repeated ones change nothing; `floor` is the one that it
 //! was triggered with.
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
-/// What the barriers of a number say beside it: the same for each of its triggers.
+/// The content of a number's barriers besides the number: the same for each of its triggers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Flags {
     /// It is for a savepoint.
@@ -35,9 +36,9 @@ pub(super) struct Attempt {
     flags: Flags,
     began_ms: u64,
     acknowledged: BTreeMap<usize, Arc<pb::SubtaskSnapshot>>,
-    /// What tasks do for it, as far as they have said.
+    /// What tasks do for it, by their last report.
     work: BTreeMap<usize, Work>,
-    /// TaskExecutors that have not answered the trigger, and until when they may.
+    /// TaskExecutors that have not answered the trigger, and the end of their timeout.
     unanswered: BTreeMap<ResourceId, u64>,
     /// Tasks that answered that their source has ended.
     ended_sources: BTreeSet<usize>,
@@ -85,7 +86,7 @@ impl Attempt {
         self.is_complete
     }
 
-    /// Notes that nothing is missing.
+    /// Notes that each subtask has acknowledged it or had ended before.
     pub(super) fn set_complete(&mut self) {
         self.is_complete = true;
     }
@@ -115,7 +116,7 @@ impl Attempt {
         self.acknowledged.values().map(|snapshot| &**snapshot)
     }
 
-    /// A trigger was sent, and is to be answered until a moment. The first one that is not answered counts.
+    /// A trigger was sent, and has to be answered by then. A repeated trigger does not extend the timeout.
     pub(super) fn await_answer(&mut self, task_manager: ResourceId, until_ms: u64) {
         self.unanswered.entry(task_manager).or_insert(until_ms);
     }

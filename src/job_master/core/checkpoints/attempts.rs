@@ -3,7 +3,8 @@
 //! - A number is triggered at all tasks of its region that have sources; barriers bring it to the others.
 //! - An acknowledgement counts for the number in flight alone, from an execution of the present generation at its
 //!   place, over the present registration, and if it names only objects that cannot be garbage.
-//! - An abort happens in memory. All tasks of the region are told.
+//! - An abort happens in memory, and is sent to all tasks of the region. It may be lost: a task that reports the number
+//!   later is sent the abort again (`apply_report`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ pub(super) struct Attempts<'a> {
 impl Attempts<'_> {
     /// Puts a number in flight at a region and triggers it.
     pub(super) fn begin(&mut self, region: usize, number: u64) {
-        // What the number before has left, if it was aborted, can be used once more. Nothing older: a region whose
+        // Objects of the number before, if that was aborted, can be used once more. Nothing older: a region whose
         // numbers are aborted again and again would hold the floor of all regions.
         let usable = self.regions.get(region).aborted_number();
         self.put_in_flight(region, number, usable.unwrap_or(number));
@@ -148,7 +149,7 @@ impl Attempts<'_> {
         self.abort_without_sources(region);
     }
 
-    /// Aborts the number in flight if no source is left that could bring it to the others.
+    /// Aborts the number in flight if no source is left that could send its barrier to the other tasks.
     pub(super) fn abort_without_sources(&mut self, region: usize) {
         let at = self.regions.get(region);
         let Some(attempt) = at.attempt().filter(|attempt| !attempt.is_complete()) else {
@@ -162,7 +163,8 @@ impl Attempts<'_> {
         }
     }
 
-    /// Takes an acknowledgement or, of an awaited region, keeps it. Returns the answer, if there is one already.
+    /// Takes an acknowledgement or a decline. Of an awaited region it is kept as a report, and there is no answer yet.
+    /// Otherwise returns the answer to an acknowledgement.
     pub(super) fn answer(
         &mut self,
         connection: &Connection,
@@ -237,7 +239,8 @@ impl Attempts<'_> {
         Ok(())
     }
 
-    /// An object that a snapshot must not name: it is numbered below the floor, and R's newest snapshot has it not.
+    /// An object that a snapshot must not name, because it may be garbage: it is numbered below the floor, and the
+    /// region's newest snapshot does not name it.
     fn garbage_named_by(
         &self,
         region: usize,
@@ -268,16 +271,17 @@ impl Attempts<'_> {
             return;
         };
         if report.is_paused && stop_of(&self.record.durable().requests).is_none() {
-            // An abort that has it go on was lost, or no leader has told it.
+            // The abort that resumes it was lost, or was never sent by an earlier leader.
             self.regions.pause(region, report.highest);
         }
         let attempt = self.regions.get(region).attempt();
         let in_flight = attempt.map(Attempt::number);
         let (number, is_in_flight) = (report.highest, in_flight == Some(report.highest));
+        // In this order: first reports of the number in flight, then those of other numbers.
         match &report.progress {
             TaskProgress::Acknowledged(snapshot) if is_in_flight => {
                 let id = (report.task, report.generation, number);
-                // An error aborts the number, and needs no answer: a report is not repeated for want of one.
+                // The answer is dropped: reports are not repeated for lack of one. An error has aborted the number.
                 let _ = self.acknowledge(connection, id, snapshot);
             }
             TaskProgress::Declined if is_in_flight => {
@@ -296,7 +300,7 @@ impl Attempts<'_> {
             TaskProgress::Blocked | TaskProgress::Writing
                 if number != self.record.newest_number(region) =>
             {
-                // A late trigger of a former leader: no barrier of it will come from the other sources.
+                // A late trigger of a former leader: the other sources will send no barrier of it.
                 self.tell_abort(region, number);
             }
             TaskProgress::Acknowledged(_) if number > self.record.newest_number(region) => {
@@ -317,7 +321,8 @@ impl Attempts<'_> {
         }
     }
 
-    /// The input of a task has ended, so that it has to end too.
+    /// The input of a task has ended. If the task neither ends within its timeout nor takes the number in flight up,
+    /// that number is aborted.
     pub(super) fn end_input(&mut self, region: usize, task: usize, highest: u64) {
         self.regions.end_input(region, task, highest, self.now_ms);
         let due_ms = self.due_at(region);
@@ -336,7 +341,7 @@ impl Attempts<'_> {
         for (region, (reason, counts)) in self.overdue().collect::<Vec<_>>() {
             self.abort(region, &reason, counts);
         }
-        // What is due by now and is not overdue waits for another event.
+        // A moment that has passed without a number being overdue needs no further look: another event decides.
         let due = self.regions.attempts();
         let due = due.filter_map(|(region, _)| self.due_after(region, self.now_ms));
         let due_ms = due.min();
@@ -351,7 +356,7 @@ impl Attempts<'_> {
     }
 
     fn overdue_reason(&self, region: usize, attempt: &Attempt) -> Option<(String, Counts)> {
-        // A complete one waits for the store alone.
+        // A complete number waits for the store alone, which has no timeout.
         if attempt.is_complete() {
             return None;
         }
@@ -392,7 +397,7 @@ impl Attempts<'_> {
         self.removal.leave(attempt.snapshots());
         self.rounds.leave(region);
         if !attempt.flags().is_savepoint {
-            // Numbers that are forced again and again put no other round off.
+            // The abort of a savepoint's number does not delay the next round: such numbers are forced again and again.
             self.rounds.end(self.now_ms);
         }
         let number = attempt.number();
@@ -421,7 +426,8 @@ impl Attempts<'_> {
         }
     }
 
-    /// Tells all tasks of a region that a number is aborted. Sources that paused behind it, or a lower one, go on.
+    /// Sends the abort of a number to all tasks of a region. It resumes sources that pause behind it, or behind a lower
+    /// one.
     pub(super) fn tell_abort(&mut self, region: usize, number: u64) {
         self.regions.resume(region, number);
         let at = self.regions.get(region);

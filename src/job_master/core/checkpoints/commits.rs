@@ -1,6 +1,8 @@
-//! The commit of what durable manifests list: one at a time, repeated until it is done.
+//! The commit of the output that the newest durable manifest lists: one commit at a time, repeated until it is done.
 //!
-//! A manifest is built once everything that the one before it lists is committed. So only the newest one is committed.
+//! A manifest is built once everything that the one before it lists is committed. So older ones need no commit. This
+//! object owns which commit runs, when it is retried, and up to which number everything is committed. It can be behind
+//! the truth after a takeover, never ahead of it: a commit is idempotent.
 
 /// Delay before the first retry, in ms.
 const RETRY_MS: u64 = 100;
@@ -22,7 +24,7 @@ pub(super) struct Commits {
 }
 
 impl Commits {
-    /// Up to `done` everything is committed, by the record.
+    /// No commit runs. Up to `done` everything is committed according to the record.
     pub(super) fn new(done: u64) -> Commits {
         Commits {
             state: State::Idle,

@@ -1,9 +1,13 @@
-//! Completes checkpoints: builds the manifest, puts it, and makes the one write. Owns the manifest that is being put.
+//! Completes checkpoints: builds the manifest, puts it into the blob store if it is large, and makes the one write.
+//! Owns the manifest that is being put.
 //!
-//! Invariants: one manifest is put or written at a time; no write has a snapshot of a region that has failed since, or
-//! of a job whose end is decided; what is written raises `floor` at most to the newest number that was given out, and
-//! not above the floor that a number in flight was triggered with; no manifest is built before what the newest one
-//! lists is committed, so each output is listed in one manifest, and has one mark.
+//! Invariants:
+//! - One manifest is put or written at a time.
+//! - No write has a snapshot of a region that has failed since, or of a job whose end is decided.
+//! - A write raises `floor` at most to the newest number that was given out, and not above the floor that a number in
+//!   flight was triggered with.
+//! - No manifest is built before the output that the newest one lists is committed. So each output is listed in one
+//!   manifest and has one mark.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +45,7 @@ impl ManifestPut {
         self.putting.take()
     }
 
-    /// Something failed: nothing is completed for a while.
+    /// Something failed: the next completion waits for [`RETRY_MS`].
     pub(super) fn hold(&mut self, now_ms: u64) {
         self.retry_at_ms = now_ms.saturating_add(RETRY_MS);
     }
@@ -88,7 +92,8 @@ impl Completing<'_> {
         let newest = self.record.newest().map_or(0, |newest| newest.number);
         let in_flight = |region: &usize| Some(self.regions.get(*region).attempt()?.number());
         let highest = complete.iter().filter_map(in_flight).max();
-        // A straggler's number may be one that a manifest has already.
+        // A manifest takes the highest number that it has. If that is the number of a manifest already (a region was
+        // slower than the others), or if the end of a region is in it, it takes a number of its own.
         let highest = highest.filter(|highest| finished.is_empty() && *highest > newest);
         let number = match highest {
             Some(number) => number,
@@ -106,8 +111,9 @@ impl Completing<'_> {
             true => manifests::INLINE,
             false => manifests::INLINE_ALONE,
         };
-        // What a region wrote last becomes visible with its manifest alone, and nothing could make that smaller. Only
-        // its own bytes may exceed the limit: the snapshots of others have to fit into a manifest without it.
+        // Without a blob store the record has to take the end of a region, however large: the last output of the region
+        // becomes visible with this manifest alone. Only the bytes of ends may exceed the limit: snapshots of other
+        // regions are left out if there are ends, and wait for the next manifest.
         let must_be_kept = !self.options.has_blob_store && !finished.is_empty();
         if must_be_kept && bytes.len() > limit && !complete.is_empty() {
             completion = self.completion(number, &[], finished);
@@ -165,7 +171,7 @@ impl Completing<'_> {
         )));
     }
 
-    /// Makes a write without a manifest: it reserves numbers, and has what has changed of requests for savepoints.
+    /// Makes a write without a manifest: it reserves numbers, and records changed requests for savepoints.
     pub(super) fn write_alone(&mut self) {
         self.write(None);
     }
@@ -309,8 +315,8 @@ impl Completing<'_> {
         }
     }
 
-    /// What is to be committed: what new snapshots have that the former snapshot of their region has not. Of earlier
-    /// checkpoints nothing is left. An end repeats what its task named before.
+    /// The output to commit: what new snapshots list and the former snapshots of their regions did not (the end of a
+    /// task repeats what it listed before). The output of earlier checkpoints is committed.
     fn uncommitted(
         &self,
         snapshots: &[pb::RegionSnapshot],

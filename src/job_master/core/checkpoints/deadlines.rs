@@ -1,4 +1,5 @@
-//! When a number in flight can exceed a timeout. There may be ten thousand of them: not each event looks at all.
+//! When a number in flight can exceed a timeout. There may be ten thousand of them, so no event looks at all of them
+//! before that moment.
 //!
 //! Invariant: no number in flight is overdue before `due_ms`. Whatever gives one a timeout adds it here; what takes one
 //! away does not, so a look may find nothing overdue. Each look sets the next moment exactly.

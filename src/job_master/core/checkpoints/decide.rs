@@ -33,18 +33,18 @@ impl CheckpointCore {
         // complete is durable.
         self.complete(now_ms);
         self.begin_round(now_ms);
-        // After the write was confirmed: only what is durable is committed.
+        // By the durable record alone, so it does not matter that a write may just have begun.
         self.commit(now_ms);
-        // After the commits: what is copied has no output that is not visible.
+        // After the commits: all output of a checkpoint that is copied is visible.
         self.copy_savepoints();
-        // By the durable outcome alone: until then the next leader may go on with the copy.
+        // By the durable outcome alone: until that is durable, the next leader may go on with the copy.
         self.discard_copies();
         // Last, and never before a completion.
         self.remove(now_ms);
     }
 
-    /// Writes what is complete, once the round is over or the next one is due, or reserves numbers for it. While output
-    /// of the newest checkpoint is not committed, what is complete waits.
+    /// Writes complete numbers, once the round is over or the next one is due; or reserves numbers, or records changed
+    /// requests. While output of the newest checkpoint is not committed, complete numbers wait.
     fn complete(&mut self, now_ms: u64) {
         let is_busy = self.record.writing().is_some() || self.put.is_running();
         if is_busy || now_ms < self.put.retry_at_ms() {
@@ -74,14 +74,14 @@ impl CheckpointCore {
             let Err(too_large) = completing.build(&complete, &finished) else {
                 return;
             };
-            // The others need not wait for it.
+            // Its number is aborted, so that the others complete without it.
             let region = too_large.region;
             self.attempts(now_ms)
                 .abort(region, &too_large.reason, Counts::Failure);
         }
     }
 
-    /// Begins a round if it is due or a request needs it, and nothing is on its way that raises the floor.
+    /// Begins a round if it is due or a request needs it, unless a write is under way: that raises the floor.
     fn begin_round(&mut self, now_ms: u64) {
         let is_busy = self.record.writing().is_some() || self.put.is_running();
         if is_busy || self.uncommitted() > MAX_UNCOMMITTED {
@@ -96,7 +96,7 @@ impl CheckpointCore {
             if self.rounds.due_ms() <= now_ms {
                 self.rounds.begin(regions.iter().copied(), now_ms);
             } else {
-                // A forced number does not put the next round off.
+                // A number that a request forces does not delay the next regular round.
                 regions.iter().for_each(|it| self.rounds.join(*it));
             }
             for region in regions {
@@ -121,8 +121,8 @@ impl CheckpointCore {
         newest.map_or(0, |newest| newest.uncommitted.len())
     }
 
-    /// Whether the newest manifest lists output that is not committed. A later one would have to list it again, under
-    /// a mark of its own: then output that one commit has made visible would be committed by another one.
+    /// Whether the newest manifest lists output that is not committed. A later manifest would have to list it again,
+    /// under a mark of its own, and two commits would make the same output visible.
     fn is_committing(&self) -> bool {
         self.uncommitted() > 0
     }
@@ -201,7 +201,7 @@ impl CheckpointCore {
         });
     }
 
-    /// Gives up snapshots that could not be written.
+    /// Aborts the numbers of snapshots that could not be written.
     pub(super) fn give_up(&mut self, now_ms: u64, regions: &[(usize, u64)], reason: &str) {
         self.put.hold(now_ms);
         for (region, _) in regions {
@@ -210,7 +210,7 @@ impl CheckpointCore {
         }
     }
 
-    /// Regions that have durably finished, and of which no manifest says so.
+    /// Regions that have durably finished, and whose end is in no manifest.
     pub(super) fn unrecorded_ends(&self) -> Vec<usize> {
         let topology = self.regions.topology();
         let unrecorded = self.regions.unrecorded().filter(|region| {
@@ -228,7 +228,7 @@ impl CheckpointCore {
         })
     }
 
-    /// The record has changed: finished regions that it has are not looked at any more.
+    /// The record has changed: finished regions whose end it has are not examined any more.
     pub(super) fn forget_recorded_ends(&mut self) {
         let unrecorded = self.regions.unrecorded();
         let recorded = unrecorded.filter(|region| self.is_end_recorded(*region));

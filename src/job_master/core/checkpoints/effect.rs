@@ -17,7 +17,7 @@ pub enum RestoredFrom {
     Snapshot(u64),
 }
 
-/// What a barrier says, from the trigger to the sinks.
+/// The content of a barrier, the same from the trigger to the sinks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Barrier {
     /// The number.
@@ -55,7 +55,7 @@ pub enum Effect {
         /// What they inject.
         barrier: Barrier,
     },
-    /// Tell tasks that a number is aborted. Sources that paused behind it, or behind a lower one, go on.
+    /// Send the abort of a number to tasks. It resumes sources that pause behind it, or behind a lower one.
     Abort {
         /// The TaskExecutor's connection.
         connection: Connection,
@@ -126,7 +126,7 @@ pub enum Effect {
         /// Why it is refused.
         answer: Result<(), String>,
     },
-    /// Copy a completed checkpoint, everything of which is committed, into a directory below this one. Repeated by each
+    /// Copy a completed checkpoint, whose output is committed, into a directory below this one. Repeated by each
     /// JobMaster until its outcome is durable.
     CopySavepoint {
         /// Identifies the request.
@@ -136,8 +136,8 @@ pub enum Effect {
         /// The directory.
         directory: String,
     },
-    /// Remove what was copied for a savepoint that has durably failed. Once a JobMaster, which first stops a copy of
-    /// its own. Repeated by the next one: what is gone already counts as removed.
+    /// Remove the copy of a savepoint that has durably failed. Each JobMaster does so once, after it has stopped a copy
+    /// of its own. A copy that does not exist counts as removed.
     DiscardCopy {
         /// Identifies the request.
         trigger_id: String,

@@ -33,7 +33,7 @@ pub enum TaskProgress {
     Acknowledged(Arc<pb::SubtaskSnapshot>),
     /// It can't take the number up.
     Declined,
-    /// It was told that the number is aborted.
+    /// It has received the abort of the number.
     Aborted,
 }
 
@@ -55,7 +55,7 @@ pub struct TaskReport {
 }
 
 impl TaskReport {
-    /// Whether another report of the same task was made later: an execution never goes back.
+    /// Whether this report was made before `other`, of the same task: an execution never goes back.
     pub(super) fn is_before(&self, other: &TaskReport) -> bool {
         let order = |it: &TaskReport| (it.generation, it.highest, it.progress.rank());
         order(self) < order(other)
@@ -63,7 +63,7 @@ impl TaskReport {
 }
 
 impl TaskProgress {
-    /// What an execution does for a number, in its order.
+    /// The order in which an execution goes through the states of a number.
     fn rank(&self) -> u8 {
         match self {
             TaskProgress::Unheard => 0,
@@ -151,7 +151,7 @@ pub enum Event {
         /// Its executions.
         reports: Vec<TaskReport>,
     },
-    /// All executions of a region that an earlier JobMaster placed were reported and go on, or have ended.
+    /// All executions of a region that an earlier JobMaster placed were reported: they run, or have ended.
     RegionAdopted {
         /// The region.
         region: usize,

@@ -1,4 +1,7 @@
 //! The TaskExecutors: which registration of each is present, and which can't be reached at present.
+//!
+//! Invariant: messages of another registration than the present one change nothing. A lost link aborts the numbers in
+//! flight there only after a timeout: the TaskExecutor mostly registers again before.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +68,8 @@ impl Links {
         link.is_some_and(|link| link.lost_ms.is_none() && link.takes_checkpoints)
     }
 
-    /// Whether a TaskExecutor can be reached and takes no part in checkpoints.
+    /// Whether a TaskExecutor can be reached and takes no part in checkpoints. Not the opposite of
+    /// [`Links::takes_checkpoints`]: of one that can't be reached neither is true.
     pub(super) fn takes_none(&self, task_manager: &ResourceId) -> bool {
         let link = self.0.get(task_manager);
         link.is_some_and(|link| link.lost_ms.is_none() && !link.takes_checkpoints)

@@ -37,7 +37,7 @@
 //! [`CheckpointCore::restored_from`] has no answer, and it writes no result before
 //! [`CheckpointCore::is_all_committed`].
 //!
-//! The JobMaster's actor owns it beside the JobMaster's core, and passes on what they tell each other
+//! The JobMaster's actor owns this core beside the JobMaster's core, and passes messages between them
 //! (`checkpointing/`).
 
 mod adoption;
@@ -119,7 +119,7 @@ impl CheckpointCore {
     /// The core of a JobMaster that reads `record` in its own epoch, and `objects`, the contents of
     /// [`manifest_objects`] as far as they exist. Writes nothing and triggers nothing by itself.
     ///
-    /// `start` has all that a manifest is built from, so that none can be built without it.
+    /// `start` is a parameter so that no manifest can be built without the ends and coordinators that it contains.
     pub fn new(
         (options, topology): (Options, Topology),
         record: Arc<pb::JobCheckpoints>,
@@ -159,8 +159,8 @@ impl CheckpointCore {
         Ok(core)
     }
 
-    /// Handles events in their order, and then decides what follows from all of them: to decide looks at many regions,
-    /// and thousands of them report at the same time. After a write of unknown outcome nothing has effects any more.
+    /// Handles events in their order, and then decides once, about all of them: a decision examines many regions, and
+    /// thousands of regions report at the same time. After a write of unknown outcome there are no effects any more.
     pub fn handle(&mut self, now_ms: u64, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
         for event in events {
             if !self.record.is_over() {
@@ -181,17 +181,17 @@ impl CheckpointCore {
         })
     }
 
-    /// Whether a checkpoint is durable, or none is, everything that completed checkpoints name is committed, and each
-    /// request for a savepoint has an outcome. The result of the job waits for it.
+    /// Whether no write is under way, everything that completed checkpoints list is committed, each request for a
+    /// savepoint has an outcome, and the ends of finished regions are recorded. The result of the job waits for it.
     pub fn is_all_committed(&self) -> bool {
         let newest = self.record.newest().map_or(0, |newest| newest.number);
-        // What is put once the end is decided is not written.
+        // Once the end is decided, a manifest that is being put is not written.
         let is_put = self.put.is_running() && !self.is_end_decided;
         let is_pending = self.record.writing().is_some() || is_put;
         let delays = self
             .savepoints
             .delay_result(&self.record.durable().requests);
-        // After the checkpoint that the job stops with no end is recorded. Last, because it looks at each region.
+        // No end is recorded after the checkpoint that the job stops with. Evaluated last: it examines each region.
         let has_unrecorded = || {
             !self.is_end_decided && !self.is_last_complete() && !self.unrecorded_ends().is_empty()
         };
@@ -205,7 +205,7 @@ impl CheckpointCore {
     }
 
     /// Whether a write of the record is under way. The result, which replaces or removes the record, must not be
-    /// written beside it: the one that the store takes last stays.
+    /// written at the same time: the write might reach the store after it, and bring the record back.
     pub fn is_writing(&self) -> bool {
         self.record.writing().is_some()
     }
@@ -215,7 +215,7 @@ impl CheckpointCore {
         self.record.durable()
     }
 
-    /// What regions are restored from at present, and whether the result waits.
+    /// The restore points of regions at present, and whether the result waits.
     pub fn points(&self) -> RestorePoints {
         let mut points = RestorePoints {
             has_uncommitted: !self.is_all_committed(),
@@ -238,7 +238,8 @@ impl CheckpointCore {
         points
     }
 
-    /// What regions without a snapshot are restored from, and its manifest. Its number is below all of this job's.
+    /// The origin, from which regions without a snapshot are restored, and its manifest. Its number is below all of
+    /// this job's.
     pub fn origin(&self) -> Option<(&pb::CheckpointOrigin, &pb::CheckpointManifest)> {
         self.record.origin()
     }
@@ -290,7 +291,7 @@ impl CheckpointCore {
         unfinished.map(|(number, _)| number)
     }
 
-    /// Regions of which no checkpoint is taken at present, and why.
+    /// Regions that take no checkpoints at present, and why.
     pub fn skipped(&self) -> Vec<(usize, String)> {
         let regions = self.regions.iter();
         let skipped = regions.filter_map(|(number, region)| {
@@ -330,7 +331,7 @@ impl CheckpointCore {
             self.savepoints_due_ms(now_ms),
         ];
         let all = dues.into_iter().flatten();
-        // What is due by now and did not happen waits for another event.
+        // A moment that has passed without an effect needs no further look: another event decides.
         let later = all.filter(|due_ms| *due_ms > now_ms).min();
         later.unwrap_or(now_ms.saturating_add(self.options.interval_ms.max(1)))
     }
@@ -387,7 +388,7 @@ impl CheckpointCore {
                     self.attempts(now_ms)
                         .abort(region, reason, Counts::NoFailure);
                 }
-                // A region that had finished may run again: then its ends do not count any more.
+                // A region that had finished may run again: its ends do not count any more.
                 let from = [
                     Phase::Awaited,
                     Phase::Starting,
@@ -544,7 +545,7 @@ impl CheckpointCore {
                 continue;
             }
             if report.has_input_ended {
-                // Its own message may have been lost, or heard by an earlier leader alone.
+                // The message about it may have been lost, or received by an earlier leader only.
                 let mut attempts = self.attempts(now_ms);
                 attempts.end_input(region, report.task, report.highest);
             }

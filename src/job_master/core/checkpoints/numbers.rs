@@ -1,4 +1,5 @@
-//! The numbers of checkpoints: one counter for the job, across all its leaders.
+//! The numbers of checkpoints: one counter for the job, across all its leaders. This object owns which number comes
+//! next and up to which one they are reserved; the record has only the reservation (`next`).
 //!
 //! Invariants: a number is given out only if this JobMaster itself reserved it durably, so no number is given out
 //! twice, and all of a former leader's numbers are below all of this one's.
@@ -45,7 +46,7 @@ impl Numbers {
         Some(number)
     }
 
-    /// The next number that is given out, if it is reserved until then.
+    /// The next number that is given out, once it is reserved.
     pub(super) fn next(&self) -> u64 {
         self.next
     }

@@ -1,4 +1,7 @@
-//! Names of objects: `<number>-<generation>-<random>`, and who names them. Pure functions.
+//! Names of objects of checkpoints, and which snapshots name them. Pure functions.
+//!
+//! An object of state is named `<number>-<generation>-<random>`, one that holds a manifest
+//! `manifest-<number>-<random>`. `removal.rs` decides by the number in the name: a name without one is never garbage.
 
 use tanist_proto::pieces::{Piece, pieces};
 use tanist_proto::v1 as pb;

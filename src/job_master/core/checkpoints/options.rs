@@ -100,7 +100,7 @@ impl Topology {
         tasks.filter(|task| self.tasks[*task].is_source)
     }
 
-    /// What people call the vertices of a region.
+    /// The names of the vertices of a region, for messages.
     pub(super) fn vertices_of(&self, region: usize) -> Vec<&str> {
         let mut vertices = Vec::new();
         for task in self.tasks_of(region) {
@@ -114,7 +114,7 @@ impl Topology {
         vertices
     }
 
-    /// What people call a task.
+    /// The name of a task, for messages.
     pub(super) fn task_name(&self, task: usize) -> String {
         let Task {
             vertex_id, subtask, ..

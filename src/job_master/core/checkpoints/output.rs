@@ -2,7 +2,7 @@
 
 use super::Effect;
 
-/// Effects; see the module.
+/// Effects that are not run yet; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Output(Vec<Effect>);
 

@@ -1,10 +1,14 @@
 //! The record `checkpoints/<job>` and the manifests that it names: what is durable, and the one write in flight.
 //!
 //! There is no decided copy. A write is made from the durable record and everything that is decided at that moment;
-//! if the store refuses it, nothing is undone, and the next write is made in the same way. Invariants: one write is in
-//! flight; `durable` is what the store has, as far as this term knows; `floor` and `next` never fall; the number of the
-//! origin is below all that this job gave out, so that each number has one manifest; after a write of unknown outcome
-//! nothing is written.
+//! if the store refuses it, nothing is undone, and the next write is made in the same way.
+//!
+//! Invariants:
+//! - One write is in flight.
+//! - `durable` is what the store has, as far as this term knows.
+//! - `floor` and `next` never fall.
+//! - The number of the origin is below all numbers that this job gave out, so each number has one manifest.
+//! - After a write of unknown outcome nothing is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,8 +22,9 @@ use super::options::Topology;
 use super::unreadable::{Unreadable, unfit, unfit_origin};
 use crate::core::faults::{Fault, is_planted};
 
-/// Number of subsumed checkpoints that a record names. Of older ones a listing finds what they leave: a region whose
-/// number is in flight for long holds the floor, and with it the removal, for thousands of checkpoints of others.
+/// Number of subsumed checkpoints that a record names. The objects of older ones are found by a listing. They can be
+/// many: a region whose number is in flight for long holds the floor, and with it the removal, for thousands of
+/// checkpoints of other regions.
 pub(super) const NAMED_SUBSUMED: usize = 16;
 
 /// A manifest that a write makes the newest one.
@@ -45,7 +50,7 @@ pub(super) struct Change {
     pub(super) retained: usize,
     /// Up to this number everything is committed.
     pub(super) committed_up_to: u64,
-    /// Subsumed checkpoints of which nothing is left.
+    /// Subsumed checkpoints without objects.
     pub(super) removed: BTreeSet<u64>,
     pub(super) drops_origin: bool,
     pub(super) retention: pb::CheckpointRetention,
@@ -60,7 +65,7 @@ pub(super) struct Write {
     pub(super) committed_up_to: u64,
     /// The object of a manifest that nothing names once this is durable.
     pub(super) left: Option<String>,
-    /// The newest subsumed checkpoint that leaves the record although something of it is left.
+    /// The newest subsumed checkpoint that leaves the record before all of its objects are removed.
     pub(super) forgotten: Option<u64>,
 }
 
@@ -94,8 +99,8 @@ pub fn manifest_objects(record: &pb::JobCheckpoints) -> Vec<String> {
 }
 
 /// By region, the number of the snapshot in the newest manifest of a record, or of the origin that takes its place; 0:
-/// there is none. Empty if there is no manifest: then each region begins from the origin, if there is one. Also if the
-/// manifest can't be read: then there will be no [`super::CheckpointCore`].
+/// there is none. Empty if there is no manifest: then each region begins from the origin, if there is one. Empty, too,
+/// if the manifest can't be read: then no [`super::CheckpointCore`] can be built, and nothing is deployed.
 pub fn newest_numbers(
     record: &pb::JobCheckpoints,
     objects: &BTreeMap<String, Vec<u8>>,
@@ -189,7 +194,8 @@ impl CheckpointRecord {
                     let object = manifest_object(stored).unwrap_or_default().to_owned();
                     return Err(Unreadable::Missing { number, object });
                 }
-                // What is gone already counts as removed; a listing finds the rest.
+                // A subsumed manifest that is missing or damaged: its removal has begun. A listing finds the objects
+                // that are left.
                 Some(Err(_)) | None => {}
             }
         }
@@ -323,7 +329,7 @@ impl CheckpointRecord {
         let mut record = (*self.durable).clone();
         record.next = record.next.max(change.next);
         record.floor = record.floor.max(change.floor);
-        // First: they say which checkpoints stay.
+        // Before checkpoints are subsumed: requests say which ones have to stay (`pinned`).
         record.requests = change.requests;
         record.set_retention(change.retention);
         record
@@ -402,14 +408,15 @@ impl CheckpointRecord {
     pub(super) fn with_result(&self, is_kept: bool, committed_up_to: u64) -> pb::JobCheckpoints {
         let mut record = manifests::ended((*self.durable).clone(), is_kept);
         for kept in &mut record.retained {
-            // The output of another one was given up.
+            // Otherwise its output was given up.
             kept.committed |= kept.number <= committed_up_to;
         }
         record
     }
 }
 
-/// Removes the origin. Of its objects only that of its manifest is the job's: returns it.
+/// Removes the origin. Returns the object that holds its manifest, the only object of the origin that belongs to the
+/// job.
 fn drop_origin(record: &mut pb::JobCheckpoints) -> Option<String> {
     let origin = record.origin.take()?;
     manifest_object(origin.manifest.as_ref()).map(str::to_owned)

@@ -1,7 +1,9 @@
-//! The regions: phase, generation and places of each, the ends of its tasks, and its number in flight.
+//! The regions as the checkpoints know them: phase, generation and places of each, the ends of its tasks, and its
+//! number in flight. The JobMaster's core decides about regions; its news change the phases here.
 //!
 //! Invariants: a region has at most one number in flight, of its present generation; ends and reports belong to that
-//! generation, and are dropped with it; the index has each region by what it is at present.
+//! generation, and are dropped with it; the index agrees with the state of each region (all changes that concern it go
+//! through `Regions::change`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +17,7 @@ use crate::core::faults::{Fault, is_planted};
 /// Number of subtasks that a reason names.
 const NAMED: usize = 3;
 
-/// Where a region stands.
+/// The phase of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It has failed, or was never placed.
@@ -61,7 +63,7 @@ pub(super) struct Region {
     paused_behind: Option<u64>,
     /// Its last number, if it was aborted. A complete one forgets it.
     aborted: Option<Aborted>,
-    /// It has finished, and a manifest says so.
+    /// It has finished, and its end is in a manifest.
     is_end_recorded: bool,
 }
 
@@ -93,7 +95,7 @@ impl Region {
         }
     }
 
-    /// Where it stands.
+    /// Its phase.
     pub(super) fn phase(&self) -> Phase {
         self.phase
     }
@@ -121,8 +123,8 @@ impl Region {
         by_task_manager
     }
 
-    /// The TaskExecutors whose loss leaves a number in flight without an end: those with a task that runs, or that has
-    /// ended after it took the number up and has not acknowledged it.
+    /// The TaskExecutors without which a number in flight can't be completed: those with a task that runs, or that has
+    /// ended after it took the number up and before its acknowledgement arrived.
     pub(super) fn places_that_owe(&self, attempt: &Attempt) -> BTreeSet<&ResourceId> {
         let places = self.places.iter().filter(|(task, _)| {
             let owes = attempt.snapshot(**task).is_none()
@@ -199,7 +201,7 @@ impl Region {
     }
 }
 
-/// Which regions are something, so that not each decision looks at all of them.
+/// The regions by state, so that no decision has to examine all of them.
 #[derive(Debug, Default)]
 struct Index {
     /// An earlier JobMaster placed them, and not all of their executions are known.
@@ -232,8 +234,8 @@ impl Index {
             (&mut self.unfinished, !has_finished),
             (&mut self.unrecorded, has_finished && !at.is_end_recorded),
         ];
-        for (regions, is_one) in of_region {
-            match is_one {
+        for (regions, is_in) in of_region {
+            match is_in {
                 true => regions.insert(region),
                 false => regions.remove(&region),
             };
@@ -322,7 +324,7 @@ impl Regions {
         aborted.filter_map(|region| Some((*region, self.regions[*region].aborted()?.0)))
     }
 
-    /// Regions that have durably finished, and of which no manifest is known to say so.
+    /// Regions that have durably finished, and whose end is not known to be in a manifest.
     pub(super) fn unrecorded(&self) -> impl Iterator<Item = usize> {
         self.index.unrecorded.iter().copied()
     }
@@ -445,7 +447,7 @@ impl Regions {
         });
     }
 
-    /// Sources that pause behind a number go on, also behind lower ones.
+    /// Sources that pause behind a number, or behind a lower one, are resumed.
     pub(super) fn resume(&mut self, region: usize, number: u64) {
         self.change(region, |at| {
             at.paused_behind.take_if(|paused| *paused <= number);
@@ -475,7 +477,7 @@ impl Regions {
         })
     }
 
-    /// The number in flight is in flight no more.
+    /// Removes and returns the number in flight: it is durable or aborted.
     pub(super) fn take_attempt(&mut self, region: usize) -> Option<Attempt> {
         self.change(region, |at| at.attempt.take())
     }
@@ -485,7 +487,7 @@ impl Regions {
         self.regions[region].ends.entry(task).or_insert(end);
     }
 
-    /// The ends of all tasks of the present generation are durable. Some may not have been heard.
+    /// The ends of all tasks of the present generation are durable. Reports of some may not have arrived.
     pub(super) fn record_ends(&mut self, region: usize, ends: Vec<(usize, TaskEnd)>) {
         self.regions[region].ends.extend(ends);
     }

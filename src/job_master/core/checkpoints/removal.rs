@@ -1,9 +1,10 @@
-//! The removal of garbage: which objects may go, which removal runs, and of which subsumed checkpoints nothing is left.
+//! The removal of garbage. This object owns which removal runs, which objects are known to be left over, and which
+//! subsumed checkpoints have no objects any more.
 //!
-//! Garbage is what is numbered below the durable `floor` and that no retained manifest names. It stays
+//! Garbage is every object that is numbered below the durable `floor` and that no retained manifest names. It stays
 //! garbage, so a removal that a deposed leader makes late harms nothing. A subsumed checkpoint leaves the record when
-//! none of its objects may ever become garbage later: each one is removed, or a retained manifest names it. Or it
-//! leaves when the record names too many: then a listing finds its objects, once the floor is above them.
+//! each of its objects is removed or named by a retained manifest, so that none may become garbage later. Or it leaves
+//! when the record names too many: then a listing finds its objects, once the floor is above them.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +34,7 @@ pub(super) struct Removal {
     running: Option<Running>,
     last: u64,
     retry_at_ms: u64,
-    /// Subsumed checkpoints of which nothing is left, until the record forgets them.
+    /// Subsumed checkpoints without objects, until the record forgets them.
     removed: BTreeSet<u64>,
     /// Objects that no subsumed manifest names, such as those of aborted numbers.
     leftovers: BTreeSet<String>,
@@ -41,8 +42,8 @@ pub(super) struct Removal {
     has_changed: bool,
     listing_interval_ms: u64,
     list_at_ms: u64,
-    /// Objects numbered below this may be left that neither the record nor this JobMaster knows. Each write that raises
-    /// the floor has the directory listed, until the floor has reached it.
+    /// Objects numbered below this may exist that neither the record nor this JobMaster knows. The directory is listed
+    /// after each write that raises the floor, until the floor has reached this number.
     unknown_below: Option<u64>,
     floor: u64,
 }
@@ -65,7 +66,7 @@ impl Garbage<'_> {
         }
     }
 
-    /// A manifest that is being put has a number that is not below.
+    /// Whether an object is garbage. The manifest that is being put is not: its number is not below the floor.
     fn has(&self, object: &str) -> bool {
         if let Some(number) = number_of_manifest(object) {
             return number < self.floor && !self.manifests.contains(object);
@@ -80,8 +81,8 @@ impl Garbage<'_> {
 }
 
 impl Removal {
-    /// Nothing is removed yet. The job's directory is listed at once, and again when the floor has risen: an earlier
-    /// JobMaster may have left what is not below it now.
+    /// No removal runs. The job's directory is listed at once, and again when the floor has risen: an earlier JobMaster
+    /// may have left objects that are not below the floor yet.
     pub(super) fn new(
         record: &pb::JobCheckpoints,
         listing_interval_ms: u64,
@@ -101,7 +102,7 @@ impl Removal {
         }
     }
 
-    /// Subsumed checkpoints of which nothing is left.
+    /// Subsumed checkpoints without objects.
     pub(super) fn removed(&self) -> &BTreeSet<u64> {
         &self.removed
     }
@@ -113,10 +114,10 @@ impl Removal {
         self.leftovers.extend(objects.map(str::to_owned));
     }
 
-    /// Nothing names an object that holds a manifest.
+    /// Removes an object that holds a manifest, which no record names.
     pub(super) fn leave_manifest(&mut self, object: String, out: &mut Output) {
         self.last += 1;
-        // At once: nothing names it, and nothing ever will. Its answer is that of no removal that is awaited.
+        // At once: nothing names it, and nothing ever will. No one waits for the answer, since it is not `running`.
         out.push(Effect::Remove {
             removal: self.last,
             objects: vec![object],
@@ -155,8 +156,8 @@ impl Removal {
         }
     }
 
-    /// A write is durable: what it forgot needs no removal, and more may be garbage.
-    /// `forgotten` is the number of the newest subsumed checkpoint that has left it although something of it is left.
+    /// A write is durable: checkpoints that have left the record need no removal, and more objects may be garbage.
+    /// `forgotten`: the newest subsumed checkpoint that has left the record before all of its objects were removed.
     pub(super) fn record_changed(&mut self, record: &pb::JobCheckpoints, forgotten: Option<u64>) {
         self.has_changed = true;
         self.unknown_below = self.unknown_below.max(forgotten.map(|number| number + 1));
@@ -188,11 +189,12 @@ impl Removal {
         if self.running.is_some() || now_ms < self.retry_at_ms {
             return;
         }
-        // Most events change nothing here, and to look costs as much as the manifests are large.
+        // Most events change nothing here, and the cost of a look grows with the manifests.
         if std::mem::take(&mut self.has_changed) && self.remove_any(record, out) {
             return;
         }
-        // After all regions are settled: only then does the floor say what the former leader left.
+        // Only when all regions are settled: before that, the floor is the former leader's, and numbers that it left in
+        // flight may still be adopted.
         if is_settled && self.list_at_ms <= now_ms {
             self.list_at_ms = now_ms.saturating_add(self.listing_interval_ms);
             out.push(Effect::List);

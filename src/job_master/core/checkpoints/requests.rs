@@ -1,7 +1,7 @@
 //! The requests for savepoints as a record has them. Pure functions.
 //!
-//! A request belongs to the snapshots numbered from its `from` on: no number from there on was given out before it was
-//! durable, so each of them was triggered with its flags.
+//! A request is for the snapshots numbered from its `from` on. No number from there on was given out before the request
+//! was durable, so each of these numbers was triggered with the request's flags.
 
 use tanist_gateway::savepoints::is_open;
 use tanist_proto::v1 as pb;
@@ -9,7 +9,7 @@ use tanist_proto::v1 as pb;
 use super::attempt::Flags;
 use crate::core::faults::{Fault, is_planted};
 
-/// Number of requests that a record keeps. Open ones are kept beside others, and more are refused.
+/// Number of requests that a record keeps, open ones among them. While this many are open, further ones are refused.
 pub(super) const KEPT: usize = 16;
 
 /// Whether any request has no outcome.
@@ -23,8 +23,8 @@ pub fn stop_of(requests: &[pb::SavepointRequest]) -> Option<&pb::SavepointReques
     requests.iter().find(|it| it.stops && !fails(it))
 }
 
-/// Whether the job stops with a checkpoint that is complete. No later one is written: its output would be visible, and
-/// the job that begins from the savepoint would make it again.
+/// Whether the checkpoint that the job stops with is complete. No later checkpoint is written: its output would become
+/// visible, and the job that begins from the savepoint would produce it again.
 pub(super) fn is_last_complete(requests: &[pb::SavepointRequest]) -> bool {
     let is_planted = is_planted(Fault::CheckpointAfterStop);
     stop_of(requests).is_some_and(|stop| stop.number > 0) && !is_planted
@@ -50,8 +50,8 @@ fn waits(request: &pb::SavepointRequest) -> bool {
     request.progress() == pb::SavepointProgress::Requested
 }
 
-/// The flags of a number. Each one that may become part of a savepoint is for it, also at a region that has a snapshot
-/// of it already: the later one replaces that, and has to have all output complete too.
+/// The flags of a number. Each number that may become part of a savepoint has the flag, also at a region that already
+/// has a snapshot for the savepoint: the later snapshot replaces that one, and needs complete output too.
 pub(super) fn flags_of(requests: &[pb::SavepointRequest], number: u64) -> Flags {
     let mut all = requests.iter();
     Flags {

@@ -1,4 +1,7 @@
 //! When a round begins, and which of its regions still work on it.
+//!
+//! The times are lost with the JobMaster: the next one computes them from the record (`Rounds::after`). Invariant: no
+//! round waits for a region that is slower than the interval.
 
 use std::collections::BTreeSet;
 
@@ -16,9 +19,9 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// The rounds go on from those of earlier JobMasters: the last one began at `last_ms`, or the job did. So leaders
-    /// that live shorter than the interval take checkpoints too. That is a time of another host's clock: one in the
-    /// future counts as the present, so a round begins at once or within an interval, whatever the clocks say.
+    /// Continues the rounds of earlier JobMasters: the last round began at `last_ms`, or else the job did. So a leader
+    /// takes checkpoints even if it lives for less than an interval. The time is of another host's clock: a time in the
+    /// future counts as the present, so a round begins within an interval, whatever the clocks show.
     pub(super) fn after(options: &Options, last_ms: u64, now_ms: u64) -> Rounds {
         let began_ms = last_ms.min(now_ms);
         Rounds {

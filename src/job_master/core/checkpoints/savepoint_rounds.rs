@@ -1,5 +1,6 @@
-//! What requests for savepoints decide: which rounds they force, when they fail, when their copy begins, and whether
-//! paused sources go on.
+//! The decisions that follow from requests for savepoints: which numbers they force, when they fail, when their copy
+//! begins, and whether paused sources are resumed. `savepoints.rs` owns what is not durable of requests, `requests.rs`
+//! reads the durable ones.
 
 use tanist_gateway::savepoints::{failed_copies, is_open};
 use tanist_proto::v1 as pb;
@@ -23,7 +24,7 @@ impl CheckpointCore {
         }
     }
 
-    /// Why the job can have no savepoint.
+    /// Why the job can have no savepoint at all.
     fn obstacle(&self) -> Option<String> {
         if self.is_end_decided {
             return Some("the job ends".to_owned());
@@ -64,7 +65,7 @@ impl CheckpointCore {
             return Some("the job ends".to_owned());
         }
         let is_copying = request.number > 0;
-        // The checkpoint of one that is being copied is complete.
+        // If it is being copied, its checkpoint is complete: an obstacle is too late.
         if !is_copying && let Some(obstacle) = self.obstacle() {
             return Some(obstacle);
         }
@@ -128,8 +129,8 @@ impl CheckpointCore {
         Some(format!("the region of {vertices} {why}{others}"))
     }
 
-    /// The regions that the next round takes, if it may begin. While the job stops, only those whose sources do not
-    /// pause yet.
+    /// The regions that take part in the next round, if it may begin. While the job stops, only those whose sources do
+    /// not pause yet.
     pub(super) fn next_round(&self, now_ms: u64) -> Vec<usize> {
         let requests = &self.record.durable().requests;
         let stop = stop_of(requests);
@@ -154,7 +155,8 @@ impl CheckpointCore {
         pauses || lacks_snapshot(requests, self.record.newest_number(region))
     }
 
-    /// When a number may be forced at a region again: one that is aborted at once would be forced again at once.
+    /// When a number may be forced at a region again. Without this pause, a number that is aborted at once would be
+    /// forced again at once.
     fn retry_at_ms(&self, region: usize) -> u64 {
         let aborted = self.regions.get(region).aborted();
         aborted.map_or(0, |(at_ms, _)| at_ms.saturating_add(RETRY_MS))
@@ -176,7 +178,7 @@ impl CheckpointCore {
             .min()
     }
 
-    /// Whether a write has anything to say of requests.
+    /// Whether a write would change the requests of the record.
     pub(super) fn have_requests_changed(&self) -> bool {
         let newest = self.record.newest_manifest().map(|newest| &**newest);
         let durable = &self.record.durable().requests;
@@ -188,7 +190,7 @@ impl CheckpointCore {
         is_last_complete(&self.record.durable().requests)
     }
 
-    /// Sources that pause go on, unless the job stops.
+    /// Resumes paused sources, unless the job stops.
     pub(super) fn resume_sources(&mut self, now_ms: u64) {
         let stop = stop_of(&self.record.durable().requests);
         let is_planted = is_planted(Fault::ResumedWhileStopping);
@@ -214,7 +216,7 @@ impl CheckpointCore {
         }
     }
 
-    /// Discards what was copied for requests that have durably failed.
+    /// Discards the copies of requests that have durably failed.
     pub(super) fn discard_copies(&mut self) {
         for request in failed_copies(self.record.durable()) {
             if self.savepoints.begin_discard(&request.trigger_id) {
@@ -226,7 +228,7 @@ impl CheckpointCore {
         }
     }
 
-    /// Begins the copies of checkpoints everything of which is committed.
+    /// Begins the copies of checkpoints whose output is committed.
     pub(super) fn copy_savepoints(&mut self) {
         if self.is_end_decided {
             return;

@@ -9,10 +9,10 @@
 //!  (answered)            FAILED                                      FAILED
 //! ```
 //!
-//! Everything that a JobMaster goes on with after a takeover is in the record (`requests.rs`); the times begin again.
-//! Invariants: a request is answered when it is durable or refused; the checkpoint of one that is COPYING is retained;
-//! its copy begins when everything that it and earlier ones list is committed, once a JobMaster; an outcome is told
-//! only by the record.
+//! After a takeover the next JobMaster continues from the record (`requests.rs`); timeouts begin again. Invariants: a
+//! request is answered when it is durable or refused; the checkpoint of one that is COPYING is retained; its copy
+//! begins when the output of this checkpoint and of earlier ones is committed, once at each JobMaster; only the record
+//! says what the outcome is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,18 +48,20 @@ impl Asked {
 #[derive(Debug, Default)]
 pub(super) struct Savepoints {
     asked: Vec<Asked>,
+    /// The outcomes that are decided and not durable, by trigger id: the path, or why there is none.
     outcomes: BTreeMap<String, Result<String, String>>,
+    /// Open requests whose copy this JobMaster has begun.
     copying: BTreeSet<String>,
     /// Failed requests whose copies this JobMaster has discarded.
     discarded: BTreeSet<String>,
     /// Since when each open request has been in its present state.
     since: BTreeMap<String, (pb::SavepointProgress, u64)>,
-    /// The store has refused a write that says that requests end with the job.
+    /// The store has refused a write by which requests fail with the job. Then the result does not wait for them.
     is_end_refused: bool,
 }
 
 impl Savepoints {
-    /// Open requests of a record go on.
+    /// Continues the open requests of a record.
     pub(super) fn new(requests: &[pb::SavepointRequest], now_ms: u64) -> Savepoints {
         let mut savepoints = Savepoints::default();
         savepoints.note_durable(requests, now_ms);
@@ -128,7 +130,7 @@ impl Savepoints {
         taken
     }
 
-    /// An open request fails, unless it has an outcome that is not durable.
+    /// An open request fails, unless it has an outcome already, which is not durable yet.
     pub(super) fn fail(&mut self, trigger_id: &str, reason: String) {
         let outcomes = &mut self.outcomes;
         outcomes.entry(trigger_id.to_owned()).or_insert(Err(reason));
@@ -160,8 +162,8 @@ impl Savepoints {
     }
 
     /// The requests of a write: those of the durable record with what has changed since. `from` is the next number
-    /// that is given out, `newest` the newest manifest of the write. It pins that for requests that wait for nothing
-    /// else.
+    /// that is given out, `newest` the newest manifest of the write. A request whose regions all have a snapshot there
+    /// gets the number of that manifest, which pins it.
     pub(super) fn requests(
         &self,
         durable: &[pb::SavepointRequest],
@@ -195,7 +197,7 @@ impl Savepoints {
         requests
     }
 
-    /// Whether a write has anything to say of requests.
+    /// Whether a write would change the requests of the record.
     pub(super) fn has_changes(
         &self,
         durable: &[pb::SavepointRequest],

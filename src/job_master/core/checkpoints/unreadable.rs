@@ -36,7 +36,7 @@ pub enum Unreadable {
     },
 }
 
-/// Why an origin does not belong to this record: its number is one that this job may have given out.
+/// Why an origin does not belong to this record: this job may have given its number out.
 pub(super) fn unfit_origin(
     record: &pb::JobCheckpoints,
     origin: &pb::CheckpointOrigin,
@@ -50,8 +50,8 @@ pub(super) fn unfit_origin(
     })
 }
 
-/// Why an intact manifest does not belong to this record. What it lacks would count as a region that begins from the
-/// start.
+/// Why an intact manifest does not belong to this record. It must not be accepted: a region that it lacks would begin
+/// from the start.
 pub(super) fn unfit(
     record: &pb::JobCheckpoints,
     topology: &Topology,
@@ -81,7 +81,7 @@ pub(super) fn unfit(
             pb::RegionSnapshotKind::Unspecified => Some(format!(
                 "it does not say what region {region} is restored from"
             )),
-            // Older ones may be from the time when there was one.
+            // Only in the newest manifest: an older one may have been written while there was an origin.
             pb::RegionSnapshotKind::FromOrigin
                 if is_newest && takes_part && record.origin.is_none() =>
             {

@@ -1,9 +1,9 @@
 //! The coordinator of a file source: cuts files into splits, and assigns each to the first subtask that asks.
 //! Pure.
 //!
-//! The files are laid end to end. A split is a range of that sequence, so it may be part of one file or
-//! contain many. The first one that is free is assigned next. Which ones are not free, without being assigned, follows
-//! from the state that the job was started from (`tanist_model::restore`).
+//! The files form one sequence of bytes. A split is a range of that sequence, so it may be part of one file or
+//! contain many. The first free split is assigned next. A job that was started from the state of another one also has
+//! splits that are neither free nor assigned: their records are in that state (`tanist_model::restore`).
 
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;

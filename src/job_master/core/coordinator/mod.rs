@@ -119,7 +119,7 @@ fn coordinated(graph: &pb::JobGraph) -> Vec<Coordinated> {
 /// Progress of the preparation of a group.
 #[derive(Debug, Clone)]
 enum Preparation {
-    /// Requested, for those operators of which the record has none.
+    /// Requested, for the operators that have no coordinator in the record.
     Requested {
         generation: u64,
         operators: Arc<[Coordinated]>,
@@ -141,26 +141,29 @@ struct Pending {
     generation: u64,
 }
 
-/// A group of operators that have regions in common. Their coordinators are prepared together.
+/// A group of operators that have regions in common. Their coordinators are prepared together: one look at the files
+/// ([`files::Look`]) for all of them.
 #[derive(Debug)]
-struct Look {
+struct Group {
     operators: Arc<[Coordinated]>,
     /// All vertices in the regions.
     vertices: BTreeSet<usize>,
     /// Sorted.
     regions: Vec<usize>,
-    /// Whether one of the regions may run again without the others after all have durably finished.
+    /// Whether one of the regions may run again without the others after all have durably finished. Then the record
+    /// keeps the coordinators until the job ends.
     may_run_again_in_part: bool,
     /// The regions in which a task failed by itself since the last preparation.
     failed: BTreeSet<usize>,
-    /// A region has failed twice, so the preparation may be outdated.
+    /// A region has failed twice with this preparation, which may be outdated: with the next restart all regions of the
+    /// group begin with another one.
     is_doubted: bool,
 }
 
-impl Look {
-    /// Whether a preparation for this generation is the first, i.e. before any of the regions has run. The
-    /// first generation of each region counts as one.
-    fn present_look(&self, generation: u64) -> files::Look {
+impl Group {
+    /// Whether a preparation for this generation of the group is the first, i.e. before any of the regions has run. The
+    /// generation of a group is the sum of its regions' generations, each at least 1, so the first one is their number.
+    fn look_of(&self, generation: u64) -> files::Look {
         match usize::try_from(generation) {
             Ok(generation) if generation <= self.regions.len() => files::Look::First,
             Ok(_) | Err(_) => files::Look::Later,
@@ -189,7 +192,7 @@ pub(super) struct Coordinators {
 /// All coordinators of a job, in groups.
 #[derive(Debug)]
 struct Coordination {
-    looks: Vec<Look>,
+    groups: Vec<Group>,
     /// By group.
     preparations: BTreeMap<usize, Preparation>,
     /// Pending requests. Keyed by number, too, so that a late copy does not replace the next request.
@@ -214,13 +217,13 @@ impl Coordinators {
             let regions: Vec<usize> = execution.regions_of(execution.task(task).vertex).collect();
             // Vertices that share one region share all, under any region rule.
             let mut known = regions.iter();
-            let known = known.find_map(|region| execution.region(*region).look);
+            let known = known.find_map(|region| execution.region(*region).coordinator_group);
             let number = known.unwrap_or_else(|| {
                 found.push(Default::default());
                 found.len() - 1
             });
             for region in &regions {
-                execution.set_look(*region, number);
+                execution.set_coordinator_group(*region, number);
             }
             found[number].0.push(it);
             found[number].1.extend(regions);
@@ -233,7 +236,7 @@ impl Coordinators {
             let tasks = execution.region(*region).tasks.iter();
             tasks.map(|task| execution.task(*task).vertex)
         };
-        let looks = found.into_iter().map(|(operators, regions)| Look {
+        let groups = found.into_iter().map(|(operators, regions)| Group {
             operators: operators.into(),
             vertices: regions.iter().flat_map(vertices_of).collect(),
             may_run_again_in_part: may_run_again_in_part(execution, &regions),
@@ -242,7 +245,7 @@ impl Coordinators {
             is_doubted: false,
         });
         let coordination = Coordination {
-            looks: looks.collect(),
+            groups: groups.collect(),
             preparations: BTreeMap::new(),
             pending: BTreeMap::new(),
             open: BTreeSet::new(),
@@ -257,20 +260,22 @@ impl Coordinators {
 
 impl Coordination {
     /// The group that a coordinator's state belongs to.
-    fn look_of_state(execution: &ExecutionGraph, state: &pb::CoordinatorState) -> Option<usize> {
+    fn group_of_state(execution: &ExecutionGraph, state: &pb::CoordinatorState) -> Option<usize> {
         let task = execution.find(&state.vertex_id, 0)?;
-        execution.region(execution.task(task).region).look
+        execution
+            .region(execution.task(task).region)
+            .coordinator_group
     }
 
-    /// The operators of a group of which a record has no coordinators. A job that was started with the state of another
+    /// The operators of a group that have no coordinator in a record. A job that was started with the state of another
     /// one has those of some.
-    fn missing(&self, record: &pb::JobState, look: usize) -> Vec<&Coordinated> {
+    fn missing(&self, record: &pb::JobState, group: usize) -> Vec<&Coordinated> {
         let states = &record.coordinators;
         let is_missing = |it: &&Coordinated| {
             let mut states = states.iter();
             !states.any(|state| state.vertex_id == it.vertex_id && state.operator == it.operator)
         };
-        self.looks[look]
+        self.groups[group]
             .operators
             .iter()
             .filter(is_missing)
@@ -278,8 +283,8 @@ impl Coordination {
     }
 
     /// The generation of a group: the sum of its regions' generations.
-    fn generation(&self, record: &pb::JobState, look: usize) -> u64 {
-        let regions = self.looks[look].regions.iter();
+    fn generation(&self, record: &pb::JobState, group: usize) -> u64 {
+        let regions = self.groups[group].regions.iter();
         let generations = regions.map(|region| record.regions[*region].generation.max(1));
         generations.fold(0, u64::saturating_add)
     }
@@ -293,9 +298,9 @@ impl Coordination {
         operator: &str,
     ) -> Option<usize> {
         let at = execution.task(task);
-        let look = execution.region(at.region).look?;
+        let group = execution.region(at.region).coordinator_group?;
         // In a group of several regions, one may have been placed later than the first.
-        let is_apart = self.looks[look].regions.len() == 1;
+        let is_apart = self.groups[group].regions.len() == 1;
         record.coordinators.iter().position(|it| {
             (!is_apart || it.generation == generation)
                 && it.operator == operator

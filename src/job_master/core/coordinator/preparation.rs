@@ -16,24 +16,24 @@ use crate::core::output::Output;
 use crate::core::{Effect, Failure};
 
 impl Coordinators {
-    /// Whether the coordinators of the regions in this group are prepared, so that they can be placed. If not,
+    /// Whether the coordinators of the group with this number are prepared, so that its regions can be placed. If not,
     /// requests their preparation. `known` caches the answer by group.
     pub(in crate::core) fn is_prepared(
         &mut self,
-        look: Option<usize>,
+        number: Option<usize>,
         known: &mut OfVertices,
         record: &DurableRecord,
         out: &mut Output,
     ) -> bool {
-        let coordination = self.of_job.as_mut().zip(look);
-        coordination.is_none_or(|(coordination, look)| {
-            known.get(look, || coordination.is_prepared(look, record, out))
+        let coordination = self.of_job.as_mut().zip(number);
+        coordination.is_none_or(|(coordination, number)| {
+            known.get(number, || coordination.is_prepared(number, record, out))
         })
     }
 
     /// Whether the coordinators of a group are being prepared.
-    pub(in crate::core) fn is_preparing(&self, look: Option<usize>) -> bool {
-        let found = look.and_then(|look| self.of_job.as_ref()?.preparations.get(&look));
+    pub(in crate::core) fn is_preparing(&self, number: Option<usize>) -> bool {
+        let found = number.and_then(|number| self.of_job.as_ref()?.preparations.get(&number));
         matches!(found, Some(Preparation::Requested { .. }))
     }
 
@@ -52,10 +52,10 @@ impl Coordinators {
         outcome: Result<Vec<pb::CoordinatorState>, Unprepared>,
         graph: &ExecutionGraph,
     ) -> Vec<Failure> {
-        let Some((coordination, look)) = self.group_of(region, graph) else {
+        let Some((coordination, number)) = self.group_of(region, graph) else {
             return Vec::new();
         };
-        let operators = match coordination.preparations.get(&look) {
+        let operators = match coordination.preparations.get(&number) {
             Some(Preparation::Requested {
                 generation: of,
                 operators,
@@ -64,14 +64,14 @@ impl Coordinators {
                 return Vec::new();
             }
         };
-        let group = &coordination.looks[look];
+        let group = &coordination.groups[number];
         match outcome {
             Ok(states) => {
                 let wanted = operators.iter().map(|it| (&it.vertex_id, &it.operator));
                 // A result that was requested under another region rule, for another group, does not count.
                 if wanted.eq(states.iter().map(|it| (&it.vertex_id, &it.operator))) {
                     let ready = Preparation::Ready { generation, states };
-                    coordination.preparations.insert(look, ready);
+                    coordination.preparations.insert(number, ready);
                 }
                 Vec::new()
             }
@@ -79,7 +79,7 @@ impl Coordinators {
                 cause,
                 is_unrecoverable,
             }) => {
-                coordination.preparations.remove(&look);
+                coordination.preparations.remove(&number);
                 let waits = |region: &&usize| {
                     let phase = graph.region(**region).phase;
                     matches!(phase, RegionPhase::Waiting { .. })
@@ -102,14 +102,14 @@ impl Coordinators {
         record: &DurableRecord,
         graph: &ExecutionGraph,
     ) -> Vec<pb::CoordinatorState> {
-        let Some((coordination, look)) = self.group_of(region, graph) else {
+        let Some((coordination, number)) = self.group_of(region, graph) else {
             return Vec::new();
         };
-        if coordination.missing(record.decided(), look).is_empty() {
+        if coordination.missing(record.decided(), number).is_empty() {
             return Vec::new();
         }
-        let generation = coordination.generation(record.decided(), look);
-        match coordination.preparations.remove(&look) {
+        let generation = coordination.generation(record.decided(), number);
+        match coordination.preparations.remove(&number) {
             Some(Preparation::Ready {
                 generation: of,
                 states,
@@ -119,7 +119,7 @@ impl Coordinators {
     }
 
     /// Removes the coordinators of a region that lost its placement from the record, unless another region is
-    /// still placed with them. If one of their regions goes on from a snapshot, they go on with it: its sources
+    /// still placed with them. If one of their regions is restored from a snapshot, they stay: its sources
     /// continue with the request at which the snapshot was taken.
     pub(in crate::core) fn forget(
         &mut self,
@@ -128,23 +128,23 @@ impl Coordinators {
         record: &mut DurableRecord,
         graph: &ExecutionGraph,
     ) {
-        let Some((coordination, look)) = self.group_of(region, graph) else {
+        let Some((coordination, number)) = self.group_of(region, graph) else {
             return;
         };
         let regions = &record.decided().regions;
         let is_placed = |region: &usize| !regions[*region].placements.is_empty();
-        let group = &mut coordination.looks[look];
+        let group = &mut coordination.groups[number];
         if group.regions.iter().any(is_placed) {
             return;
         }
         group.failed.clear();
         group.is_doubted = false;
         let is_of_group =
-            |it: &pb::CoordinatorState| Coordination::look_of_state(graph, it) == Some(look);
-        let mut regions = coordination.looks[look].regions.iter();
+            |it: &pb::CoordinatorState| Coordination::group_of_state(graph, it) == Some(number);
+        let mut regions = coordination.groups[number].regions.iter();
         let goes_on = regions.any(|region| checkpointing.may_go_on(*region));
         if goes_on && !is_planted(Fault::FilesListedAgain) {
-            let generation = coordination.generation(record.decided(), look);
+            let generation = coordination.generation(record.decided(), number);
             return record.renew_coordinators(is_of_group, generation);
         }
         record.retain_coordinators(|it| !is_of_group(it));
@@ -152,8 +152,8 @@ impl Coordinators {
 
     /// Notes that a task of a region failed by itself.
     pub(in crate::core) fn note_failed_by_itself(&mut self, region: usize, graph: &ExecutionGraph) {
-        if let Some((coordination, look)) = self.group_of(region, graph) {
-            let group = &mut coordination.looks[look];
+        if let Some((coordination, number)) = self.group_of(region, graph) {
+            let group = &mut coordination.groups[number];
             group.is_doubted |= !group.failed.insert(region);
         }
     }
@@ -165,8 +165,8 @@ impl Coordinators {
         graph: &ExecutionGraph,
         to: &mut Vec<usize>,
     ) {
-        if let Some((coordination, look)) = self.group_of(region, graph) {
-            let group = &coordination.looks[look];
+        if let Some((coordination, number)) = self.group_of(region, graph) {
+            let group = &coordination.groups[number];
             if group.is_doubted {
                 to.extend(&group.regions);
             }
@@ -194,16 +194,16 @@ impl Coordinators {
             let mut tasks = graph.region(*region).tasks.iter();
             is_of_record && tasks.all(|task| record.has_durably_finished(*task))
         };
-        let is_over = |group: &super::Look| {
+        let is_over = |group: &super::Group| {
             !group.may_run_again_in_part
                 && group.vertices.iter().all(all_finished)
                 && group.regions.iter().all(has_finished)
         };
-        let looks = coordination.looks.iter().enumerate();
-        let over = looks.filter(|(_, group)| is_over(group));
-        let over: BTreeSet<usize> = over.map(|(look, _)| look).collect();
-        let look_of = |it: &pb::CoordinatorState| Coordination::look_of_state(graph, it);
-        record.retain_coordinators(|it| look_of(it).is_none_or(|look| !over.contains(&look)));
+        let groups = coordination.groups.iter().enumerate();
+        let over = groups.filter(|(_, group)| is_over(group));
+        let over: BTreeSet<usize> = over.map(|(number, _)| number).collect();
+        let number_of = |it: &pb::CoordinatorState| Coordination::group_of_state(graph, it);
+        record.retain_coordinators(|it| number_of(it).is_none_or(|number| !over.contains(&number)));
     }
 
     /// All coordinators, and the group of a region, if it is in one.
@@ -213,26 +213,26 @@ impl Coordinators {
         graph: &ExecutionGraph,
     ) -> Option<(&mut Coordination, usize)> {
         let coordination = self.of_job.as_deref_mut();
-        coordination.zip(graph.region(region).look)
+        coordination.zip(graph.region(region).coordinator_group)
     }
 }
 
 impl Coordination {
-    fn is_prepared(&mut self, look: usize, record: &DurableRecord, out: &mut Output) -> bool {
-        let missing = self.missing(record.decided(), look);
+    fn is_prepared(&mut self, number: usize, record: &DurableRecord, out: &mut Output) -> bool {
+        let missing = self.missing(record.decided(), number);
         if missing.is_empty() {
             // Another region of the group was placed with these states, or the job was started with them.
             return true;
         }
-        let generation = self.generation(record.decided(), look);
-        match self.preparations.get(&look) {
+        let generation = self.generation(record.decided(), number);
+        match self.preparations.get(&number) {
             Some(Preparation::Ready { generation: of, .. }) if *of == generation => return true,
             Some(Preparation::Requested { generation: of, .. }) if *of == generation => {
                 return false;
             }
             Some(Preparation::Ready { .. } | Preparation::Requested { .. }) | None => {}
         }
-        let group = &self.looks[look];
+        let group = &self.groups[number];
         let operators = match missing.len() == group.operators.len() {
             true => group.operators.clone(),
             false => missing.into_iter().cloned().collect(),
@@ -244,10 +244,10 @@ impl Coordination {
         out.push(Effect::Prepare {
             region: group.regions[0],
             generation,
-            look: group.present_look(generation),
+            look: group.look_of(generation),
             operators,
         });
-        self.preparations.insert(look, requested);
+        self.preparations.insert(number, requested);
         false
     }
 }

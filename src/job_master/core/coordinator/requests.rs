@@ -46,7 +46,7 @@ impl Coordinators {
         Ok(())
     }
 
-    /// Has a task's pending requests examined, as its execution may not be served any more.
+    /// Marks a task's pending requests to be examined, as its execution may not be served any more.
     pub(in crate::core) fn recheck_requests(&mut self, task: usize) {
         if let Some(coordination) = &mut self.of_job {
             let all = coordination.pending.range((task, String::new(), 0)..);

@@ -1,5 +1,5 @@
-//! Which region reads what over blocking edges. Pure; the core decides what is complete and which regions are
-//! done.
+//! Which region reads which tasks over blocking edges. Pure; the core decides which outputs are complete and which
+//! regions are done.
 //!
 //! A subtask reads one subtask over a forward edge and all subtasks over any other one, so two vertices of n
 //! regions each may have n times n pairs. Pairs are not examined one by one: conditions on a whole vertex are
@@ -15,6 +15,7 @@ pub(crate) struct OfVertices {
 }
 
 impl OfVertices {
+    /// The condition on a vertex, evaluated by `find_out` at the first call.
     pub(crate) fn get(&mut self, vertex: usize, find_out: impl FnOnce() -> bool) -> bool {
         if self.known.len() <= vertex {
             self.known.resize(vertex + 1, None);
@@ -109,14 +110,14 @@ impl ExecutionGraph {
         })
     }
 
-    /// The regions that read the output of a single task over a forward edge; and, if `is_turn`, those that
+    /// The regions that read the output of a single task over a forward edge; and, if `with_whole_vertex`, those that
     /// read its whole vertex.
-    pub(crate) fn readers_of(&self, task: usize, is_turn: bool) -> Vec<usize> {
+    pub(crate) fn readers_of(&self, task: usize, with_whole_vertex: bool) -> Vec<usize> {
         let mut readers = Vec::new();
         for edge in self.edges_out_of(self.tasks[task].vertex) {
             if edge.is_forward {
                 readers.push(self.tasks[self.opposite(task, edge.target)].region);
-            } else if is_turn {
+            } else if with_whole_vertex {
                 readers.extend(self.regions_of(edge.target));
             }
         }

@@ -10,7 +10,7 @@ use tanist_proto::id::{Generation, JobVertexId};
 use tanist_proto::v1 as pb;
 
 use super::execution::Execution;
-use super::indexes::{Indexes, News};
+use super::indexes::{Changes, Indexes};
 use super::profiles::profiles;
 use super::slot_uses::Kinds;
 use super::{ById, Edge, ExecutionGraph, Region, Task, Vertex, as_index, index_of};
@@ -139,7 +139,7 @@ impl ExecutionGraph {
             blocking_into,
             blocking_out_of,
             indexes: Indexes::default(),
-            news: News::default(),
+            changes: Changes::default(),
         };
         for region in 0..built.regions.len() {
             let tasks = &built.regions[region].tasks;

@@ -8,8 +8,8 @@ use tanist_proto::v1 as pb;
 use super::{ExecutionGraph, as_index};
 
 /// The descriptor of a task that is placed, as are its producers. `restored_from` is the number of its region's
-/// snapshot; 0: it begins from the start. What the snapshot has of the task is filled in by the caller.
-/// `takes_checkpoints`: those of its region are taken.
+/// snapshot; 0: it begins from the start. The actor fills in the task's part of the snapshot (`checkpointing/`).
+/// `takes_checkpoints`: checkpoints of its region are taken.
 pub(crate) fn task_deployment(
     graph: &ExecutionGraph,
     task: usize,

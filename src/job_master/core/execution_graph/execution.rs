@@ -64,7 +64,7 @@ pub(crate) struct Execution {
     pub highest_checkpoint: u64,
     /// Its last reported counters.
     pub metrics: Option<pb::TaskMetrics>,
-    /// By its last report: why what it is restored from can't be read at present.
+    /// By its last report: why the state that it is restored from can't be read at present.
     pub unread_state: String,
     /// Whether the record has its terminal state.
     pub is_recorded: bool,
@@ -154,7 +154,8 @@ impl Execution {
             .collect()
     }
 
-    /// Why what it is restored from can't be read at present. None: it can, or it does not begin at present.
+    /// Why the state that it is restored from can't be read at present. None: it can be read, or the execution is not
+    /// DEPLOYING.
     pub(crate) fn unread_state(&self) -> Option<&str> {
         let begins = self.state == ExecutionState::Deploying;
         (begins && !self.unread_state.is_empty()).then_some(self.unread_state.as_str())

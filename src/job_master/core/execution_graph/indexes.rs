@@ -150,7 +150,7 @@ impl Indexes {
         let mut need = Need {
             slots: 0,
             of_kinds: vec![0; graph.kinds.profiles().len()],
-            look: at.look,
+            coordinator_group: at.coordinator_group,
         };
         for key in &at.slots {
             self.slots.change(&graph.kinds, *key, |key| {
@@ -243,9 +243,10 @@ impl Indexes {
     }
 }
 
-/// Changes since their consumer last looked. An entry may be outdated: the consumer checks the present state.
+/// The tasks and regions that have changed since the handlers took each list. An entry may be outdated: the handler
+/// checks the present state.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct News {
+pub(crate) struct Changes {
     /// Tasks whose execution has ended.
     pub ended: Vec<usize>,
     /// Regions that have no awaited execution any more.
@@ -263,20 +264,20 @@ pub(crate) struct News {
     pub reads: u64,
 }
 
-impl News {
-    /// News that names everything.
-    pub(crate) fn of(graph: &ExecutionGraph) -> News {
+impl Changes {
+    /// As if everything had changed.
+    pub(crate) fn of(graph: &ExecutionGraph) -> Changes {
         let stopping = graph.stopping().collect::<SmallSet<usize>>();
         let reconciling = graph.in_phase(RegionPhase::Reconciling).iter().copied();
         let is_there = |region: &usize| graph.indexes.regions[*region].awaited == 0;
-        News {
+        Changes {
             ended: Vec::new(),
             running: SmallSet::default(),
             reconciled: reconciling.filter(is_there).collect(),
             stopped: stopping.clone(),
             stopping,
             waiting: graph.waiting().clone(),
-            reads: graph.news.reads + 1,
+            reads: graph.changes.reads + 1,
         }
     }
 }

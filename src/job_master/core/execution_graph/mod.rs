@@ -3,7 +3,8 @@
 //! `indexes.rs` has the indexes over all tasks and regions, and `blocking.rs` answers which region reads
 //! what over blocking edges.
 //!
-//! Invariant: a region's executions have one generation.
+//! Invariants: a region's executions have one generation; each change of an execution or phase goes through
+//! `transitions.rs`, which keeps the indexes equal to the state.
 
 pub(super) mod blocking;
 mod building;
@@ -25,7 +26,7 @@ use tanist_proto::v1::ExecutionState;
 
 pub(crate) use self::building::BuildError;
 use self::execution::Execution;
-use self::indexes::{Indexes, News};
+use self::indexes::{Changes, Indexes};
 use self::slot_uses::Kinds;
 use crate::core::slot_pool::SlotKey;
 
@@ -140,8 +141,8 @@ pub(super) struct Region {
     pub is_bounded: bool,
     /// Its phase. Only [`ExecutionGraph::set_phase`] changes it, and `restore_phase` in a recovery.
     pub phase: RegionPhase,
-    /// The number of the preparation of its coordinators; `None`: it has no coordinators.
-    pub look: Option<usize>,
+    /// The number of the group of coordinators that it needs; `None`: it needs none.
+    pub coordinator_group: Option<usize>,
     /// Since when it is durable that its generation was given up, in milliseconds since 1970.
     pub given_up_at_ms: Option<u64>,
     /// Whether an execution of it was assumed to be gone and may still run.
@@ -156,7 +157,7 @@ impl Default for Region {
             slots: Vec::new(),
             is_bounded: true,
             phase: RegionPhase::Waiting { since_ms: 0 },
-            look: None,
+            coordinator_group: None,
             given_up_at_ms: None,
             is_end_unknown: false,
         }
@@ -187,7 +188,7 @@ pub(super) struct ExecutionGraph {
     blocking_into: Vec<Vec<usize>>,
     blocking_out_of: Vec<Vec<usize>>,
     indexes: Indexes,
-    news: News,
+    changes: Changes,
 }
 
 impl ExecutionGraph {
@@ -241,9 +242,9 @@ impl ExecutionGraph {
         &self.indexes
     }
 
-    /// Number of changes that readers of outputs depend on. See [`News::reads`].
+    /// Number of changes that readers of outputs depend on. See [`Changes::reads`].
     pub(super) fn reads(&self) -> u64 {
-        self.news.reads
+        self.changes.reads
     }
 
     /// The task with this name on the wire.

@@ -1,4 +1,4 @@
-//! The resource profiles of a job's slots: how many of each are needed and taken.
+//! The resource profiles of a job's slots: how many slots of each profile are needed and taken. Reads `slot_uses.rs`.
 
 use tanist_model::resources::slot_profile;
 use tanist_proto::resources::ResourceProfile;

@@ -1,5 +1,5 @@
 //! Changes of an ExecutionGraph: an execution gets a place or another state or is replaced by the next one; a
-//! region gets another phase. Each change updates the [`Indexes`] and adds to the [`News`]. Pure.
+//! region gets another phase. Each change updates the [`Indexes`] and adds to the [`Changes`]. Pure.
 //!
 //! The cost of a change depends on its region, on the regions that share slots with it and on those that read
 //! from it; not on the number of regions.
@@ -10,7 +10,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::execution::{Cancellation, Execution, Place};
-use super::indexes::{Indexes, News, Share};
+use super::indexes::{Changes, Indexes, Share};
 use super::slot_uses::KeyUse;
 use super::{ExecutionGraph, RegionPhase, as_index, number_of};
 use crate::core::output::Output;
@@ -22,7 +22,7 @@ impl ExecutionGraph {
     /// Computes all indexes again, after a recovery has restored executions and phases.
     pub(crate) fn recount(&mut self) {
         self.indexes = Indexes::of(self);
-        self.news = News::of(self);
+        self.changes = Changes::of(self);
     }
 
     /// Replaces a task's execution. Returns the former one.
@@ -71,8 +71,8 @@ impl ExecutionGraph {
     }
 
     /// Sets the coordinators that have to be prepared before a region is placed. [`ExecutionGraph::recount`] follows.
-    pub(crate) fn set_look(&mut self, region: usize, look: usize) {
-        self.regions[region].look = Some(look);
+    pub(crate) fn set_coordinator_group(&mut self, region: usize, group: usize) {
+        self.regions[region].coordinator_group = Some(group);
     }
 
     /// Notes what a TaskManager reports of a task's execution besides its state. Returns whether its cancellation
@@ -150,7 +150,7 @@ impl ExecutionGraph {
         self.tasks[task].execution.cancellation = answer;
     }
 
-    /// Has a cancellation sent again that had no answer. Returns whether there is one.
+    /// Marks a cancellation that had no answer to be sent again. Returns whether there is one.
     pub(crate) fn retry_cancellation(&mut self, task: usize) -> bool {
         let cancellation = &mut self.tasks[task].execution.cancellation;
         let has_failed = *cancellation == Cancellation::Failed;
@@ -160,7 +160,8 @@ impl ExecutionGraph {
         has_failed
     }
 
-    /// Has a cancellation sent again that was not confirmed: it may have been refused. Returns whether there is one.
+    /// Marks a cancellation that was not confirmed to be sent again: it may have been refused. Returns whether there is
+    /// one.
     pub(crate) fn resend_cancellation(&mut self, task: usize) -> bool {
         let cancellation = &mut self.tasks[task].execution.cancellation;
         let is_open = *cancellation != Cancellation::Confirmed;
@@ -194,7 +195,7 @@ impl ExecutionGraph {
         let was_awaited = self.tasks[task].execution.output == ResultPartition::Awaited;
         let is_new = matches!(output, ResultPartition::Kept { .. }) && !was_awaited;
         // A complete output counts once it is durable that its task has finished.
-        self.news.reads += u64::from(!is_new);
+        self.changes.reads += u64::from(!is_new);
         self.change(task, |execution| execution.output = output);
     }
 
@@ -219,6 +220,7 @@ impl ExecutionGraph {
             return;
         }
         let was_running = self.is_running(region);
+        // Out of its waiting list before anything that its need depends on changes, and into the other one at the end.
         self.indexes.unlist(region, before);
         self.indexes.leave(region, before);
         self.regions[region].phase = phase;
@@ -230,14 +232,14 @@ impl ExecutionGraph {
         let could_run = phase != RegionPhase::AwaitingInput || self.inputs_have_finished(region);
         self.let_run(region, could_run);
         self.indexes.list(region, phase);
-        self.news.reads += 1;
+        self.changes.reads += 1;
         match phase {
             RegionPhase::Waiting { .. } => {
-                self.news.waiting.insert(region);
+                self.changes.waiting.insert(region);
             }
             RegionPhase::Stopping { .. } => {
-                self.news.stopping.insert(region);
-                self.news.stopped.insert(region);
+                self.changes.stopping.insert(region);
+                self.changes.stopped.insert(region);
             }
             RegionPhase::AwaitingInput
             | RegionPhase::Reconciling
@@ -271,32 +273,32 @@ impl ExecutionGraph {
 
     /// The tasks whose execution has ended since the last call.
     pub(crate) fn take_newly_ended(&mut self) -> Vec<usize> {
-        std::mem::take(&mut self.news.ended)
+        std::mem::take(&mut self.changes.ended)
     }
 
     /// The regions that have no awaited execution any more, since the last call.
     pub(crate) fn take_newly_reconciled(&mut self) -> SmallSet<usize> {
-        std::mem::take(&mut self.news.reconciled)
+        std::mem::take(&mut self.changes.reconciled)
     }
 
     /// The regions whose executions all run or have ended, since the last call.
     pub(crate) fn take_newly_running(&mut self) -> SmallSet<usize> {
-        std::mem::take(&mut self.news.running)
+        std::mem::take(&mut self.changes.running)
     }
 
     /// The regions whose executions have to end, since the last call.
     pub(crate) fn take_newly_stopping(&mut self) -> SmallSet<usize> {
-        std::mem::take(&mut self.news.stopping)
+        std::mem::take(&mut self.changes.stopping)
     }
 
     /// The stopping regions that may have ended since the last call.
     pub(crate) fn take_newly_stopped(&mut self) -> SmallSet<usize> {
-        std::mem::take(&mut self.news.stopped)
+        std::mem::take(&mut self.changes.stopped)
     }
 
     /// The regions that wait for slots, since the last call.
     pub(crate) fn take_newly_waiting(&mut self) -> SmallSet<usize> {
-        std::mem::take(&mut self.news.waiting)
+        std::mem::take(&mut self.changes.waiting)
     }
 
     /// The regions whose backoff ended after `after_ms` and until `until_ms`.
@@ -337,7 +339,7 @@ impl ExecutionGraph {
         }
     }
 
-    /// Sets whether a region could run. It must not be in a waiting list.
+    /// Sets whether a region could run. It must not be in a waiting list: the list is keyed by its need, which changes.
     fn let_run(&mut self, region: usize, could_run: bool) {
         let tally = &mut self.indexes.regions[region];
         if std::mem::replace(&mut tally.could_run, could_run) == could_run {
@@ -356,12 +358,12 @@ impl ExecutionGraph {
     fn change<T>(&mut self, task: usize, change: impl FnOnce(&mut Execution) -> T) -> T {
         let execution = &mut self.tasks[task].execution;
         let before = Share::of(execution);
-        let given = change(execution);
+        let returned = change(execution);
         let after = Share::of(execution);
         if before != after {
             self.account(task, before, after);
         }
-        given
+        returned
     }
 
     fn account(&mut self, task: usize, before: Share, after: Share) {
@@ -386,16 +388,16 @@ impl ExecutionGraph {
         tally.running -= usize::from(before.is_running());
         tally.running += usize::from(after.is_running());
         if tally.running > 0 && tally.running == tally.live {
-            self.news.running.insert(region);
+            self.changes.running.insert(region);
         }
         if tally.awaited == 0 && phase == RegionPhase::Reconciling {
-            self.news.reconciled.insert(region);
+            self.changes.reconciled.insert(region);
         }
         if tally.live == 0 && matches!(phase, RegionPhase::Stopping { .. }) {
-            self.news.stopped.insert(region);
+            self.changes.stopped.insert(region);
         }
         if before.is_live && !after.is_live {
-            self.news.ended.push(task);
+            self.changes.ended.push(task);
         }
         self.count_running(region, was_running);
         if before.is_in_slot != after.is_in_slot {
@@ -417,11 +419,11 @@ impl ExecutionGraph {
         let finished = &mut self.indexes.finished[vertex];
         *finished -= usize::from(!has_finished);
         *finished += usize::from(has_finished);
-        // Regions that read the whole vertex are updated only when its last task has finished, or when that
-        // is no longer so.
+        // Regions that read the whole vertex are updated only when its last task has finished, or when the first one is
+        // unfinished again.
         let unfinished = as_index(self.vertices[vertex].parallelism) - *finished;
-        let is_turn = unfinished == usize::from(!has_finished);
-        for reader in self.readers_of(task, is_turn) {
+        let with_whole_vertex = unfinished == usize::from(!has_finished);
+        for reader in self.readers_of(task, with_whole_vertex) {
             let phase = self.regions[reader].phase;
             if phase == RegionPhase::AwaitingInput {
                 let could_run = self.inputs_have_finished(reader);

@@ -1,7 +1,7 @@
 //! The regions that wait for slots, by need. Pure.
 //!
-//! Very many regions have the same need: a result for one of them is valid for all. Invariant: no list is
-//! empty.
+//! Very many regions have the same need: a result for one of them is valid for all. Invariants: no list is
+//! empty; a region is listed under its present need, so it leaves the list before its need changes.
 
 use tanist_compact::{SmallMap, SmallSet};
 
@@ -13,7 +13,7 @@ pub(crate) struct Need {
     /// The needed slots by kind.
     pub of_kinds: Vec<u32>,
     /// The group of coordinators that has to be prepared before it is placed.
-    pub look: Option<usize>,
+    pub coordinator_group: Option<usize>,
 }
 
 impl Need {

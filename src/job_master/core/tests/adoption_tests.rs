@@ -147,7 +147,7 @@ fn a_job_that_is_cancelled_while_it_reconciles_adopts_nothing() {
 }
 
 #[test]
-fn a_job_that_finished_while_nobody_led_is_recorded_acknowledged_and_committed() {
+fn a_job_that_finished_while_there_was_no_leader_is_recorded_acknowledged_and_committed() {
     let graph = one_region();
     let mut state = placed(&graph, 1);
     state.terminal = vec![end(1, 0, 1, S::Finished)];
@@ -179,7 +179,7 @@ fn a_job_that_finished_while_nobody_led_is_recorded_acknowledged_and_committed()
 }
 
 #[test]
-fn what_finished_long_ago_needs_nobody_to_report_it() {
+fn a_recorded_end_needs_no_report() {
     let graph = one_region();
     let mut state = placed(&graph, 1);
     // The sources ended, and their TaskManager is not needed any more.
@@ -370,7 +370,7 @@ fn a_lower_generation_is_stopped_and_not_adopted() {
 }
 
 #[test]
-fn a_task_that_failed_while_nobody_led_is_a_failure_like_any_other() {
+fn a_task_that_failed_while_there_was_no_leader_is_a_failure_like_any_other() {
     let graph = one_region();
     let mut job = Recovered::new(&graph, placed(&graph, 1));
     let mut failed = both(0, 1, S::Running);

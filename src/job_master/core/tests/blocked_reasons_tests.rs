@@ -189,7 +189,7 @@ fn it_says_that_the_store_takes_long_to_confirm_what_was_decided() {
 }
 
 #[test]
-fn it_says_so_of_a_job_that_is_to_end_as_well() {
+fn a_slow_write_is_also_a_reason_of_a_job_that_has_to_end() {
     use BlockedReasonKind::{Stopping, Store};
     let graph = one_region();
     let mut job = Recovered::new(&graph, placed(&graph, 3));
@@ -201,7 +201,7 @@ fn it_says_so_of_a_job_that_is_to_end_as_well() {
 }
 
 #[test]
-fn what_waits_for_slots_fails_a_while_after_the_last_region_that_could_have_left_some() {
+fn the_end_of_the_wait_for_slots_counts_from_the_last_region_that_could_have_freed_some() {
     let graph = apart(&[1, 2]);
     let mut job = Recovered::new(&graph, submitted_whole(&graph));
     let began_ms = job.now_ms;
@@ -227,7 +227,7 @@ fn what_waits_for_slots_fails_a_while_after_the_last_region_that_could_have_left
 }
 
 #[test]
-fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
+fn a_job_that_has_its_slots_waits_until_its_input_files_have_been_listed() {
     let mut graph = one_region();
     graph.vertices[0].operators = vec![pb::Operator {
         uid: String::new(),

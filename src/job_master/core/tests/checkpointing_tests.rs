@@ -275,7 +275,7 @@ fn reported(subtask: u32, state: S) -> Event {
 }
 
 #[test]
-fn the_checkpoints_are_told_what_happens_to_a_region_in_that_order() {
+fn the_checkpoints_receive_the_changes_of_a_region_in_order() {
     let mut core = with_checkpoints(&placed(&one_region(), 2));
     let start = core.checkpoint_start();
     let is_placed = |region: &RegionStart| match region {
@@ -296,7 +296,7 @@ fn the_checkpoints_are_told_what_happens_to_a_region_in_that_order() {
 }
 
 #[test]
-fn the_checkpoints_are_told_at_once_that_a_region_has_failed_and_that_the_job_ends() {
+fn the_checkpoints_receive_at_once_that_a_region_has_failed_and_that_the_job_ends() {
     let mut core = with_checkpoints(&placed(&one_region(), 2));
     news(&mut core, Event::Started);
     news(&mut core, registered(0, S::Running));

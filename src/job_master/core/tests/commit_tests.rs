@@ -67,7 +67,7 @@ fn output_that_can_not_be_made_visible_is_given_up_by_a_cancellation() {
 }
 
 #[test]
-fn a_leader_that_follows_the_cancellation_does_not_try_either() {
+fn the_leader_after_a_cancellation_does_not_commit_either() {
     let mut former = committing();
     fails(&mut former);
     let before = former.stored.clone();
@@ -81,7 +81,7 @@ fn a_leader_that_follows_the_cancellation_does_not_try_either() {
 }
 
 #[test]
-fn while_output_is_being_made_visible_a_cancellation_waits_for_what_becomes_of_that() {
+fn a_cancellation_waits_for_the_outcome_of_a_running_commit() {
     let mut job = committing();
     fails(&mut job);
     job.pass(1_000);
@@ -102,14 +102,14 @@ fn while_output_is_being_made_visible_a_cancellation_waits_for_what_becomes_of_t
 }
 
 #[test]
-fn as_long_as_nothing_has_failed_a_job_that_has_finished_is_not_cancelled() {
+fn a_finished_job_without_a_failed_commit_is_not_cancelled() {
     let mut job = committing();
     job.hear(Event::CancelRequested);
     assert!(matches!(answers(&job)[..], [CancelAnswer::TooLate(_)]));
 }
 
 #[test]
-fn it_says_since_when_output_is_being_made_visible() {
+fn the_blocked_reason_has_the_start_of_the_commit() {
     let mut job = committing();
     let since = |job: &Recovered| job.core.blocked_reasons()[0].since_ms;
     let began_ms = job.now_ms;
@@ -122,7 +122,7 @@ fn it_says_since_when_output_is_being_made_visible() {
 }
 
 #[test]
-fn output_of_which_nothing_is_heard_is_given_up_by_a_cancellation() {
+fn a_cancellation_gives_up_output_whose_commit_has_no_answer() {
     let mut job = committing();
     wait_out(&mut job);
     assert!(
@@ -137,7 +137,7 @@ fn output_of_which_nothing_is_heard_is_given_up_by_a_cancellation() {
 }
 
 #[test]
-fn a_cancellation_that_waits_for_a_try_is_decided_when_that_gives_no_answer() {
+fn a_cancellation_that_waits_for_a_commit_is_decided_by_its_timeout() {
     let mut job = committing();
     fails(&mut job);
     job.pass(1_000);
@@ -150,7 +150,7 @@ fn a_cancellation_that_waits_for_a_try_is_decided_when_that_gives_no_answer() {
 }
 
 #[test]
-fn a_slow_commit_that_nobody_gives_up_ends_the_job_as_any_other() {
+fn a_slow_commit_without_a_cancellation_finishes_the_job() {
     let mut job = committing();
     job.pass(3_600_000);
     assert_eq!(commits(&job), 1);
@@ -229,7 +229,7 @@ fn a_cancellation_waits_for_a_record_that_is_being_written_again() {
 }
 
 #[test]
-fn a_record_that_is_written_after_all_is_no_reason_to_cancel_a_finished_job() {
+fn a_record_that_is_written_after_a_refusal_is_no_reason_to_cancel_a_finished_job() {
     let mut job = committing();
     let progress = CommitProgress::Unrecorded("too large".to_owned());
     job.hear(Event::CheckpointCommit(progress));

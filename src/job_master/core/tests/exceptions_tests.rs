@@ -44,7 +44,7 @@ fn told(failures: &[pb::FailureRecord]) -> Vec<(&str, Vec<&str>)> {
 }
 
 #[test]
-fn what_fails_before_the_restart_came_with_the_failure_and_the_next_leader_knows_both() {
+fn failures_before_the_restart_are_concurrent_and_the_next_leader_knows_all() {
     let graph = one_region();
     let mut job = running(&graph, restarting(16));
     job.reports("tm0", vec![failed(1, 0, 1, "root")]);
@@ -126,7 +126,7 @@ fn of_reports_in_one_message_the_cause_comes_first() {
 }
 
 #[test]
-fn what_fails_at_the_same_moment_is_one_entry() {
+fn failures_at_the_same_moment_are_one_entry() {
     let graph = two_regions();
     let mut job = running(&graph, restarting(16));
     let both = vec![failed(1, 0, 1, "one"), failed(2, 0, 1, "other")];
@@ -140,7 +140,7 @@ fn what_fails_at_the_same_moment_is_one_entry() {
 }
 
 #[test]
-fn so_many_are_remembered_as_is_configured() {
+fn the_configured_number_of_failures_is_kept() {
     let graph = two_regions();
     let mut job = running(&graph, restarting(2));
     for generation in 1..=4 {
@@ -155,7 +155,7 @@ fn so_many_are_remembered_as_is_configured() {
 }
 
 #[test]
-fn tasks_that_fail_while_a_job_is_cancelled_tell_nothing() {
+fn tasks_that_fail_while_a_job_is_cancelled_are_not_recorded() {
     let graph = one_region();
     let mut job = running(&graph, restarting(16));
     job.hear(Event::CancelRequested);
@@ -164,7 +164,7 @@ fn tasks_that_fail_while_a_job_is_cancelled_tell_nothing() {
 }
 
 #[test]
-fn a_job_that_fails_tells_what_failed_beside() {
+fn a_job_that_fails_records_concurrent_failures() {
     let graph = one_region();
     let mut job = running(&graph, options());
     job.reports("tm0", vec![failed(1, 0, 1, "root")]);

@@ -35,7 +35,7 @@ fn beyond_repair(vertex: u32, subtask: u32) -> pb::ExecutionReport {
 }
 
 #[test]
-fn what_no_restart_mends_fails_the_job_in_the_write_that_says_so() {
+fn an_unrecoverable_failure_fails_the_job_in_the_write_that_records_it() {
     let mut job = running(&one_region(), for_ever());
     let writes = job.writes;
     job.reports("tm0", vec![beyond_repair(1, 0)]);
@@ -53,7 +53,7 @@ fn what_no_restart_mends_fails_the_job_in_the_write_that_says_so() {
 }
 
 #[test]
-fn it_counts_though_others_that_fail_because_of_it_are_heard_first() {
+fn an_unrecoverable_failure_counts_though_its_consequences_are_reported_first() {
     let mut job = running(&one_region(), for_ever());
     job.reports("tm1", vec![report(2, 1, 3, S::Failed)]);
     assert_eq!(job.stored.fatal_cause, "");
@@ -63,7 +63,7 @@ fn it_counts_though_others_that_fail_because_of_it_are_heard_first() {
 }
 
 #[test]
-fn of_several_failures_at_once_it_is_the_cause() {
+fn of_several_failures_at_once_the_unrecoverable_one_is_the_cause() {
     let mut job = running(&one_region(), for_ever());
     let other = report(2, 0, 3, S::Failed);
     job.reports("tm0", vec![other, beyond_repair(1, 0)]);
@@ -71,7 +71,7 @@ fn of_several_failures_at_once_it_is_the_cause() {
 }
 
 #[test]
-fn the_next_leader_hears_it_again_and_decides_the_same() {
+fn the_next_leader_receives_the_unrecoverable_failure_again_and_decides_the_same() {
     let graph = one_region();
     let mut job = running(&graph, for_ever());
     let before = job.stored.clone();
@@ -102,7 +102,7 @@ fn a_failure_that_may_pass_restarts_its_region_and_no_other() {
 }
 
 #[test]
-fn what_ended_by_itself_before_its_region_starts_again_is_released_where_it_ran() {
+fn an_execution_that_ended_before_its_region_restarts_is_released_where_it_ran() {
     let mut job = running(&one_region(), for_ever());
     job.reports("tm0", vec![report(1, 0, 3, S::Finished)]);
     job.reports("tm1", vec![report(2, 1, 3, S::Failed)]);
@@ -186,7 +186,7 @@ fn under_the_full_strategy_all_regions_begin_together() {
 }
 
 #[test]
-fn under_the_full_strategy_what_was_never_started_begins_with_what_failed() {
+fn under_the_full_strategy_regions_that_never_started_restart_with_the_failed_ones() {
     let mut job = running(&two_regions(), all_together());
     // One region runs. The other one is placed, and it is unknown whether its tasks have started.
     job.reports("tm0", vec![report(2, 0, 3, S::Failed)]);
@@ -214,7 +214,7 @@ fn under_the_full_strategy_what_was_never_started_begins_with_what_failed() {
 }
 
 #[test]
-fn what_has_finished_for_good_stays_so_under_the_full_strategy() {
+fn under_the_full_strategy_durably_finished_regions_stay_finished() {
     let mut job = running(&two_regions(), all_together());
     job.reports("tm0", vec![report(2, 0, 3, S::Finished)]);
     job.reports("tm1", vec![report(2, 1, 3, S::Finished)]);
@@ -223,7 +223,7 @@ fn what_has_finished_for_good_stays_so_under_the_full_strategy() {
 }
 
 #[test]
-fn what_a_change_of_the_leader_costs_is_a_restart_of_all_under_the_full_strategy() {
+fn under_the_full_strategy_an_incomplete_adoption_restarts_all() {
     let graph = two_regions();
     let mut state = placed(&graph, 3);
     // Half of the second region has finished.
@@ -250,7 +250,7 @@ fn given_up(graph: &pb::JobGraph) -> pb::JobState {
 }
 
 #[test]
-fn under_the_full_strategy_nothing_meets_what_the_former_leader_gave_up() {
+fn under_the_full_strategy_no_region_starts_beside_attempts_that_the_former_leader_gave_up() {
     let graph = two_regions();
     let mut job = Recovered::with_options(&graph, given_up(&graph), 2, all_together());
     job.register("tm1", "1", both(1, 1, S::Running));
@@ -264,7 +264,7 @@ fn under_the_full_strategy_nothing_meets_what_the_former_leader_gave_up() {
 }
 
 #[test]
-fn under_the_full_strategy_a_takeover_does_not_part_what_begins_together() {
+fn under_the_full_strategy_a_takeover_does_not_separate_regions_that_start_together() {
     let graph = two_regions();
     let mut state = given_up(&graph);
     (

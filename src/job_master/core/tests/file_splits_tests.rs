@@ -75,7 +75,7 @@ fn a_split_may_hold_many_files() {
 }
 
 #[test]
-fn who_asks_more_often_gets_more() {
+fn a_subtask_that_asks_more_often_gets_more_splits() {
     let mut splits = cut(vec![file("a", 1 << 20)], 2);
     let mut given = [0; 2];
     for round in 0_u64.. {
@@ -93,7 +93,7 @@ fn who_asks_more_often_gets_more() {
 }
 
 #[test]
-fn a_request_before_its_turn_decides_nothing() {
+fn a_request_out_of_turn_decides_nothing() {
     let mut splits = cut(vec![file("a", 1 << 20)], 2);
     let before = splits.clone();
     assert_eq!(take(&mut splits, 0, 2), Taken::OutOfTurn);
@@ -114,7 +114,7 @@ fn names_that_are_too_long_for_a_record_are_refused_with_their_number() {
 }
 
 #[test]
-fn a_path_without_files_fails_the_job_at_its_first_look_and_is_awaited_at_later_ones() {
+fn a_path_without_files_fails_the_job_at_the_first_listing_and_is_awaited_at_later_ones() {
     let directory = tempfile::tempdir().expect("directory");
     let place = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
     for path in [place("missing.txt"), place("*.csv"), place(".")] {
@@ -134,7 +134,7 @@ fn a_path_without_files_fails_the_job_at_its_first_look_and_is_awaited_at_later_
 
 proptest! {
     #[test]
-    fn whoever_asks_all_bytes_are_given_once_and_an_answer_stays(
+    fn all_bytes_are_assigned_once_and_an_answer_never_changes(
         sizes in prop::collection::vec(0_u64..100_000, 0..6),
         parallelism in 1_u32..6,
         asks in prop::collection::vec((any::<u32>(), any::<bool>()), 0..80),
@@ -184,7 +184,7 @@ proptest! {
 
     /// Positions cover some of the splits that were assigned; `None`: the subtask had ended.
     #[test]
-    fn at_another_parallelism_what_no_position_covers_is_given_once(
+    fn at_another_parallelism_bytes_that_no_position_covers_are_assigned_once(
         size in 0_u64..2_000_000,
         mut parallelisms in prop::collection::vec(1_u32..=16, 2..5),
         asks in prop::collection::vec(any::<u32>(), 0..60),

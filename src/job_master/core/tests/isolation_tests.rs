@@ -37,7 +37,7 @@ fn assert_waits(job: &mut Recovered) {
 }
 
 #[test]
-fn what_nobody_saw_end_has_stopped_when_the_next_generation_starts() {
+fn executions_of_unknown_end_have_stopped_when_the_next_generation_starts() {
     let graph = isolated();
     let mut job = Recovered::new(&graph, placed(&graph, 1));
     assert_eq!(job.stored.stop_first_wait_ms, RECONCILE_MS);
@@ -50,7 +50,7 @@ fn what_nobody_saw_end_has_stopped_when_the_next_generation_starts() {
 }
 
 #[test]
-fn what_was_seen_to_end_is_followed_at_once() {
+fn reported_ends_are_followed_by_the_next_generation_at_once() {
     let graph = isolated();
     let mut job = Recovered::new(&graph, placed(&graph, 1));
     job.register("tm0", "1", both(0, 1, S::Running));
@@ -77,7 +77,7 @@ fn a_generation_that_a_former_term_gave_up_may_still_run_somewhere() {
 }
 
 #[test]
-fn what_was_never_placed_runs_nowhere_and_is_not_waited_for() {
+fn a_generation_that_was_never_placed_is_not_waited_for() {
     let graph = isolated();
     let mut state = placed(&graph, 3);
     state.regions[0].placements.clear();

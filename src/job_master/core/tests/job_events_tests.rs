@@ -61,7 +61,7 @@ fn since(job: &Recovered, status: JobStatus) -> u64 {
 }
 
 #[test]
-fn a_restart_is_told_with_its_time_by_the_next_leader_too() {
+fn the_next_leader_shows_a_restart_with_its_time() {
     let mut job = running();
     let failed = pb::ExecutionReport {
         cause: "broken".to_owned(),
@@ -80,7 +80,7 @@ fn a_restart_is_told_with_its_time_by_the_next_leader_too() {
 }
 
 #[test]
-fn a_cancellation_is_told_with_the_time_at_which_it_was_decided() {
+fn a_cancellation_is_shown_with_the_time_of_its_decision() {
     let mut job = running();
     let at = job.now_ms;
     let effects = job.core.handle(at, Event::CancelRequested).expect("taken");
@@ -104,7 +104,7 @@ fn a_cancellation_is_told_with_the_time_at_which_it_was_decided() {
 }
 
 #[test]
-fn what_was_written_before_statuses_were_kept_began_when_it_was_submitted() {
+fn a_job_whose_record_has_no_statuses_began_when_it_was_submitted() {
     let graph = one_region();
     let state = pb::JobState {
         submitted_at_ms: 77,
@@ -157,7 +157,7 @@ fn the_times_of_adopted_tasks_are_those_that_their_task_managers_know() {
 }
 
 #[test]
-fn what_was_never_placed_was_created_with_its_job() {
+fn executions_that_were_never_placed_were_created_with_their_job() {
     let graph = one_region();
     let mut job = Recovered::with_options(&graph, submitted(&graph), 2, restarting());
     // The first status, as the first leader of a job notes it.
@@ -175,7 +175,7 @@ fn what_was_never_placed_was_created_with_its_job() {
 }
 
 #[test]
-fn what_has_finished_keeps_all_its_times() {
+fn a_finished_task_keeps_all_its_times() {
     let mut job = running();
     job.pass(5);
     for (subtask, name) in (0..).zip(["tm0", "tm1"]) {
@@ -210,7 +210,7 @@ fn kinds(job: &Recovered) -> Vec<JobEventKind> {
 }
 
 #[test]
-fn what_happened_is_told_in_its_order_and_the_next_leader_tells_it_too() {
+fn events_are_shown_in_order_also_by_the_next_leader() {
     use JobEventKind as K;
     let mut job = running();
     let before = events(&job).len();
@@ -254,7 +254,7 @@ fn what_happened_is_told_in_its_order_and_the_next_leader_tells_it_too() {
 }
 
 #[test]
-fn adopted_tasks_are_told_and_a_status_that_was_never_left_is_not() {
+fn an_adoption_is_an_event_and_a_status_that_was_never_left_is_not() {
     let job = running();
     let before = events(&job).len();
     let mut next = next_term(&job, 3, 500);
@@ -292,7 +292,7 @@ fn of_very_many_events_the_newest_are_kept() {
 }
 
 #[test]
-fn what_a_task_says_is_one_event_though_each_report_repeats_it() {
+fn a_notice_of_a_task_is_one_event_though_each_report_repeats_it() {
     let mut job = running();
     let said = |notices: &[&str]| pb::ExecutionReport {
         notices: notices.iter().map(|it| (*it).to_owned()).collect(),

@@ -285,7 +285,7 @@ fn live(count: u32) -> Vec<(&'static str, Duration)> {
     job.settle_down();
     job.run_deployed();
     assert_eq!(job.running[&failing].1, 2, "it runs in its next generation");
-    assert_eq!(job.stored.regions[0].generation, 1, "nobody else does");
+    assert_eq!(job.stored.regions[0].generation, 1, "no other region does");
     watch.lap("one failed and restarted, all others heard of");
 
     let (now_ms, running) = (job.now_ms, std::mem::take(&mut job.running));

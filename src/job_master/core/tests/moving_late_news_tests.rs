@@ -36,7 +36,7 @@ fn deployed_in(job: &Recovered, generation: u64) -> Vec<String> {
 }
 
 #[test]
-fn who_stops_for_a_task_manager_that_turns_out_to_be_drained_waits_for_another_one() {
+fn a_region_that_stops_for_a_task_manager_that_is_drained_meanwhile_waits_for_another_one() {
     let mut job = moving();
     leaves(&mut job, &[("tm1", Leave::Moved), ("tm2", Leave::Moved)]);
     assert_eq!(freed(&job), ["tm2"]);
@@ -49,7 +49,7 @@ fn who_stops_for_a_task_manager_that_turns_out_to_be_drained_waits_for_another_o
 }
 
 #[test]
-fn what_was_moved_to_a_task_manager_that_turns_out_to_be_drained_moves_on() {
+fn regions_moved_to_a_task_manager_that_is_drained_meanwhile_move_again() {
     let mut job = moving();
     all_stops(&mut job);
     assert_eq!(deployed_in(&job, 2), ["tm0", "tm2"]);
@@ -61,7 +61,7 @@ fn what_was_moved_to_a_task_manager_that_turns_out_to_be_drained_moves_on() {
 }
 
 #[test]
-fn a_drain_that_is_taken_back_while_slots_come_moves_nothing() {
+fn a_drain_that_is_cancelled_while_slots_arrive_moves_nothing() {
     let mut job = with_slots(&one_region(), &["tm0", "tm1"]);
     leaves(&mut job, &[("tm0", Leave::Moved), ("tm1", Leave::Moved)]);
     job.register("tm2", "1", vec![]);
@@ -77,7 +77,7 @@ fn a_drain_that_is_taken_back_while_slots_come_moves_nothing() {
 }
 
 #[test]
-fn a_drain_that_is_taken_back_while_what_is_moved_stops_lets_it_begin_anywhere() {
+fn a_drain_that_is_cancelled_while_regions_stop_lets_them_start_anywhere() {
     let mut job = moving();
     leaves(&mut job, &[]);
     all_stops(&mut job);
@@ -135,7 +135,7 @@ fn the_next_leader_takes_the_slots_that_have_come_for_a_move_and_begins_it() {
 }
 
 #[test]
-fn the_next_leader_stops_what_of_a_move_still_runs_before_anything_begins() {
+fn the_next_leader_stops_running_tasks_of_a_move_before_their_regions_start() {
     let job = moving();
     let mut next = next_leader(
         &job.stored,
@@ -169,7 +169,7 @@ fn on_the_new_one() -> Vec<pb::ExecutionReport> {
 }
 
 #[test]
-fn the_next_leader_places_again_what_was_placed_by_a_move_and_not_deployed() {
+fn the_next_leader_places_regions_of_a_move_again_that_were_not_deployed() {
     let mut job = moving();
     all_stops(&mut job);
     let there = vec![("tm0", vec![]), ("tm1", vec![]), ("tm2", vec![])];
@@ -183,7 +183,7 @@ fn the_next_leader_places_again_what_was_placed_by_a_move_and_not_deployed() {
 }
 
 #[test]
-fn the_next_leader_adopts_what_a_move_has_deployed() {
+fn the_next_leader_adopts_regions_that_a_move_has_deployed() {
     let mut job = moving();
     all_stops(&mut job);
     let there = vec![

@@ -25,7 +25,7 @@ fn deployed_since(job: &Recovered, first: usize) -> Vec<String> {
 }
 
 #[test]
-fn who_waits_is_served_before_what_runs_is_moved() {
+fn waiting_regions_are_served_before_running_ones_are_moved() {
     let mut job = one_waits_and_one_is_to_be_moved();
     // The slots of the move are not requested with it: there may be enough for the waiting region alone.
     assert_eq!(asked(&job), (3, 5));
@@ -40,7 +40,7 @@ fn who_waits_is_served_before_what_runs_is_moved() {
 }
 
 #[test]
-fn nobody_takes_single_slots_that_are_gathered_for_a_move_in_its_round() {
+fn no_waiting_region_takes_slots_that_are_collected_for_a_move_in_its_round() {
     let mut job = one_waits_and_one_is_to_be_moved();
     let next_ms = job.core.next_deadline_ms();
     assert_eq!(next_ms, Some(job.now_ms + TURN_MS));
@@ -66,7 +66,7 @@ fn nobody_takes_single_slots_that_are_gathered_for_a_move_in_its_round() {
 }
 
 #[test]
-fn what_is_too_little_for_a_move_is_for_who_waits_when_its_turn_is_over() {
+fn slots_too_few_for_a_move_go_to_waiting_regions_after_its_round() {
     let mut job = one_waits_and_one_is_to_be_moved();
     job.pass(TURN_MS);
     job.register("tm3", "1", vec![]);
@@ -93,7 +93,7 @@ fn three_stop(job: &mut Recovered) {
 }
 
 #[test]
-fn a_move_does_not_begin_with_what_came_for_who_waits() {
+fn a_move_does_not_begin_with_slots_that_arrived_for_waiting_regions() {
     let mut job = one_and_three();
     let all = ["tm1", "tm2", "tm3"].map(|name| (name, Leave::AtOnce));
     leaves(&mut job, &all);
@@ -111,7 +111,7 @@ fn a_move_does_not_begin_with_what_came_for_who_waits() {
 }
 
 #[test]
-fn what_has_stopped_and_finds_no_slots_keeps_nothing_else_from_being_moved() {
+fn a_stopped_region_that_finds_no_slots_does_not_delay_other_moves() {
     let mut job = one_and_three();
     let mut all = ["tm1", "tm2", "tm3"]
         .map(|name| (name, Leave::AtOnce))
@@ -129,7 +129,7 @@ fn what_has_stopped_and_finds_no_slots_keeps_nothing_else_from_being_moved() {
 }
 
 #[test]
-fn what_is_too_little_for_a_move_goes_back_when_it_has_idled() {
+fn slots_too_few_for_a_move_go_back_when_they_have_idled() {
     let mut job = with_slots(&apart(&[2]), &["tm0", "tm1"]);
     leaves(&mut job, &[("tm0", Leave::Moved), ("tm1", Leave::Moved)]);
     job.register("tm2", "1", vec![]);
@@ -146,7 +146,7 @@ fn what_is_too_little_for_a_move_goes_back_when_it_has_idled() {
 }
 
 #[test]
-fn without_room_elsewhere_nobody_fails_who_would_have_slots_without_the_move() {
+fn without_room_elsewhere_no_region_fails_that_would_have_slots_without_the_move() {
     let mut job = one_waits_and_one_is_to_be_moved();
     job.hear(Event::HasRoom(false));
     job.pass(2 * TURN_MS);

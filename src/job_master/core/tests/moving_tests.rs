@@ -57,7 +57,7 @@ pub(super) fn assert_no_failure(job: &Recovered) {
 }
 
 #[test]
-fn what_runs_on_a_drained_task_manager_moves_when_all_its_slots_are_there_and_not_before() {
+fn regions_on_a_drained_task_manager_move_once_all_their_slots_are_there() {
     let mut job = with_slots(&one_region(), &["tm0", "tm1"]);
     assert_eq!(job.deployed().len(), 4);
     leaves(&mut job, &[("tm1", Leave::Moved)]);
@@ -137,7 +137,7 @@ fn regions_move_one_after_the_other() {
 }
 
 #[test]
-fn without_eviction_nothing_begins_there_and_what_runs_ends_by_itself() {
+fn without_eviction_nothing_starts_on_a_drained_task_manager_and_tasks_end_by_themselves() {
     let mut job = with_slots(&apart(&[1, 1]), &["tm0"]);
     leaves(&mut job, &[("tm0", Leave::ByItself)]);
     job.pass(1_000_000);
@@ -154,7 +154,7 @@ fn without_eviction_nothing_begins_there_and_what_runs_ends_by_itself() {
 }
 
 #[test]
-fn what_is_not_drained_any_more_stays() {
+fn regions_stay_on_a_task_manager_whose_drain_has_ended() {
     let mut job = with_slots(&one_region(), &["tm0", "tm1"]);
     leaves(&mut job, &[("tm1", Leave::Moved)]);
     assert_eq!(asked(&job), (3, 3));
@@ -167,7 +167,7 @@ fn what_is_not_drained_any_more_stays() {
 }
 
 #[test]
-fn at_the_deadline_it_leaves_also_where_there_are_no_slots_if_that_was_asked_for() {
+fn at_the_deadline_regions_leave_even_without_slots_if_that_was_requested() {
     let mut job = with_slots(&one_region(), &["tm0", "tm1"]);
     leaves(&mut job, &[("tm1", Leave::AtOnce)]);
     assert_eq!(job.generations(), [2]);
@@ -206,7 +206,7 @@ fn the_next_leader_ends_a_move_that_was_written() {
 
 /// The regions of two vertices share their slots on `tm0` and `tm1`. All tasks of the first one stop before
 /// those of the other one.
-fn assert_nobody_goes_back(how: Leave) {
+fn assert_no_region_goes_back(how: Leave) {
     let mut job = with_slots(&two_regions(), &["tm0", "tm1"]);
     assert_eq!(job.deployed().len(), 4);
     leaves(&mut job, &[("tm1", how)]);
@@ -239,13 +239,13 @@ fn assert_nobody_goes_back(how: Leave) {
 }
 
 #[test]
-fn who_stops_first_does_not_go_back_to_who_still_stops_in_its_slot() {
-    assert_nobody_goes_back(Leave::Moved);
-    assert_nobody_goes_back(Leave::AtOnce);
+fn a_region_that_stops_first_does_not_return_to_a_slot_in_which_another_one_still_stops() {
+    assert_no_region_goes_back(Leave::Moved);
+    assert_no_region_goes_back(Leave::AtOnce);
 }
 
 #[test]
-fn what_finishes_while_its_move_waits_for_slots_does_not_run_again() {
+fn a_region_that_finishes_while_its_move_waits_for_slots_does_not_run_again() {
     let mut job = with_slots(&two_regions(), &["tm0", "tm1"]);
     leaves(&mut job, &[("tm1", Leave::Moved)]);
     for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
@@ -257,7 +257,7 @@ fn what_finishes_while_its_move_waits_for_slots_does_not_run_again() {
 }
 
 #[test]
-fn slots_that_came_for_a_move_are_for_what_is_moved() {
+fn slots_that_arrived_for_a_move_are_used_by_the_move() {
     let mut job = with_slots(&apart(&[1, 1]), &["tm0", "tm1"]);
     // The first region waits without a slot.
     leaves(&mut job, &[("tm0", Leave::AtOnce)]);

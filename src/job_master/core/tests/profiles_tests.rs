@@ -132,7 +132,7 @@ fn slots_are_asked_for_by_profile_and_only_these_are_used() {
 }
 
 #[test]
-fn what_nobody_could_ever_give_fails_at_once_and_names_the_largest() {
+fn a_profile_that_no_task_manager_can_give_fails_at_once_and_names_the_largest() {
     let graph = with_resources();
     let mut job = Recovered::new(&graph, submitted(&graph));
     let verdict = |profile: Resources| Unfulfillable {

@@ -56,7 +56,7 @@ fn a_cancellation_that_is_recorded_stays_one() {
 }
 
 #[test]
-fn a_job_that_has_finished_is_taken_over_with_less_to_tell() {
+fn a_finished_job_is_taken_over_with_a_shortened_record() {
     let before = finished();
     let mut core = taken_up(before.clone());
     let effects = refuse(&mut core, 1);

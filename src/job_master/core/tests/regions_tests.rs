@@ -173,7 +173,7 @@ fn looked_at(job: &Recovered) -> Vec<u64> {
 }
 
 #[test]
-fn what_was_looked_at_for_a_generation_that_is_given_up_before_it_is_placed_is_looked_at_again() {
+fn files_listed_for_a_generation_that_is_never_placed_are_listed_again() {
     let mut job = job_of(&of_files());
     assert_eq!(asked(&job), Some((0, 2)), "of both regions together");
     look(&mut job, 100);
@@ -187,8 +187,7 @@ fn what_was_looked_at_for_a_generation_that_is_given_up_before_it_is_placed_is_l
 }
 
 #[test]
-fn a_region_that_starts_again_reads_what_the_others_were_placed_with_and_all_look_again_if_it_fails_again()
- {
+fn a_region_restarts_with_the_files_of_its_group_and_a_second_failure_lists_them_again() {
     let mut job = job_of(&of_files());
     look(&mut job, 100);
     job.register("tm0", "1", vec![]);
@@ -213,7 +212,7 @@ fn a_region_that_starts_again_reads_what_the_others_were_placed_with_and_all_loo
 
 /// Otherwise one source would read what the other, which stays finished, has read.
 #[test]
-fn what_was_looked_at_stays_until_it_is_durable_that_all_have_finished_with_it() {
+fn a_preparation_stays_until_all_of_its_regions_have_durably_finished() {
     let mut graph = of_files();
     graph
         .vertices
@@ -301,7 +300,7 @@ fn ask(job: &mut Recovered, subtask: u32, generation: u64, number: u64) -> Answe
 
 /// Otherwise it would read everything that the other one, which stays finished, has read.
 #[test]
-fn a_source_that_runs_again_beside_what_reads_an_output_that_was_lost_is_given_what_it_was_given() {
+fn a_source_that_runs_again_because_an_output_was_lost_gets_the_same_splits() {
     let mut job = job_of(&beside_files());
     job.register("tm0", "1", vec![]);
     job.register("tm1", "1", vec![]);
@@ -336,7 +335,7 @@ fn a_source_that_runs_again_beside_what_reads_an_output_that_was_lost_is_given_w
 }
 
 #[test]
-fn very_many_regions_that_find_their_slots_one_by_one_are_written_some_dozens_of_times() {
+fn very_many_regions_that_get_their_slots_one_by_one_cost_some_dozens_of_writes() {
     const MANY: u32 = 1_000;
     let graph = graph_of(&[("a", MANY)], &[]);
     let mut job = job_of(&graph);

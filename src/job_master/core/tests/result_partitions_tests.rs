@@ -27,7 +27,7 @@ fn finish(job: &mut Recovered, vertex: u32) {
 }
 
 #[test]
-fn an_output_is_kept_until_also_those_have_read_who_run_beside_its_maker() {
+fn an_output_is_kept_until_readers_that_run_beside_its_producer_have_read_it() {
     let graph = read_by_two();
     let mut job = Recovered::in_term(&graph, submitted(&graph), 1);
     for name in ["tm0", "tm1"] {
@@ -71,7 +71,7 @@ fn reader_runs_on(partitioning: pb::Partitioning) -> String {
 }
 
 #[test]
-fn who_reads_one_subtask_runs_where_its_output_is_and_who_reads_all_where_least_runs() {
+fn a_reader_of_one_subtask_runs_at_its_output_and_a_reader_of_all_where_the_fewest_tasks_run() {
     assert_eq!(reader_runs_on(pb::Partitioning::Forward), "tm1");
     assert_eq!(reader_runs_on(pb::Partitioning::Rebalance), "tm0");
 }

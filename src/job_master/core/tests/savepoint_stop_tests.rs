@@ -143,7 +143,7 @@ fn a_cancellation_at_the_same_time_wins() {
 }
 
 #[test]
-fn later_requests_hear_how_the_job_ends() {
+fn later_requests_are_answered_with_the_end_of_the_job() {
     let mut job = running();
     job.hear(complete());
     job.hear(Event::CancelRequested);

@@ -72,7 +72,7 @@ fn a_slot_with_a_new_allocation_has_lost_the_old_one() {
 }
 
 #[test]
-fn a_slot_that_nobody_asked_for_is_kept_and_given_back_when_it_idles_too_long() {
+fn a_slot_that_was_never_requested_is_kept_and_given_back_when_it_has_idled() {
     let mut pool = pool(&[("a", 1, 0), ("a", 2, 1)]);
     pool.begin_use(slot(1));
     assert!(pool.note_idle(true, 1_000, 500).is_empty());
@@ -124,7 +124,7 @@ fn a_key_goes_back_to_its_former_slot_or_else_to_its_former_task_manager() {
 }
 
 #[test]
-fn what_is_taken_or_blocked_is_given_to_nobody_else() {
+fn a_taken_or_blocked_slot_is_assigned_to_no_other_key() {
     let pool = pool(&[("a", 1, 0), ("a", 2, 1), ("a", 3, 2)]);
     let taken = BTreeMap::from([(SlotKey { group: 1, index: 0 }, slot(1))]);
     let blocked = BTreeSet::from([slot(2)]);
@@ -136,7 +136,7 @@ fn what_is_taken_or_blocked_is_given_to_nobody_else() {
 }
 
 #[test]
-fn what_was_let_go_is_not_taken_again_before_its_task_manager_registers_again() {
+fn a_released_allocation_is_not_accepted_before_its_task_manager_registers_again() {
     let mut pool = pool(&[("a", 1, 0), ("b", 2, 0)]);
     pool.remove(&slot(1));
     assert_eq!(
@@ -172,18 +172,18 @@ fn a_slot_serves_only_a_need_of_exactly_its_profile() {
     let profiles = [cores(1), cores(2)];
     let key = |group, index| SlotKey { group, index };
     let mut wanted = vec![key(0, 0), key(1, 0)];
-    let (nothing, nobody) = (BTreeMap::new(), BTreeSet::new());
-    let assigned = pool.assign(&wanted, &profiles, &nothing, &nobody);
+    let (taken, blocked) = (BTreeMap::new(), BTreeSet::new());
+    let assigned = pool.assign(&wanted, &profiles, &taken, &blocked);
     let used: Vec<AllocationId> = assigned.expect("enough").into_values().collect();
     assert_eq!(used, [slot(2), slot(1)]);
     wanted.push(key(0, 1));
-    let assigned = pool.assign(&wanted, &profiles, &nothing, &nobody);
+    let assigned = pool.assign(&wanted, &profiles, &taken, &blocked);
     assert_eq!(assigned, None, "the large one that is left is not cut");
     assert_eq!((pool.count_for(&cores(1)), pool.count_for(&ANY)), (1, 3));
 }
 
 #[test]
-fn what_is_more_than_needed_is_so_by_profile() {
+fn the_surplus_is_counted_by_profile() {
     let mut pool = SlotPool::default();
     for (number, has) in [(1, 2), (2, 1), (3, 2), (4, 3)] {
         let index = u32::try_from(number).expect("small");

@@ -78,7 +78,7 @@ fn regions_of_a_job_run_one_after_the_other_in_the_slot_that_there_is() {
 }
 
 #[test]
-fn nobody_waits_for_a_slot_whose_region_does_not_end() {
+fn a_region_does_not_wait_for_a_slot_whose_region_does_not_end() {
     let mut graph = apart(&[1, 1]);
     never_ends(&mut graph, 0);
     let mut job = with_slots(&graph, &["tm0"]);
@@ -89,7 +89,7 @@ fn nobody_waits_for_a_slot_whose_region_does_not_end() {
 }
 
 #[test]
-fn what_bounds_the_slots_is_named_where_they_are_too_few() {
+fn the_option_that_limits_the_slots_is_named_when_they_are_too_few() {
     let mut graph = apart(&[2]);
     never_ends(&mut graph, 0);
     for (max_slots, expected) in [
@@ -112,7 +112,7 @@ fn what_bounds_the_slots_is_named_where_they_are_too_few() {
 }
 
 #[test]
-fn it_waits_from_when_the_last_region_that_ends_has_ended() {
+fn the_wait_begins_when_the_last_region_that_ends_by_itself_has_ended() {
     let graph = apart(&[1, 2]);
     let mut job = with_slots(&graph, &["tm0"]);
     assert_eq!(
@@ -141,7 +141,7 @@ fn slots_that_are_too_few_for_any_region_go_back_when_they_have_idled() {
 
 /// By default a round is shorter than the idle timeout, and others are served in every other round.
 #[test]
-fn slots_that_are_too_few_go_back_while_a_region_runs_whose_slots_are_waited_for() {
+fn slots_that_are_too_few_go_back_although_a_running_region_will_free_more() {
     let options = CoreOptions {
         slot_request_timeout_ms: 300_000,
         slot_idle_timeout_ms: 50_000,
@@ -164,7 +164,7 @@ fn slots_that_are_too_few_go_back_while_a_region_runs_whose_slots_are_waited_for
 }
 
 #[test]
-fn what_a_region_that_yields_slots_has_in_the_next_turn_does_not_idle() {
+fn slots_of_a_region_that_yields_them_in_one_round_do_not_idle() {
     let options = CoreOptions {
         slot_idle_timeout_ms: TURN_MS - 100,
         ..options()
@@ -210,7 +210,7 @@ fn restarting(delay_ms: u64) -> Recovered {
 }
 
 #[test]
-fn a_job_of_one_region_that_failed_for_want_of_slots_gives_back_those_it_has() {
+fn a_job_of_one_region_that_failed_for_lack_of_slots_gives_back_those_it_has() {
     let mut job = restarting(1_000);
     job.pass(10_000);
     assert_eq!(job.generations(), [2], "it failed");
@@ -237,7 +237,7 @@ fn a_job_of_one_region_that_failed_for_want_of_slots_gives_back_those_it_has() {
 }
 
 #[test]
-fn what_the_cluster_has_room_for_waits_without_limit_and_keeps_nobody_from_theirs() {
+fn a_region_that_the_cluster_has_room_for_waits_without_limit_and_keeps_no_slots() {
     let mut job = with_slots(&one_region(), &["tm0"]);
     job.hear(Event::HasRoom(true));
     job.pass(9_999);
@@ -262,7 +262,7 @@ fn what_the_cluster_has_room_for_waits_without_limit_and_keeps_nobody_from_their
 }
 
 #[test]
-fn what_no_task_manager_can_ever_give_fails_at_once_also_where_there_is_room_for_the_rest() {
+fn a_need_that_no_task_manager_can_ever_fulfil_fails_at_once() {
     let mut graph = one_region();
     graph.vertices[0].resources = Some(
         (&Resources {
@@ -289,7 +289,7 @@ fn what_no_task_manager_can_ever_give_fails_at_once_also_where_there_is_room_for
 }
 
 #[test]
-fn slots_that_come_while_it_is_to_restart_are_kept_if_they_are_enough() {
+fn slots_that_arrive_during_a_backoff_are_kept_if_they_are_enough() {
     let mut job = restarting(60_000);
     job.pass(10_000);
     assert_eq!(job.generations(), [2], "it failed");
@@ -344,7 +344,7 @@ fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_oth
         job.pass(TURN_MS - 1);
         assert_eq!(asked(&job), (1, 4));
         job.pass(1);
-        assert_eq!(asked(&job), (3, 4), "nobody waits for ever");
+        assert_eq!(asked(&job), (3, 4), "no region waits forever");
     }
     job.register("tm0", "1", vec![]);
     assert_eq!(placed(&job), [false, true]);
@@ -376,7 +376,7 @@ fn of_those_behind_it_each_that_needs_something_else_has_its_round() {
 }
 
 #[test]
-fn small_regions_leave_a_large_one_before_them_what_comes_free_every_other_round() {
+fn small_regions_leave_free_slots_to_a_large_one_before_them_in_every_other_round() {
     let graph = apart(&[1, 1, 2, 1, 1]);
     let mut job = with_slots(&graph, &["tm0", "tm1"]);
     assert_eq!(placed(&job), [true, true, false, false, false]);

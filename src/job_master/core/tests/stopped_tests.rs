@@ -55,7 +55,7 @@ fn told(job: &Recovered) -> Vec<String> {
 }
 
 #[test]
-fn a_stop_is_durable_before_anybody_hears_of_it_and_the_job_finishes() {
+fn a_stop_is_durable_before_it_is_sent_and_the_job_finishes() {
     let mut job = running();
     assert!(!job.core.tells_to_stop());
     let effects = job.core.handle(job.now_ms, Event::StopRequested);
@@ -86,7 +86,7 @@ fn a_stop_is_durable_before_anybody_hears_of_it_and_the_job_finishes() {
 }
 
 #[test]
-fn the_next_leader_goes_on_with_it_and_tells_whoever_registers() {
+fn the_next_leader_continues_the_stop_and_sends_it_to_each_task_manager_that_registers() {
     let graph = one_region();
     let mut state = placed(&graph, 3);
     state.set_wanted(WantedStatus::Stopped);
@@ -102,7 +102,7 @@ fn the_next_leader_goes_on_with_it_and_tells_whoever_registers() {
 }
 
 #[test]
-fn a_cancellation_wins_before_it_and_after_it() {
+fn a_cancellation_wins_before_a_stop_and_after_it() {
     let mut job = running();
     job.hear(Event::StopRequested);
     job.hear(Event::CancelRequested);
@@ -121,7 +121,7 @@ fn a_cancellation_wins_before_it_and_after_it() {
 }
 
 #[test]
-fn both_at_once_are_a_cancellation() {
+fn a_stop_and_a_cancellation_at_the_same_time_are_a_cancellation() {
     for first in [Event::StopRequested, Event::CancelRequested] {
         let mut job = running();
         let second = match first {
@@ -146,7 +146,7 @@ fn both_at_once_are_a_cancellation() {
 }
 
 #[test]
-fn what_sources_had_read_is_not_lost_in_silence() {
+fn a_stopped_job_that_would_lose_read_records_fails() {
     let graph = one_region();
     let mut state = placed(&graph, 3);
     state.set_wanted(WantedStatus::Stopped);
@@ -166,7 +166,7 @@ fn what_sources_had_read_is_not_lost_in_silence() {
 }
 
 #[test]
-fn what_sources_had_read_that_are_lost_with_their_leader_is_not_lost_in_silence() {
+fn a_stopped_job_whose_sources_are_lost_with_the_leader_fails() {
     let graph = one_region();
     let mut state = placed(&graph, 3);
     state.set_wanted(WantedStatus::Stopped);
@@ -184,7 +184,7 @@ fn what_sources_had_read_that_are_lost_with_their_leader_is_not_lost_in_silence(
 }
 
 #[test]
-fn what_sources_may_have_read_whose_deployment_has_an_unknown_outcome_is_not_lost_in_silence() {
+fn a_stopped_job_with_a_deployment_of_unknown_outcome_fails() {
     let graph = one_region();
     let mut job = deploying(&graph);
     let deployed = both(0, 1, S::Running).into_iter();
@@ -210,8 +210,7 @@ fn what_sources_may_have_read_whose_deployment_has_an_unknown_outcome_is_not_los
 }
 
 #[test]
-fn what_sources_may_have_read_whose_task_manager_is_lost_before_its_answer_is_not_lost_in_silence()
-{
+fn a_stopped_job_whose_task_manager_is_lost_before_its_answer_fails() {
     // Each subtask is a region of its own.
     let graph = graph_of(&[("a", 2)], &[]);
     let mut job = deploying(&graph);
@@ -248,7 +247,7 @@ fn a_job_whose_stage_is_lost_while_it_is_being_stopped_fails() {
 }
 
 #[test]
-fn a_region_that_has_not_begun_is_deployed_and_hears_of_it_with_its_deployment() {
+fn a_region_that_has_not_begun_is_deployed_with_the_stop() {
     let graph = one_region();
     let mut state = submitted(&graph);
     state.set_wanted(WantedStatus::Stopped);
@@ -274,7 +273,7 @@ fn a_region_that_has_not_begun_is_deployed_and_hears_of_it_with_its_deployment()
 }
 
 #[test]
-fn a_job_of_which_nothing_has_begun_is_cancelled_and_asks_for_no_slots() {
+fn a_stopped_job_that_was_never_placed_is_cancelled_and_requests_no_slots() {
     let graph = one_region();
     let mut job = Recovered::new(&graph, submitted(&graph));
     job.hear(Event::StopRequested);
@@ -296,7 +295,7 @@ fn a_job_of_which_nothing_has_begun_is_cancelled_and_asks_for_no_slots() {
 }
 
 #[test]
-fn what_sources_read_before_they_start_again_is_not_lost_by_a_stop() {
+fn a_stop_is_refused_while_sources_that_have_read_restart() {
     let graph = one_region();
     let options = || CoreOptions {
         restart_strategy: RestartStrategy::FixedDelay {

@@ -78,7 +78,7 @@ fn removed(effects: &[Effect]) -> Vec<String> {
 }
 
 #[test]
-fn an_origin_is_told_by_its_number_from_all_checkpoints_of_the_job() {
+fn the_number_of_an_origin_differs_from_those_of_all_checkpoints_of_the_job() {
     let record = |number: u64, retained: Option<u64>, removing: Option<u64>| {
         let region = |number: u64| taken(number, "3-1-b");
         let retained = retained.map(|number| pb::CompletedCheckpoint {

@@ -124,7 +124,7 @@ fn the_end_of_a_region_lifts_the_limit_of_manifests_for_its_own_bytes_alone() {
 }
 
 #[test]
-fn the_end_of_a_region_has_the_output_of_ends_that_were_not_heard() {
+fn the_end_of_a_region_has_the_output_of_ends_whose_reports_were_lost() {
     let (mut bench, _) = Bench::with_number(1);
     let effects = bench.hear(finished(0, 3));
     let (_, manifest) = written(&effects).expect("the end is written");

@@ -138,7 +138,7 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
 }
 
 #[test]
-fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
+fn the_regions_of_any_graph_are_those_of_a_plain_model() {
     let regions = |graph: pb::JobGraph| {
         for max_regions in [1, MAX_REGIONS] {
             model::assert_regions(&graph, max_regions);
@@ -149,7 +149,7 @@ fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
 }
 
 #[test]
-fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_job_ends() {
+fn with_any_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_job_ends() {
     let asked = prop::option::weighted(0.2, asked());
     let strategies = (strategies(), failovers());
     let graphs = (graphs::any_graph(), any::<bool>());

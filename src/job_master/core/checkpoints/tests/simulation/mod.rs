@@ -70,7 +70,7 @@ fn live(world: &mut World) -> Checked {
     world.come_to_an_end(is_canceled)
 }
 
-/// Runs one case in which nothing but leaders changes, and their TaskExecutors find the next one at once.
+/// Runs one case in which only leaders change, and their TaskExecutors find the next one at once.
 fn run_leaders_alone(seed: u64) -> Result<Reached, String> {
     let mut world = World::new(seed);
     world.records = 1_000_000;

@@ -238,7 +238,7 @@ fn run_with(seed: u64, asks: Asks) -> Reached {
     reached
 }
 
-/// Runs one case in which nothing but leaders changes, and TaskManagers find the next one at once.
+/// Runs one case in which only leaders change, and TaskManagers find the next one at once.
 fn run_leaders_alone(seed: u64) -> Reached {
     let mut random = Random::new(seed);
     let mut world = world(&mut random);
