@@ -1,6 +1,6 @@
 //! Runs benchmarks of the released `tanist` program. `cargo xtask bench` builds that and calls this.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -24,6 +24,9 @@ struct Arguments {
     /// Writes every sample into this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Writes a file of figures for each benchmark into this folder
+    #[arg(long, value_name = "FOLDER")]
+    csv: Option<PathBuf>,
     /// Fewer repetitions and smaller inputs, to see that everything works
     #[arg(long)]
     quick: bool,
@@ -49,6 +52,10 @@ fn store(text: &str) -> Result<StoreKind, String> {
     let stores = [StoreKind::Embedded, StoreKind::Etcd, StoreKind::ZooKeeper];
     let found = stores.into_iter().find(|store| store.to_string() == text);
     found.ok_or_else(|| "`embedded`, `etcd` or `zookeeper`".to_owned())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[tokio::main]
@@ -81,8 +88,12 @@ async fn main() -> anyhow::Result<()> {
     print!("{}", report.to_markdown());
     if let Some(path) = arguments.json {
         let text = serde_json::to_string_pretty(&report.to_json())?;
-        std::fs::write(&path, text + "\n")
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        write(&path, &(text + "\n"))?;
+    }
+    if let Some(folder) = arguments.csv {
+        for (name, text) in report.to_csv() {
+            write(&folder.join(name), &text)?;
+        }
     }
     anyhow::ensure!(
         report.failures.is_empty(),

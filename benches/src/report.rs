@@ -1,4 +1,4 @@
-//! The report of a run: the machine and the figures, as a table for people and as JSON.
+//! The report of a run: the machine and the figures, as a table for people, and as JSON and CSV for programs.
 
 use std::fmt::Write as _;
 
@@ -71,17 +71,10 @@ impl Report {
         for line in self.host.lines() {
             let _ = writeln!(text, "- {line}");
         }
-        for benchmark in Benchmark::ALL {
-            let of_it: Vec<&Measurement> = self
-                .measurements
-                .iter()
-                .filter(|measurement| measurement.benchmark == benchmark)
-                .collect();
-            if !of_it.is_empty() {
-                let _ = writeln!(text, "\n## {}\n", benchmark.title());
-                let _ = writeln!(text, "{}\n", benchmark.method());
-                text.push_str(&table(&of_it));
-            }
+        for (benchmark, measurements) in self.by_benchmark() {
+            let _ = writeln!(text, "\n## {}\n", benchmark.title());
+            let _ = writeln!(text, "{}\n", benchmark.method());
+            text.push_str(&table(&measurements));
         }
         if !self.failures.is_empty() {
             text.push_str("\n## Not measured\n\n");
@@ -90,6 +83,35 @@ impl Report {
             }
         }
         text
+    }
+
+    /// For each benchmark that was run, the name of its CSV file and the file's text, with the rows of the table.
+    pub fn to_csv(&self) -> Vec<(String, String)> {
+        let day = self.host.began.split(' ').next().unwrap_or_default();
+        let of_benchmark = |(benchmark, measurements): (Benchmark, Vec<&Measurement>)| {
+            let mut text = "measurement,store,unit,n,min,median,p99,max,load,others\n".to_owned();
+            for (measurement, figure) in by_figure(&measurements) {
+                let [what, store, unit, n, min, median, p99, max, load] = row(measurement, figure);
+                let (load, others) = load.split_once(" / ").unwrap_or((&load, ""));
+                let what = what.replace('"', "\"\"");
+                let numbers = [n, min, median, p99, max].map(|number| number.replace(' ', ""));
+                let numbers = numbers.join(",");
+                let _ = writeln!(text, "\"{what}\",{store},{unit},{numbers},{load},{others}");
+            }
+            (format!("{day}-{}.csv", benchmark.name()), text)
+        };
+        self.by_benchmark().map(of_benchmark).collect()
+    }
+
+    /// The benchmarks that were run, each with its measurements.
+    fn by_benchmark(&self) -> impl Iterator<Item = (Benchmark, Vec<&Measurement>)> {
+        let of = |benchmark| {
+            let of_it = self.measurements.iter();
+            let of_it = of_it.filter(move |measurement| measurement.benchmark == benchmark);
+            (benchmark, of_it.collect::<Vec<_>>())
+        };
+        let each = Benchmark::ALL.into_iter().map(of);
+        each.filter(|(_, measurements)| !measurements.is_empty())
     }
 
     /// The run with every sample.
@@ -127,7 +149,6 @@ fn measurement_json(measurement: &Measurement) -> Value {
     })
 }
 
-/// Rows of the same figure on all stores are adjacent.
 fn table(measurements: &[&Measurement]) -> String {
     let mut rows = vec![
         [
@@ -143,20 +164,27 @@ fn table(measurements: &[&Measurement]) -> String {
         ]
         .map(str::to_owned),
     ];
+    let figures = by_figure(measurements).into_iter();
+    rows.extend(figures.map(|(measurement, figure)| row(measurement, figure)));
+    rendered(&rows)
+}
+
+/// All figures. The same figure on all stores is adjacent.
+fn by_figure<'a>(measurements: &[&'a Measurement]) -> Vec<(&'a Measurement, &'a Figure)> {
     let mut names: Vec<&str> = Vec::new();
     for figure in measurements.iter().flat_map(|m| &m.figures) {
         if !names.contains(&figure.what.as_str()) {
             names.push(&figure.what);
         }
     }
+    let mut figures = Vec::new();
     for name in names {
         for measurement in measurements {
-            for figure in measurement.figures.iter().filter(|f| f.what == name) {
-                rows.push(row(measurement, figure));
-            }
+            let of_name = measurement.figures.iter().filter(|f| f.what == name);
+            figures.extend(of_name.map(|figure| (*measurement, figure)));
         }
     }
-    rendered(&rows)
+    figures
 }
 
 fn row(measurement: &Measurement, figure: &Figure) -> [String; 9] {
@@ -259,6 +287,26 @@ mod tests {
             .map(|line| line.chars().count())
             .collect();
         assert!(lengths.iter().all(|length| *length == lengths[0]), "{text}");
+    }
+
+    #[test]
+    fn the_csv_file_of_a_benchmark_is_named_by_day_and_has_plain_numbers() {
+        let mut report = report();
+        report.host.began = "2026-01-31 12:34 UTC".to_owned();
+        report.measurements[1].figures[0].what = "5 \"large\", then leads".to_owned();
+        report.measurements[1].figures[0].push(12_345.0);
+        let files = report.to_csv();
+        let [(name, text)] = &files[..] else {
+            panic!("one benchmark was run: {files:?}");
+        };
+        assert_eq!(name, "2026-01-31-startup.csv");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[1],
+            "\"leads\",embedded,ms,3,1.00,2.00,3.00,3.00,1.2,0.5"
+        );
+        let other = "\"5 \"\"large\"\", then leads\",etcd,ms,4,10.0,25.0,12345,12345,1.2,0.5";
+        assert_eq!(lines[2], other);
     }
 
     #[test]
