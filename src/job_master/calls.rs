@@ -54,7 +54,8 @@ pub(super) enum Done {
     /// Marks of commits could not be removed.
     MarksLeft,
     /// Files of earlier attempts could not be removed. `regions`: those whose checkpoint superseded the attempts.
-    FilesLeft { regions: Vec<usize> },
+    /// `received`: nor those of another job.
+    FilesLeft { regions: Vec<usize>, received: bool },
     /// A call to a TaskManager was answered or failed, and its outcome concerns checkpoints too.
     CheckpointCalled {
         called: Box<Done>,
