@@ -489,11 +489,7 @@ impl Calls {
     }
 
     /// The sender of messages on a connection.
-    pub(super) fn sender_to(&self, connection: &Connection) -> Option<pb::Sender> {
-        self.sender(connection)
-    }
-
-    fn sender(&self, connection: &Connection) -> Option<pb::Sender> {
+    pub(super) fn sender(&self, connection: &Connection) -> Option<pb::Sender> {
         let registration = connection.registration.get();
         Some(pb::Sender {
             registration,
