@@ -291,7 +291,7 @@ impl JobMasterActor {
             }
             Done::Nothing => {}
             Done::MarksLeft => self.note_marks_left(),
-            Done::FilesLeft { regions } => self.note_files_left(&regions),
+            Done::FilesLeft { regions, received } => self.note_files_left(&regions, received),
             Done::CheckpointCalled {
                 called,
                 connection,

@@ -94,14 +94,14 @@ impl JobMasterActor {
     /// Admits a message on a connection. It counts as a sign of life only under the present registration.
     pub(super) fn admit_from(
         &mut self,
-        sender: Option<&pb::Sender>,
-        job: Option<&pb::JobScope>,
+        sender: &Option<pb::Sender>,
+        job: &Option<pb::JobScope>,
         task_manager: &str,
     ) -> GatewayResult<Connection> {
         let task_manager = resource_id(task_manager)?;
-        let sender = self.admit(sender, &task_manager)?;
+        let sender = self.admit(sender.as_ref(), &task_manager)?;
         let own = self.core.job_incarnation();
-        if let Some(job) = job.filter(|job| job.job_incarnation != own) {
+        if let Some(job) = job.as_ref().filter(|job| job.job_incarnation != own) {
             let reason = format!("job incarnation {}, this is {own}", job.job_incarnation);
             return Err(GatewayError::Outdated {
                 epoch: sender.epoch,

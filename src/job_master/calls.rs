@@ -54,7 +54,8 @@ pub(super) enum Done {
     /// Marks of commits could not be removed.
     MarksLeft,
     /// Files of earlier attempts could not be removed. `regions`: those whose checkpoint superseded the attempts.
-    FilesLeft { regions: Vec<usize> },
+    /// `received`: nor those of another job.
+    FilesLeft { regions: Vec<usize>, received: bool },
     /// A call to a TaskManager was answered or failed, and its outcome concerns checkpoints too.
     CheckpointCalled {
         called: Box<Done>,
@@ -488,11 +489,7 @@ impl Calls {
     }
 
     /// The sender of messages on a connection.
-    pub(super) fn sender_to(&self, connection: &Connection) -> Option<pb::Sender> {
-        self.sender(connection)
-    }
-
-    fn sender(&self, connection: &Connection) -> Option<pb::Sender> {
+    pub(super) fn sender(&self, connection: &Connection) -> Option<pb::Sender> {
         let registration = connection.registration.get();
         Some(pb::Sender {
             registration,

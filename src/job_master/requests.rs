@@ -17,11 +17,8 @@ impl JobMasterActor {
                 let _ = reply.send(self.register(*request));
             }
             Request::OfferSlots(request, reply) => {
-                let connection = self.admit_from(
-                    request.sender.as_ref(),
-                    request.job.as_ref(),
-                    &request.resource_id,
-                );
+                let connection =
+                    self.admit_from(&request.sender, &request.job, &request.resource_id);
                 let answer = connection.and_then(|connection| {
                     let event = Event::SlotsOffered {
                         connection,
@@ -32,11 +29,8 @@ impl JobMasterActor {
                 let _ = reply.send(answer);
             }
             Request::UpdateTaskExecutionStates(request, reply) => {
-                let connection = self.admit_from(
-                    request.sender.as_ref(),
-                    request.job.as_ref(),
-                    &request.resource_id,
-                );
+                let connection =
+                    self.admit_from(&request.sender, &request.job, &request.resource_id);
                 let answer = connection.and_then(|connection| {
                     let executions = request.executions;
                     let event = Event::ExecutionsReported {
@@ -48,11 +42,8 @@ impl JobMasterActor {
                 let _ = reply.send(answer.map(|_| pb::UpdateTaskExecutionStatesResponse {}));
             }
             Request::FailSlot(request, reply) => {
-                let connection = self.admit_from(
-                    request.sender.as_ref(),
-                    request.job.as_ref(),
-                    &request.resource_id,
-                );
+                let connection =
+                    self.admit_from(&request.sender, &request.job, &request.resource_id);
                 let answer = connection.and_then(|connection| {
                     let allocation = parse(&request.allocation_id).ok_or_else(|| {
                         GatewayError::Invalid(format!(
@@ -75,11 +66,8 @@ impl JobMasterActor {
                 let _ = reply.send(self.report_checkpoints(*request));
             }
             Request::DisconnectTaskManager(request, reply) => {
-                let connection = self.admit_from(
-                    request.sender.as_ref(),
-                    request.job.as_ref(),
-                    &request.resource_id,
-                );
+                let connection =
+                    self.admit_from(&request.sender, &request.job, &request.resource_id);
                 let answer = connection.and_then(|connection| {
                     let cause = request.cause;
                     let event = match request.nothing_runs {
@@ -136,11 +124,7 @@ impl JobMasterActor {
         request: pb::AskCoordinatorRequest,
         reply: Reply<pb::AskCoordinatorResponse>,
     ) {
-        let connection = self.admit_from(
-            request.sender.as_ref(),
-            request.job.as_ref(),
-            &request.resource_id,
-        );
+        let connection = self.admit_from(&request.sender, &request.job, &request.resource_id);
         let token = self.replies.add_ask(reply);
         let applied = connection.and_then(|connection| {
             let request = CoordinatorRequest {

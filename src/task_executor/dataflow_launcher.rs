@@ -46,7 +46,7 @@ impl TaskLauncher for TaskRuntime {
     }
 
     fn kept_outputs(&self) -> watch::Receiver<usize> {
-        self.exchange().kept_partitions()
+        self.exchange().unread_partitions()
     }
 
     fn coordinator_requests(&self) -> Option<mpsc::Receiver<CoordinatorRequest>> {

@@ -186,9 +186,9 @@ impl Exchange {
         self.partitions().count()
     }
 
-    /// Follows the number of result partitions that are held: not released, and not read to the end by all
-    /// consumers. Excludes those of blocking edges.
-    pub fn kept_partitions(&self) -> watch::Receiver<usize> {
+    /// Follows the number of result partitions that are neither released nor read to the end by all consumers. Excludes
+    /// those of blocking edges, which are kept.
+    pub fn unread_partitions(&self) -> watch::Receiver<usize> {
         self.partitions().registered_count()
     }
 

@@ -118,11 +118,12 @@ async fn a_partition_waits_for_its_consumer_after_its_task_has_finished() {
     let writer = register(&managers[0], attempt(1));
     writer.push(0, numbers(7)).await.expect("there is a place");
     writer.finish();
-    let mut kept = managers[0].runtime.exchange().kept_partitions();
-    assert_eq!(*kept.borrow(), 1);
+    let mut unread = managers[0].runtime.exchange().unread_partitions();
+    assert_eq!(*unread.borrow(), 1);
     let mut gate = open(&managers[1], request(&managers[0].location, attempt(1)), 1);
     assert_eq!(read(&mut gate).await, Ok(vec![7]));
-    let taken = tokio::time::timeout(Duration::from_secs(60), kept.wait_for(|kept| *kept == 0));
+    let is_read = unread.wait_for(|unread| *unread == 0);
+    let taken = tokio::time::timeout(Duration::from_secs(60), is_read);
     taken
         .await
         .expect("it was read")
@@ -133,15 +134,15 @@ async fn a_partition_waits_for_its_consumer_after_its_task_has_finished() {
 async fn a_released_partition_is_gone_and_a_younger_one_stays() {
     let manager = TaskManager::start("tm").await;
     let exchange = manager.runtime.exchange();
-    let mut kept = exchange.kept_partitions();
+    let mut unread = exchange.unread_partitions();
     register(&manager, attempt(3)).finish();
-    assert_eq!(*kept.borrow_and_update(), 1);
+    assert_eq!(*unread.borrow_and_update(), 1);
     exchange.release(partition().job, Generation::new(2));
     exchange.release_task(partition().job, partition().vertex, 1, Generation::new(9));
     assert_eq!(exchange.partition_count(), 1);
     exchange.release(partition().job, Generation::new(3));
     assert_eq!(exchange.partition_count(), 0);
-    assert_eq!(*kept.borrow_and_update(), 0);
+    assert_eq!(*unread.borrow_and_update(), 0);
 }
 
 #[tokio::test]

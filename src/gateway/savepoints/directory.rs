@@ -133,7 +133,8 @@ impl SavepointStorage {
         if copied.values().all(is_there) {
             return Ok(());
         }
-        self.discard_copy(|found| *found == manifest).await?;
+        let discarding = async { Ok(self.discard_copy(|found| *found == manifest).await) };
+        answered(&place, discarding).await??;
         Err(SavepointError::HalfCopied(place))
     }
 

@@ -410,6 +410,7 @@ proptest! {
 struct Steered {
     objects: Arc<dyn ObjectStore>,
     hangs: bool,
+    removals_hang: bool,
     /// Removed before `_metadata` is written.
     vanishes: Mutex<Option<ObjectPath>>,
     /// `_metadata`, written before the next removal.
@@ -461,6 +462,9 @@ impl ObjectStore for Steered {
         &self,
         locations: BoxStream<'static, Answer<ObjectPath>>,
     ) -> BoxStream<'static, Answer<ObjectPath>> {
+        if self.removals_hang {
+            return stream::pending().boxed();
+        }
         let (appears, objects) = (self.appears.lock().take(), self.objects.clone());
         let appearing = stream::once(async move {
             if let Some(bytes) = appears {
@@ -498,6 +502,7 @@ impl World {
             let mut steered = Steered {
                 objects,
                 hangs: false,
+                removals_hang: false,
                 vanishes: Mutex::default(),
                 appears: Mutex::default(),
             };
@@ -518,6 +523,21 @@ async fn a_copy_into_a_storage_that_hangs_fails_and_may_be_tried_again() {
     let writing = tokio::time::timeout(Duration::from_secs(3_600), world.write(&savepoint));
     let error = writing.await.expect("bounded").expect_err("it hangs");
     assert!(error.may_pass(), "{error}");
+    assert!(error.to_string().contains("no answer"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_is_discarded_by_a_later_leader_ends_although_its_storage_hangs_then() {
+    let world = World::new().await;
+    let object = world.written("whole").await.read().await;
+    let object = object.expect("whole").objects.into_keys().next();
+    let steer = |it: &mut Steered| {
+        *it.vanishes.get_mut() = object.map(ObjectPath::from);
+        it.removals_hang = true;
+    };
+    let savepoint = world.steered("one", steer).await;
+    let writing = tokio::time::timeout(Duration::from_secs(3_600), world.write(&savepoint));
+    let error = writing.await.expect("bounded").expect_err("it hangs");
     assert!(error.to_string().contains("no answer"), "{error}");
 }
 

@@ -193,9 +193,11 @@ impl JobMasterActor {
         let Some(checkpoints) = &mut self.checkpoints else {
             return;
         };
+        let had_received = checkpoints.files.has_received;
         let Some(superseded) = checkpoints.superseded(regions) else {
             return;
         };
+        let received = had_received && !checkpoints.files.has_received;
         let (sinks, committer) = (
             checkpoints.files.sinks.clone(),
             self.calls.committer.clone(),
@@ -208,7 +210,7 @@ impl JobMasterActor {
                 Ok(()) => Done::Nothing,
                 Err(reason) => {
                     tracing::warn!(%job, reason, "files of earlier attempts can't be removed; it is tried again");
-                    Done::FilesLeft { regions }
+                    Done::FilesLeft { regions, received }
                 }
             }
         });
@@ -222,9 +224,11 @@ impl JobMasterActor {
         }
     }
 
-    /// Files of earlier attempts of these regions could not be removed: their next checkpoint removes them.
-    pub(crate) fn note_files_left(&mut self, regions: &[usize]) {
+    /// Files of earlier attempts of these regions could not be removed: their next checkpoint removes them. `received`:
+    /// those of another job neither.
+    pub(crate) fn note_files_left(&mut self, regions: &[usize], received: bool) {
         if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.files.has_received |= received;
             let below = &mut checkpoints.files.below;
             below.retain(|region, _| !regions.contains(region));
         }

@@ -241,7 +241,7 @@ impl JobMasterActor {
         let number = barrier.number;
         let turn = self.checkpoints.as_mut().and_then(|it| it.turn_of(number));
         let request = pb::TriggerCheckpointRequest {
-            sender: self.calls.sender_to(&connection),
+            sender: self.calls.sender(&connection),
             job: Some(self.calls.job.clone()),
             barrier: Some(pb::CheckpointBarrier {
                 number,
@@ -286,7 +286,7 @@ impl JobMasterActor {
             return;
         };
         let request = pb::AbortCheckpointRequest {
-            sender: self.calls.sender_to(&connection),
+            sender: self.calls.sender(&connection),
             job: Some(self.calls.job.clone()),
             number,
             executions: self.ids(regions),

@@ -98,11 +98,7 @@ impl JobMasterActor {
         &mut self,
         request: pb::ReportCheckpointsRequest,
     ) -> GatewayResult<pb::ReportCheckpointsResponse> {
-        let connection = self.admit_from(
-            request.sender.as_ref(),
-            request.job.as_ref(),
-            &request.resource_id,
-        )?;
+        let connection = self.admit_from(&request.sender, &request.job, &request.resource_id)?;
         match self.peers.registration(&connection.task_manager) {
             Some(registration) if registration == connection.registration => {}
             Some(_) => {

@@ -83,6 +83,14 @@ impl Savepoints {
         savepoints
     }
 
+    /// A copy begins. Those that have ended are forgotten: they write nothing more.
+    fn begin_copy(&mut self, trigger_id: &str) -> RunningCopy {
+        self.copies.retain(|_, copy| !copy.ended.is_closed());
+        let running = RunningCopy::new();
+        self.copies.insert(trigger_id.to_owned(), running.clone());
+        running
+    }
+
     /// The texts of events: the progress of requests since the last call.
     pub(super) fn take_news(&mut self, record: &pb::JobCheckpoints) -> Vec<String> {
         let mut news = Vec::new();
@@ -286,9 +294,7 @@ impl JobMasterActor {
             key: is_default.then_some(SAVEPOINT_DIR),
             place: self.calls.place(),
         };
-        let running = RunningCopy::new();
-        let copies = &mut checkpoints.savepoints.copies;
-        copies.insert(trigger_id.clone(), running.clone());
+        let running = checkpoints.savepoints.begin_copy(&trigger_id);
         self.io
             .spawn(running.run(copy(trigger_id, to, manifest, storage)));
     }
@@ -441,6 +447,16 @@ mod tests {
         assert_eq!(news, ended);
         assert!(savepoints.take_news(&record(&[])).is_empty());
         assert!(savepoints.told.is_empty(), "forgotten with the record");
+    }
+
+    #[tokio::test]
+    async fn copies_that_have_ended_are_forgotten() {
+        let mut savepoints = Savepoints::default();
+        for trigger_id in ["a", "b", "c"] {
+            let running = savepoints.begin_copy(trigger_id);
+            assert!(savepoints.copies.keys().eq([trigger_id]));
+            let _done = running.run(async { Done::Nothing }).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]

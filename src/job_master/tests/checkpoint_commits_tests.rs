@@ -359,8 +359,15 @@ async fn files_that_another_job_has_handed_over_go_with_the_checkpoint_that_name
     fixture.register("tm1", 1).await.expect("admitted");
     wait_until("three tasks run", || task_executor.reports().len() == 3).await;
     fixture.report("tm1", 1, task_executor.reports()).await;
-    complete(&fixture, &task_executor, 1, "a").await;
     let removed = || fixture.environment.superseded.lock().clone();
+    let forgotten = || fixture.environment.forgotten_marks.lock().clone();
+    wait_until("marks of earlier commits are gone", || forgotten() == [7]).await;
+    *fixture.environment.failing_removals.lock() = 1;
+    complete(&fixture, &task_executor, 1, "x").await;
+    let failing = || *fixture.environment.failing_removals.lock();
+    wait_until("a removal has failed", || failing() == 0).await;
+    assert!(removed().is_empty());
+    complete(&fixture, &task_executor, 1, "a").await;
     wait_until("removed", || removed().len() == 1).await;
     let kept = ["/out/.tanist/a", "/out/.tanist/open-a"].map(|it| it.as_bytes().to_vec());
     assert!(removed()[0].kept.iter().eq(&kept), "{:?}", removed());

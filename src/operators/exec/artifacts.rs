@@ -187,31 +187,44 @@ impl ArtifactCache {
         // Tasks of one job start together: one fetches, the others find the file.
         let turn = self.inner.turn_of(&path);
         let _mine = turn.lock().await;
-        if let Some(held) = self.hold_again(&path) {
-            return Ok(Some(held));
-        }
         let failed = |reason: String| {
             let name = &artifact.name;
             OperatorError::unavailable(format!("artifact {name:?} can't be fetched: {reason}"))
         };
-        let incomplete = Incomplete::new(&path);
-        let mut writing = Writing::begin(&incomplete.0, artifact.executable).map_err(&failed)?;
+        let (cache, held_at) = (self.clone(), path.clone());
+        let again = beside(move || Ok(cache.hold_again(&held_at))).await;
+        if let Some(held) = again.map_err(&failed)? {
+            return Ok(Some(held));
+        }
+        let (incomplete, executable) = (Incomplete::new(&path), artifact.executable);
+        let begun = beside(move || Writing::begin(incomplete, executable)).await;
+        let mut writing = begun.map_err(&failed)?;
         for piece in 0..uploaded.pieces {
             let object = format!("{}.{piece:05}", uploaded.object);
             let bytes = from.object(&object).await.map_err(&failed)?;
-            let put = tokio::task::spawn_blocking(move || writing.put(&bytes));
-            writing = put
-                .await
-                .map_err(|error| failed(error.to_string()))?
-                .map_err(&failed)?;
+            let put = beside(move || writing.put(&bytes)).await;
+            writing = put.map_err(&failed)?;
         }
         let found = writing.hasher.finalize();
         if found[..] != artifact.sha256[..] {
             return Err(failed("it does not have its SHA-256".to_owned()));
         }
-        let held = self.adopt(&incomplete.0, path);
-        held.map(Some).map_err(|error| failed(error.to_string()))
+        let (cache, incomplete) = (self.clone(), writing.incomplete);
+        let adopt = move || {
+            let held = cache.adopt(&incomplete.0, path);
+            held.map_err(|error| error.to_string())
+        };
+        beside(adopt).await.map(Some).map_err(failed)
     }
+}
+
+/// Runs work that blocks beside the tasks of the runtime. Another caller may hold the lock of the holders while it
+/// writes a whole file.
+async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| error.to_string()).flatten()
 }
 
 /// A file that is being written. It is removed on drop unless it was moved into its place.
@@ -232,14 +245,16 @@ impl Drop for Incomplete {
 
 /// A partly written file and the checksum of that part.
 struct Writing {
+    incomplete: Incomplete,
     file: fs::File,
     hasher: Sha256,
 }
 
 impl Writing {
-    fn begin(path: &Path, executable: bool) -> Result<Writing, String> {
-        let file = create(path, executable).map_err(|error| error.to_string())?;
+    fn begin(incomplete: Incomplete, executable: bool) -> Result<Writing, String> {
+        let file = create(&incomplete.0, executable).map_err(|error| error.to_string())?;
         Ok(Writing {
+            incomplete,
             file,
             hasher: Sha256::new(),
         })

@@ -179,3 +179,28 @@ async fn what_is_not_what_was_uploaded_is_refused_and_leaves_nothing() {
     let left = fs::read_dir(directory.path().join("artifacts"));
     assert_eq!(left.expect("it is there").count(), 0);
 }
+
+#[tokio::test]
+async fn a_fetch_does_not_block_its_runtime_while_another_caller_writes_a_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let cache = ArtifactCache::new(directory.path().join("artifacts"));
+    let (begins, begun) = std::sync::mpsc::sync_channel(1);
+    let (go_on, told) = std::sync::mpsc::sync_channel(1);
+    let other = cache.clone();
+    let writing = std::thread::spawn(move || {
+        let placed = other.place(PathBuf::from("other"), |_| {
+            begins.send(()).expect("awaited");
+            let told = told.recv_timeout(std::time::Duration::from_secs(10));
+            told.map_err(io::Error::other)?;
+            Err(io::ErrorKind::StorageFull.into())
+        });
+        placed.expect_err("it is not placed").kind()
+    });
+    begun.recv().expect("it begins");
+    let (artifact, source) = (uploaded(b"first second", 2), Pieces::default());
+    let going_on = async { go_on.send(()).expect("awaited") };
+    let (fetched, ()) = tokio::join!(biased; cache.fetch(&artifact, &source), going_on);
+    assert!(fetched.expect("fetched").is_some());
+    let ended = writing.join().expect("no panic");
+    assert_eq!(ended, io::ErrorKind::StorageFull, "the fetch blocked it");
+}

@@ -22,8 +22,8 @@ use tanist_dataflow::{EndGuard, OperatorError};
 use tanist_ha::clock::millis;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
-use tokio::net::unix::OwnedReadHalf;
 use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -310,7 +310,7 @@ impl Watcher {
             end_guard,
             grace,
         } = self;
-        let mut link = SupervisorLink {
+        let link = SupervisorLink {
             supervisor: supervisor.pid(),
             cancel: &cancel,
             grace,
@@ -397,8 +397,8 @@ struct SupervisorLink<'a> {
 
 impl SupervisorLink<'_> {
     /// Reads a supervisor's reports, and says when to end the program and how long the program may run.
-    async fn follow(&mut self, control: UnixStream) -> Result<Ended, Lost> {
-        let (reports, mut orders) = control.into_split();
+    async fn follow(self, control: UnixStream) -> Result<Ended, Lost> {
+        let (reports, orders) = control.into_split();
         let mut reports = BufReader::new(reports);
         match timeout(HELLO_TIMEOUT, next(&mut reports)).await {
             Ok(Some(Report::Hello)) => {}
@@ -414,7 +414,9 @@ impl SupervisorLink<'_> {
                 }
             }
         };
-        tokio::pin!(listening);
+        // Nothing waits for it: while the supervisor is stopped, the socket may be full.
+        let ordering = give_orders(orders, self.cancel, self.lease);
+        tokio::pin!(listening, ordering);
         let mut overdue_at = None;
         loop {
             tokio::select! {
@@ -423,12 +425,29 @@ impl SupervisorLink<'_> {
                     overdue_at = Some(Instant::now() + self.grace + OVERDUE_TIMEOUT);
                     // The program may have stopped its supervisor.
                     let _it_may_have_ended = self.supervisor.map(|it| kill_process(it, Signal::CONT));
-                    let _it_may_have_ended = orders.write_all(&[TERMINATE]).await;
                 }
                 () = reached(overdue_at) => return Err(Lost::Overdue),
-                ends_ms = extended(&mut self.lease) => {
-                    let _it_may_have_ended = orders.write_all(&extension(ends_ms)).await;
-                }
+                () = &mut ordering => {}
+            }
+        }
+    }
+}
+
+/// Tells a supervisor how long its program may run, and once that it has to end it. Never completes.
+async fn give_orders(
+    mut orders: OwnedWriteHalf,
+    cancel: &CancellationToken,
+    mut lease: Option<watch::Receiver<u64>>,
+) {
+    let mut is_to_end = false;
+    loop {
+        tokio::select! {
+            () = cancel.cancelled(), if !is_to_end => {
+                is_to_end = true;
+                let _it_may_have_ended = orders.write_all(&[TERMINATE]).await;
+            }
+            ends_ms = extended(&mut lease) => {
+                let _it_may_have_ended = orders.write_all(&extension(ends_ms)).await;
             }
         }
     }

@@ -145,3 +145,29 @@ async fn what_a_lost_supervisor_leaves_in_the_control_group_is_gone_before_the_p
     // The kernel removes no control group in which a process runs.
     made.check_gone();
 }
+
+/// The supervisor was stopped by its program while the lease was extended.
+#[tokio::test(start_paused = true)]
+async fn a_supervisor_that_reads_nothing_is_overdue_although_its_socket_is_full() {
+    let (control, mut supervisor) = UnixStream::pair().expect("a pair");
+    let hello = supervisor.write_all(b"\"Hello\"\n").await;
+    hello.expect("there is room");
+    let (ends, lease) = watch::channel(0);
+    let cancel = CancellationToken::new();
+    let link = SupervisorLink {
+        supervisor: None,
+        cancel: &cancel,
+        grace: Duration::ZERO,
+        lease: Some(lease),
+    };
+    let extending = async {
+        for ends_ms in 1..=10_000 {
+            ends.send_replace(ends_ms);
+            tokio::task::yield_now().await;
+        }
+        cancel.cancel();
+    };
+    let following = timeout(Duration::from_secs(60), link.follow(control));
+    let (ended, ()) = tokio::join!(following, extending);
+    assert!(matches!(ended, Ok(Err(Lost::Overdue))));
+}

@@ -253,7 +253,11 @@ fn a_mark_that_was_not_completed_says_nothing_and_is_removed_with_the_others() {
     let job = JobId::from_bits(1);
     let part = pending(directory.path(), job, "a");
     let unfinished = Path::new(&part.pending_path).with_file_name("committing-7.0123");
-    fs::write(&unfinished, "").expect("a crash behind it");
+    fs::write(&unfinished, "a.pending\n").expect("a crash behind it");
+    fs::remove_file(&part.pending_path).expect("removed");
+    let error = commit_checkpoint_while(7, std::slice::from_ref(&part), WAITED_FOR);
+    let error = error.expect_err("lost");
+    assert!(matches!(error, SinkError::Lost { .. }), "{error}");
     let last = Path::new(&part.pending_path).with_file_name("committing");
     fs::write(&last, "").expect("that of the end");
     forget_marks(directory.path(), (job, ""), 7, WAITED_FOR).expect("forgotten");

@@ -56,6 +56,11 @@ pub(super) fn is_mark(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
+/// Whether a mark has a random part in its name: its commit stopped before it moved a file.
+fn is_unfinished(mark: &str) -> bool {
+    mark.contains('.')
+}
+
 /// The names in a mark; none if it does not exist.
 fn listed(mark: &Path) -> io::Result<BTreeSet<String>> {
     match fs::read_to_string(mark) {
@@ -72,7 +77,7 @@ pub(super) fn is_marked(pending: &Path) -> io::Result<bool> {
     };
     let name = name.to_string_lossy();
     for (mark, _) in marks(directory)? {
-        if listed(&directory.join(mark))?.contains(&*name) {
+        if !is_unfinished(&mark) && listed(&directory.join(mark))?.contains(&*name) {
             return Ok(true);
         }
     }
