@@ -149,18 +149,8 @@ fn restore(
             .parse()
             .map_err(|error| wrong(CLAIM_MODE, text, error))?,
     };
-    let is_allowed_here = parameters.0.contains_key(ALLOW_NON_RESTORED_STATE);
-    let allow_non_restored_state = match parameters.0.get(ALLOW_NON_RESTORED_STATE) {
-        None => recovery.ignore_unclaimed_state,
-        Some(text) => match text.as_str() {
-            "false" => false,
-            "true" | "" => true,
-            other => {
-                let text = "is neither true nor false".to_owned();
-                return Err(wrong(ALLOW_NON_RESTORED_STATE, other, text));
-            }
-        },
-    };
+    let allowed_here = parameters.flag(ALLOW_NON_RESTORED_STATE)?;
+    let allow_non_restored_state = allowed_here.unwrap_or(recovery.ignore_unclaimed_state);
     let named = parameters.0.get(SAVEPOINT_PATH);
     let named = named.map(|text| {
         let from = text.parse::<RestoreFrom>();
@@ -168,7 +158,7 @@ fn restore(
     });
     let from = named.transpose()?.or_else(|| recovery.path.clone());
     let Some(from) = from else {
-        return if is_allowed_here && allow_non_restored_state {
+        return if allowed_here == Some(true) {
             Err(RestError::bad_request(format!(
                 "the query parameter `{ALLOW_NON_RESTORED_STATE}` is for a job that begins from a savepoint: add \
                  `{SAVEPOINT_PATH}`"
