@@ -193,10 +193,10 @@ impl Faults {
             }
             (Act::Pause, host) => {
                 let process = process(cluster, host)?;
-                // One that has just ended by itself can't be paused.
-                match process.runs() {
-                    true => process.stop(),
-                    false => Ok(()),
+                match process.stop() {
+                    Err(error) if process.runs() => Err(error),
+                    // One that has just ended by itself can't be paused.
+                    Ok(()) | Err(_) => Ok(()),
                 }
             }
         }

@@ -270,7 +270,6 @@ async fn follow(client: &ClusterClient, cluster_id: &Name, job: JobId) {
         };
         tokio::time::sleep(pause).await;
     }
-    progress.end();
 }
 
 /// The configuration with a generated cluster id, unless one is set, and with free ports, unless ports are

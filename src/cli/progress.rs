@@ -59,6 +59,13 @@ impl Progress {
     }
 }
 
+/// A future that shows the progress may be dropped before it ends.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// The part of the state that gets a new line when it changes.
 fn change_line(job: &JobInfo) -> String {
     let mut line = format!(

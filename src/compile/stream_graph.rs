@@ -30,25 +30,16 @@ pub enum Partition {
     Global,
 }
 
-impl Partition {
-    /// All partitionings.
-    pub const ALL: [Partition; 4] = [
-        Partition::Forward,
-        Partition::Rebalance,
-        Partition::Broadcast,
-        Partition::Global,
-    ];
-
-    /// Its name in a job file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Partition::Forward => "forward",
-            Partition::Rebalance => "rebalance",
-            Partition::Broadcast => "broadcast",
-            Partition::Global => "global",
-        }
+tanist_model::named! {
+    Partition {
+        Forward = "forward",
+        Rebalance = "rebalance",
+        Broadcast = "broadcast",
+        Global = "global",
     }
+}
 
+impl Partition {
     pub(super) fn to_proto(self) -> v1::Partitioning {
         match self {
             Partition::Forward => v1::Partitioning::Forward,
@@ -68,18 +59,14 @@ pub enum Exchange {
     Blocking,
 }
 
-impl Exchange {
-    /// Both exchanges.
-    pub const ALL: [Exchange; 2] = [Exchange::Pipelined, Exchange::Blocking];
-
-    /// Its name in a job file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Exchange::Pipelined => "pipelined",
-            Exchange::Blocking => "blocking",
-        }
+tanist_model::named! {
+    Exchange {
+        Pipelined = "pipelined",
+        Blocking = "blocking",
     }
+}
 
+impl Exchange {
     pub(super) fn to_proto(self) -> v1::Exchange {
         match self {
             Exchange::Pipelined => v1::Exchange::Pipelined,

@@ -20,7 +20,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use sha2::{Digest as _, Sha256};
 use tanist_ha::retry::Backoff;
-use tanist_model::artifact::{self, MAX_SHIPPED};
+use tanist_model::artifact::{self, MAX_SHIPPED, hex};
 use tanist_net::{self as net, HttpConnector};
 use tanist_proto::v1 as pb;
 use tokio::io::AsyncWriteExt as _;
@@ -377,10 +377,6 @@ async fn open_s3(terms: &Terms, url: &str) -> Result<Answer, Failure> {
         size: Some(size),
         pieces: pieces.map(move |piece| piece.map_err(failed)).boxed(),
     })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Why a request failed. A certificate that is not trusted will not be trusted on a retry either.

@@ -36,12 +36,15 @@ pub fn input_ends(graph: &JobGraph, vertex: JobVertexId) -> bool {
 /// When the parts of a file sink of this graph become visible, if checkpoints are taken of its tasks. Without a
 /// statement of the sink: with checkpoints if any source of the job is unbounded, else at the end.
 pub fn commit_of(sink: &FileSink, graph: &JobGraph) -> Commit {
-    sink.commit.unwrap_or_else(|| {
-        let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
-        let mut specs = operators.flat_map(|operator| OperatorSpec::from_json(&operator.spec));
-        match specs.any(|spec| spec.is_source() && !spec.is_bounded_source()) {
-            true => Commit::Checkpoint,
-            false => Commit::End,
-        }
-    })
+    sink.commit.unwrap_or_else(|| default_commit(graph))
+}
+
+/// The same for a sink without a statement. Parses the specifications of all operators.
+pub(crate) fn default_commit(graph: &JobGraph) -> Commit {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    let mut specs = operators.flat_map(|operator| OperatorSpec::from_json(&operator.spec));
+    match specs.any(|spec| spec.is_source() && !spec.is_bounded_source()) {
+        true => Commit::Checkpoint,
+        false => Commit::End,
+    }
 }

@@ -59,25 +59,16 @@ pub enum ExecFormat {
     JsonFrames,
 }
 
-impl ExecFormat {
-    /// All formats.
-    pub const ALL: [ExecFormat; 4] = [
-        ExecFormat::Lines,
-        ExecFormat::Frames,
-        ExecFormat::JsonLines,
-        ExecFormat::JsonFrames,
-    ];
-
-    /// Its name in a job file.
-    pub fn name(self) -> &'static str {
-        match self {
-            ExecFormat::Lines => "lines",
-            ExecFormat::Frames => "frames",
-            ExecFormat::JsonLines => "json-lines",
-            ExecFormat::JsonFrames => "json-frames",
-        }
+crate::named! {
+    ExecFormat {
+        Lines = "lines",
+        Frames = "frames",
+        JsonLines = "json-lines",
+        JsonFrames = "json-frames",
     }
+}
 
+impl ExecFormat {
     /// Whether records are JSON objects, which can have any columns.
     pub fn is_json(self) -> bool {
         matches!(self, ExecFormat::JsonLines | ExecFormat::JsonFrames)

@@ -4,10 +4,12 @@
 //! A graph may come from any sender. Texts of it go into messages only through [`shown`] or [`printable`]. The complete
 //! check of a graph is `tanist_compile::validate_job_graph`.
 
+use std::cell::LazyCell;
+
 use tanist_proto::v1::JobGraph;
 
 use crate::OperatorSpec;
-use crate::endless::commit_of;
+use crate::endless::default_commit;
 use crate::operators::{Commit, FileSink, FileSource};
 use crate::problem::listing;
 
@@ -59,7 +61,10 @@ pub fn file_source(spec: &str) -> Option<FileSource> {
 
 /// The name of the first file sink whose output becomes visible only at the end of the job; `None` if there is none.
 pub fn commits_at_the_end(graph: &JobGraph) -> Option<&str> {
-    find_file_sink(graph, |sink| commit_of(sink, graph) == Commit::End)
+    let default = LazyCell::new(|| default_commit(graph));
+    find_file_sink(graph, |sink| {
+        sink.commit.unwrap_or_else(|| *default) == Commit::End
+    })
 }
 
 /// The name of the first file sink that states `commit: checkpoint` itself; `None` if there is none.

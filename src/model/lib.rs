@@ -17,6 +17,7 @@ mod expression;
 pub mod files;
 pub mod job_file;
 mod job_graph;
+mod named;
 pub mod operators;
 mod paths;
 pub mod problem;

@@ -21,27 +21,17 @@ pub enum ColumnType {
     Timestamp,
 }
 
-impl ColumnType {
-    /// All types.
-    pub const ALL: [ColumnType; 5] = [
-        ColumnType::String,
-        ColumnType::Int64,
-        ColumnType::Float64,
-        ColumnType::Bool,
-        ColumnType::Timestamp,
-    ];
-
-    /// Its name in a job file.
-    pub fn name(self) -> &'static str {
-        match self {
-            ColumnType::String => "string",
-            ColumnType::Int64 => "int64",
-            ColumnType::Float64 => "float64",
-            ColumnType::Bool => "bool",
-            ColumnType::Timestamp => "timestamp",
-        }
+crate::named! {
+    ColumnType {
+        String = "string",
+        Int64 = "int64",
+        Float64 = "float64",
+        Bool = "bool",
+        Timestamp = "timestamp",
     }
+}
 
+impl ColumnType {
     /// Whether it is numeric.
     pub fn is_number(self) -> bool {
         match self {

@@ -1,5 +1,6 @@
 //! Properties that follow from the shape of a JobGraph: its regions, the slots that it needs, its connections.
-//! For an invalid graph the functions return some value and never panic.
+//! For an invalid graph the functions return some value and never panic. [`subtask_regions`] takes memory for each
+//! subtask, so it is only for graphs whose parallelism was checked: a Dispatcher stores no others.
 //!
 //! A job's record and its TaskManagers know regions only by their numbers, so every JobMaster of a job must number them
 //! in the same way: also one of a later version. With another order a JobMaster would take the recorded placement of

@@ -1,5 +1,5 @@
 //! Handlers that drain TaskManagers, one or all of a host, and that end a drain. The leader keeps drains in the store;
-//! a repeated request sets the same drain again.
+//! a repeated request sets the same drain again, and its deadline counts from the last attempt.
 
 use axum::Json;
 use axum::body::Body;

@@ -91,12 +91,18 @@ const CONSISTENT: &str = "consistent";
 impl Parameters {
     /// Whether the leader must confirm in the store that its term is the youngest before it answers.
     pub(super) fn consistent(&self) -> Result<bool, RestError> {
-        match self.0.get(CONSISTENT).map(String::as_str) {
-            None | Some("false") => Ok(false),
-            // Also as `?consistent`.
-            Some("true" | "") => Ok(true),
+        Ok(self.flag(CONSISTENT)?.unwrap_or(false))
+    }
+
+    /// Whether `name` holds, if it is there.
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, RestError> {
+        match self.0.get(name).map(String::as_str) {
+            None => Ok(None),
+            Some("false") => Ok(Some(false)),
+            // Also as `?name`.
+            Some("true" | "") => Ok(Some(true)),
             Some(other) => Err(RestError::bad_request(format!(
-                "the query parameter `{CONSISTENT}={other}`: write true or false"
+                "the query parameter `{name}={other}` is neither true nor false"
             ))),
         }
     }

@@ -181,11 +181,11 @@ pub(super) async fn retry_quarantined(
         let name = paths::FROM_CHECKPOINT;
         RestError::bad_request(format!("`{name}` is the number of a checkpoint: {error}"))
     })?;
-    let accepts = parameters.0.get(paths::ACCEPT_DUPLICATES);
+    let accepts = parameters.flag(paths::ACCEPT_DUPLICATES)?;
     let request = pb::ResolveQuarantineRequest {
         action: pb::QuarantineAction::Retry.into(),
         from_checkpoint: number.map_or(0, NonZeroU64::get),
-        accept_duplicates: accepts.is_some_and(|text| text == "true"),
+        accept_duplicates: accepts.unwrap_or(false),
         ..pb::ResolveQuarantineRequest::default()
     };
     resolve(&context, &job, request).await

@@ -200,10 +200,11 @@ async fn trigger_savepoint(
 fn was_taken(job: &pb::JobDetails, wanted: &pb::TriggerSavepointRequest) -> bool {
     let known = find(job, &wanted.trigger_id).filter(|_| job.status().has_ended());
     known.is_some_and(|known| {
+        let below = known
+            .text
+            .strip_prefix(wanted.directory.trim_end_matches('/'));
         let is_elsewhere = known.outcome() == pb::SavepointOutcome::Completed
-            && !known
-                .text
-                .starts_with(wanted.directory.trim_end_matches('/'));
+            && !below.is_some_and(|rest| rest.starts_with('/'));
         known.stops == wanted.stop && !is_elsewhere
     })
 }

@@ -54,6 +54,7 @@ pub(super) async fn submit(
     }
     let token = token(&headers)?;
     let kind = Kind::of(&headers)?;
+    check_names(&kind, &parameters)?;
     let restore = match kind {
         Kind::Graph => restore(&parameters, &StateRecoveryOptions::default())?,
         Kind::JobFile => restore(&parameters, &context.options.state_recovery)?,
@@ -99,6 +100,37 @@ fn token(headers: &HeaderMap) -> Result<String, RestError> {
 const SAVEPOINT_PATH: &str = "savepoint-path";
 const ALLOW_NON_RESTORED_STATE: &str = "allow-non-restored-state";
 const CLAIM_MODE: &str = "claim-mode";
+/// Those of a job file.
+const JOB_ID: &str = "job-id";
+const PARALLELISM: &str = "parallelism";
+/// Before the name of a parameter of the job file.
+const PARAMETER: &str = "param.";
+
+/// Refuses query parameters that have no effect on such a body.
+fn check_names(kind: &Kind, parameters: &Parameters) -> Result<(), RestError> {
+    let has_effect = |name: &str| match name {
+        SAVEPOINT_PATH | ALLOW_NON_RESTORED_STATE | CLAIM_MODE => true,
+        JOB_ID | PARALLELISM => matches!(kind, Kind::JobFile),
+        other => matches!(kind, Kind::JobFile) && other.starts_with(PARAMETER),
+    };
+    let names = parameters.0.keys().filter(|name| !has_effect(name));
+    let mut without_effect: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    if without_effect.is_empty() {
+        return Ok(());
+    }
+    without_effect.sort_unstable();
+    let names = without_effect.join(", ");
+    let known = format!("`{SAVEPOINT_PATH}`, `{ALLOW_NON_RESTORED_STATE}`, `{CLAIM_MODE}`");
+    Err(RestError::bad_request(match kind {
+        Kind::Graph => format!(
+            "{names}: no query parameter of a job graph, which states such things itself: only {known} are known"
+        ),
+        Kind::JobFile => format!(
+            "{names}: no query parameter of a job file: {known}, `{JOB_ID}`, `{PARALLELISM}` and `{PARAMETER}NAME` are \
+             known"
+        ),
+    }))
+}
 
 /// What the job begins from; `None`: from the start. `recovery` has what the query leaves out.
 fn restore(
@@ -117,18 +149,8 @@ fn restore(
             .parse()
             .map_err(|error| wrong(CLAIM_MODE, text, error))?,
     };
-    let is_allowed_here = parameters.0.contains_key(ALLOW_NON_RESTORED_STATE);
-    let allow_non_restored_state = match parameters.0.get(ALLOW_NON_RESTORED_STATE) {
-        None => recovery.ignore_unclaimed_state,
-        Some(text) => match text.as_str() {
-            "false" => false,
-            "true" | "" => true,
-            other => {
-                let text = "is neither true nor false".to_owned();
-                return Err(wrong(ALLOW_NON_RESTORED_STATE, other, text));
-            }
-        },
-    };
+    let allowed_here = parameters.flag(ALLOW_NON_RESTORED_STATE)?;
+    let allow_non_restored_state = allowed_here.unwrap_or(recovery.ignore_unclaimed_state);
     let named = parameters.0.get(SAVEPOINT_PATH);
     let named = named.map(|text| {
         let from = text.parse::<RestoreFrom>();
@@ -136,7 +158,7 @@ fn restore(
     });
     let from = named.transpose()?.or_else(|| recovery.path.clone());
     let Some(from) = from else {
-        return if is_allowed_here && allow_non_restored_state {
+        return if allowed_here == Some(true) {
             Err(RestError::bad_request(format!(
                 "the query parameter `{ALLOW_NON_RESTORED_STATE}` is for a job that begins from a savepoint: add \
                  `{SAVEPOINT_PATH}`"
@@ -267,23 +289,14 @@ fn compile_options(
     token: &str,
     options: &RestServerOptions,
 ) -> Result<CompileOptions, RestError> {
-    let mut values = BTreeMap::new();
-    for (name, value) in &parameters.0 {
-        if let Some(parameter) = name.strip_prefix("param.") {
-            values.insert(parameter.to_owned(), value.clone());
-        } else if !matches!(
-            name.as_str(),
-            "job-id" | "parallelism" | SAVEPOINT_PATH | ALLOW_NON_RESTORED_STATE | CLAIM_MODE
-        ) {
-            return Err(RestError::bad_request(format!(
-                "there is no query parameter `{name}`: `job-id`, `parallelism`, `{SAVEPOINT_PATH}`, \
-                 `{ALLOW_NON_RESTORED_STATE}`, `{CLAIM_MODE}` and `param.NAME` are known"
-            )));
-        }
-    }
-    let job_id = parameters.get("job-id")?;
+    let values = parameters.0.iter().filter_map(|(name, value)| {
+        let parameter = name.strip_prefix(PARAMETER)?;
+        Some((parameter.to_owned(), value.clone()))
+    });
+    let values: BTreeMap<String, String> = values.collect();
+    let job_id = parameters.get(JOB_ID)?;
     Ok(CompileOptions {
-        parallelism: parameters.number("parallelism")?,
+        parallelism: parameters.number(PARALLELISM)?,
         default_parallelism: options.default_parallelism,
         max_parallelism: options.max_parallelism,
         chaining: ChainingOptions {

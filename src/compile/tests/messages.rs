@@ -39,6 +39,10 @@ fn a_file_that_is_no_job() {
         "version: 2\nname: a\nsteps: []\n",
         "job.yaml: line 1, column 10: `version` is `2`, which is not known here: write `version: 1`",
     );
+    let text = "version: 2\nname: a\nanything: 1\nsteps: []\n";
+    let message = message_of(text, &options());
+    let each_once = "a job has no field `anything`; there is: version, name, description, ";
+    assert!(message.contains(each_once), "{message}");
     file_says(
         "version: 1\nname: a\nstep: []\n",
         "job.yaml has 2 problems:

@@ -104,6 +104,7 @@ fn amounts_that_say_nothing_and_names_that_are_none_are_refused() {
     for (resources, expected) in [
         ("{ gpu: 1 }", "neither CPU nor task memory"),
         ("{ cpu: one }", "write a number of cores"),
+        ("{ memory: 5 }", "write a number and a unit"),
         ("{ cpu: 1, memory: 5 }", "write a number and a unit"),
         ("{ cpu: 1, Gpu: 1 }", "`Gpu` is no name"),
         ("{ cpu: 1, gpu: x }", "a whole number"),
@@ -114,6 +115,8 @@ fn amounts_that_say_nothing_and_names_that_are_none_are_refused() {
         );
         let message = message_of(&with_steps(&steps), &options());
         assert!(message.contains(expected), "{resources}: {message}");
+        let says_neither = message.contains("neither CPU");
+        assert_eq!(says_neither, expected.starts_with("neither"), "{message}");
     }
 }
 

@@ -13,10 +13,12 @@ const FIELDS: [&str; 4] = ["cpu", "memory", "network-memory", "managed-memory"];
 pub(super) fn read(reader: &mut Reader, field: &str, node: &Node) -> Option<Resources> {
     let all = reader.map(field, node, "for example `{ cpu: 1, memory: 512 mb }`")?;
     let mut fields = Fields::of(node, reader);
+    // An amount that can't be read was reported; one takes its place, as it is not missing.
+    let cpu = fields.optional_value("cpu", reader, |reader, field, node| {
+        Some(cores(reader, field, node).unwrap_or(CpuCores::whole(1)))
+    });
     let mut resources = Resources {
-        cpu: fields
-            .optional_value("cpu", reader, cores)
-            .unwrap_or_default(),
+        cpu: cpu.unwrap_or_default(),
         ..Resources::ZERO
     };
     for (name, memory) in [
@@ -24,9 +26,10 @@ pub(super) fn read(reader: &mut Reader, field: &str, node: &Node) -> Option<Reso
         ("network-memory", &mut resources.network_memory),
         ("managed-memory", &mut resources.managed_memory),
     ] {
-        *memory = fields
-            .optional_value(name, reader, Reader::bytes)
-            .unwrap_or_default();
+        let amount = fields.optional_value(name, reader, |reader, field, node| {
+            Some(reader.bytes(field, node).unwrap_or(1))
+        });
+        *memory = amount.unwrap_or_default();
     }
     // Every other field is an extended resource; its name is checked together with the amounts.
     for (key, node) in all

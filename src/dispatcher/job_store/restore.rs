@@ -434,7 +434,10 @@ impl JobStore {
         self.confirm_term().await?;
         let disposed = savepoints::dispose(path).await;
         disposed.map_err(|error| match error {
-            SavepointError::Missing(_) => GatewayError::NotFound(error.to_string()),
+            // The answer to a request that removed it may have been lost.
+            SavepointError::Missing(_) => GatewayError::NotFound(format!(
+                "{error}, or an earlier attempt of this request has removed it"
+            )),
             SavepointError::Storage(Error::Misconfigured(reason)) => {
                 GatewayError::Invalid(reason.into_owned())
             }

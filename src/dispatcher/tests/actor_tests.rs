@@ -107,6 +107,9 @@ fn flawed() -> Vec<(pb::SubmitJobRequest, &'static str)> {
     };
     let mut of_no_vertex = graph();
     of_no_vertex.vertices.clear();
+    // A list of its subtasks would take 32 GiB.
+    let mut of_too_many = graph();
+    of_too_many.vertices[0].parallelism = u32::MAX;
     let strange = CustomSpec::source("unheard-of", [("number", ColumnType::Int64)]);
     let strange = JobBuilder::new("stream").custom("numbers", strange);
     let options = CompileOptions {
@@ -120,6 +123,7 @@ fn flawed() -> Vec<(pb::SubmitJobRequest, &'static str)> {
     not_uploaded.artifacts = vec![artifact(None, "/model")];
     let flawed = [
         (of_no_vertex, "no vert"),
+        (of_too_many, "its parallelism is 4294967295"),
         (of_a_stranger.expect("valid"), "unheard-of"),
         (too_large, "artifacts.max-size"),
         (not_uploaded, "was not uploaded"),

@@ -227,7 +227,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
 pub struct Fields<'n> {
     position: Position,
     fields: &'n [(Key, Node)],
-    /// The names that were requested.
+    /// The names that were requested, each once.
     known: Vec<&'static str>,
     /// Whether a missing required field is reported. Not for a node that is no map: that was reported as a whole.
     reports_missing: bool,
@@ -264,7 +264,9 @@ impl<'n> Fields<'n> {
 
     /// Returns the node of a field, if it exists and is not null.
     pub fn node(&mut self, name: &'static str) -> Option<&'n Node> {
-        self.known.push(name);
+        if !self.known.contains(&name) {
+            self.known.push(name);
+        }
         let (_, node) = self.fields.iter().find(|(key, _)| key.text == name)?;
         (node.value != Value::Null).then_some(node)
     }
@@ -288,13 +290,7 @@ impl<'n> Fields<'n> {
 
     /// The names of the fields that were requested, each once, in the order of the requests.
     pub fn requested(&self) -> Vec<&'static str> {
-        let mut names = Vec::new();
-        for name in &self.known {
-            if !names.contains(name) {
-                names.push(*name);
-            }
-        }
-        names
+        self.known.clone()
     }
 
     /// Reads an optional field.

@@ -36,27 +36,17 @@ pub enum AggregateFunction {
     Average,
 }
 
-impl AggregateFunction {
-    /// All functions, by their names in a job file.
-    pub const ALL: [(&'static str, AggregateFunction); 5] = [
-        ("count", AggregateFunction::Count),
-        ("sum", AggregateFunction::Sum),
-        ("min", AggregateFunction::Min),
-        ("max", AggregateFunction::Max),
-        ("average", AggregateFunction::Average),
-    ];
-
-    /// Its name in a job file.
-    pub fn name(self) -> &'static str {
-        match self {
-            AggregateFunction::Count => "count",
-            AggregateFunction::Sum => "sum",
-            AggregateFunction::Min => "min",
-            AggregateFunction::Max => "max",
-            AggregateFunction::Average => "average",
-        }
+crate::named! {
+    AggregateFunction {
+        Count = "count",
+        Sum = "sum",
+        Min = "min",
+        Max = "max",
+        Average = "average",
     }
+}
 
+impl AggregateFunction {
     /// The type of its result; `None` if it can't be applied to a column of this type.
     fn result(self, of: ColumnType) -> Option<ColumnType> {
         match self {
@@ -136,10 +126,10 @@ pub(super) fn read(key: &Key, node: &Node, reader: &mut Reader) -> Option<Aggreg
         value if is_empty(value) && name == "count" => return Some(Aggregation::count(name)),
         Value::Map(fields) => {
             if let [(function, argument)] = fields.as_slice() {
-                let functions = AggregateFunction::ALL.map(|(name, _)| name);
+                let functions = AggregateFunction::ALL.map(AggregateFunction::name);
                 let found = AggregateFunction::ALL
                     .into_iter()
-                    .find(|(name, _)| *name == function.text);
+                    .find(|it| it.name() == function.text);
                 return match found {
                     None => {
                         let instead = instead(&function.text, functions);
@@ -148,7 +138,7 @@ pub(super) fn read(key: &Key, node: &Node, reader: &mut Reader) -> Option<Aggreg
                         reader.problem(Some(function.position), message);
                         None
                     }
-                    Some((_, AggregateFunction::Count)) => {
+                    Some(AggregateFunction::Count) => {
                         if is_empty(&argument.value) {
                             return Some(Aggregation::count(name));
                         }
@@ -156,8 +146,8 @@ pub(super) fn read(key: &Key, node: &Node, reader: &mut Reader) -> Option<Aggreg
                         reader.problem(Some(argument.position), message);
                         None
                     }
-                    Some((called, function)) => reader
-                        .text(called, argument)
+                    Some(function) => reader
+                        .text(function.name(), argument)
                         .map(|column| Aggregation::of(name, function, column)),
                 };
             }

@@ -45,31 +45,16 @@ pub enum Comparison {
     StartsWith,
 }
 
-impl Comparison {
-    /// All comparisons.
-    pub const ALL: [Comparison; 8] = [
-        Comparison::Eq,
-        Comparison::Ne,
-        Comparison::Lt,
-        Comparison::Le,
-        Comparison::Gt,
-        Comparison::Ge,
-        Comparison::Contains,
-        Comparison::StartsWith,
-    ];
-
-    /// Its name in a job file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Comparison::Eq => "eq",
-            Comparison::Ne => "ne",
-            Comparison::Lt => "lt",
-            Comparison::Le => "le",
-            Comparison::Gt => "gt",
-            Comparison::Ge => "ge",
-            Comparison::Contains => "contains",
-            Comparison::StartsWith => "starts-with",
-        }
+crate::named! {
+    Comparison {
+        Eq = "eq",
+        Ne = "ne",
+        Lt = "lt",
+        Le = "le",
+        Gt = "gt",
+        Ge = "ge",
+        Contains = "contains",
+        StartsWith = "starts-with",
     }
 }
 

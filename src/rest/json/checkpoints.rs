@@ -128,20 +128,10 @@ fn of_outcome(
     history.filter(move |summary| summary.outcome() == outcome)
 }
 
+/// The name of an outcome: that of the message without its prefix.
 pub(super) fn status_name(outcome: CheckpointOutcome) -> &'static str {
-    match outcome {
-        CheckpointOutcome::InProgress => "IN_PROGRESS",
-        CheckpointOutcome::Completed => "COMPLETED",
-        CheckpointOutcome::Failed => "FAILED",
-    }
-}
-
-fn class_name(outcome: CheckpointOutcome) -> &'static str {
-    match outcome {
-        CheckpointOutcome::InProgress => "in_progress",
-        CheckpointOutcome::Completed => "completed",
-        CheckpointOutcome::Failed => "failed",
-    }
+    let name = outcome.as_str_name();
+    name.strip_prefix("CHECKPOINT_OUTCOME_").unwrap_or(name)
 }
 
 fn checkpoint_info(details: &CheckpointDetails, summary: &Summary, now: u64) -> CheckpointInfo {
@@ -153,7 +143,7 @@ fn checkpoint_info(details: &CheckpointDetails, summary: &Summary, now: u64) -> 
         .count();
     let retained = usize::try_from(details.retained).unwrap_or(usize::MAX);
     CheckpointInfo {
-        class_name: class_name(outcome).into(),
+        class_name: status_name(outcome).to_ascii_lowercase().into(),
         id: summary.number,
         status: status_name(outcome).into(),
         is_savepoint: false,

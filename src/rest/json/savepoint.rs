@@ -114,15 +114,12 @@ fn of_drain(job: &JobDetails) -> Option<OperationStatus> {
 /// A requested savepoint, in the description of the checkpoints.
 pub(crate) fn savepoint_info(savepoint: &SavepointSummary) -> SavepointInfo {
     let outcome = savepoint.outcome();
+    let name = outcome.as_str_name();
+    let status = name.strip_prefix("SAVEPOINT_OUTCOME_").unwrap_or(name);
     let text = |wanted| (outcome == wanted).then(|| savepoint.text.clone());
     SavepointInfo {
         trigger_id: savepoint.trigger_id.clone(),
-        status: match outcome {
-            SavepointOutcome::InProgress => "IN_PROGRESS",
-            SavepointOutcome::Completed => "COMPLETED",
-            SavepointOutcome::Failed => "FAILED",
-        }
-        .into(),
+        status: status.into(),
         requested_at: time(savepoint.requested_at_ms),
         number: Some(savepoint.number).filter(|number| *number != 0),
         stops: savepoint.stops,

@@ -57,6 +57,8 @@ pub(super) async fn metrics(
         }
     };
     let (status, history, cluster, jobs) = tokio::join!(status, history, cluster, jobs);
+    // The Dispatcher is that of the cluster's leader, which may be another process by now.
+    let leads = leads && context.view.role() == Role::Leading;
     let mut out = Exposition::default();
     process(&mut out, &status);
     store(&mut out, &status);
@@ -66,10 +68,10 @@ pub(super) async fn metrics(
     if let (true, Ok(history)) = (leads, history) {
         terms(&mut out, &history);
     }
-    if let Some(cluster) = cluster {
+    if let (true, Some(cluster)) = (leads, cluster) {
         leader(&mut out, &cluster);
     }
-    if let Some(jobs) = jobs {
+    if let (true, Some(jobs)) = (leads, jobs) {
         checkpoints::checkpoints(&mut out, &jobs, wall_clock_ms());
         state_sizes(&mut out, &jobs);
     }

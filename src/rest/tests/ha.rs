@@ -1,5 +1,7 @@
 //! Leader, status of all members, hand-over, and metrics.
 
+use std::sync::Arc;
+
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tanist_leadership::Role;
@@ -153,5 +155,20 @@ async fn metrics_tell_how_a_process_stands_and_the_leader_tells_more() {
         "tanist_takeover_tasks{outcome=\"adopted\"} 12",
     ] {
         assert!(leader.lines().any(|it| it == line), "{line}: {leader}");
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_is_deposed_during_a_scrape_tells_nothing_of_its_successors() {
+    let served = Served::over(None, RestServerOptions::default()).await;
+    served.lead();
+    let (answer, ()) = tokio::join!(served.get("/metrics"), async {
+        served.until_a_request_waits().await;
+        served.set_role(Role::Standby);
+        served.set_successor(Arc::new(ScriptedDispatcher::default()));
+    });
+    let text = answer.body.as_str().expect("text");
+    for others in ["tanist_slots", "tanist_jobs", "tanist_remembered_terms"] {
+        assert!(!text.contains(others), "{others}: {text}");
     }
 }

@@ -190,9 +190,11 @@ async fn a_savepoint_is_followed_by_its_trigger_id_until_it_is_complete() {
         let (status, body) = post(&next, &stop_path(), stop).await;
         assert_eq!(status, StatusCode::CONFLICT, "{body}");
     }
-    let elsewhere = json!({"target-directory": "/other", "triggerId": trigger});
-    let (status, body) = post(&next, &savepoints_path(""), elsewhere).await;
-    assert_eq!(status, StatusCode::CONFLICT, "{body}");
+    for directory in ["/other", "/nam"] {
+        let elsewhere = json!({"target-directory": directory, "triggerId": trigger});
+        let (status, body) = post(&next, &savepoints_path(""), elsewhere).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{directory}: {body}");
+    }
 }
 
 #[tokio::test]

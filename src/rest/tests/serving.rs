@@ -247,6 +247,11 @@ async fn what_is_wrong_with_a_request_is_said_in_flinks_error_body() {
         let error = errors[0].as_str().expect("a text");
         assert!(error.contains(text), "{path}: {error}");
     }
+    let retry = format!("/v1/jobs/{id}/quarantine/retry?from-checkpoint=7&accept-duplicates=yes");
+    let answer = served.ask(Method::POST, &retry, &[], "").await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    let error = "the query parameter `accept-duplicates=yes` is neither true nor false";
+    assert_eq!(answer.body, json!({"errors": [error]}));
     let answer = served.ask(Method::DELETE, "/v1/jobs", &[], "").await;
     assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
     assert!(answer.body["errors"][0].is_string(), "{answer:?}");

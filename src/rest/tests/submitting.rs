@@ -271,6 +271,32 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
     assert!(leader.submissions.lock().is_empty());
 }
 
+#[tokio::test]
+async fn query_parameters_without_effect_are_refused_by_name() {
+    let (served, leader) = Served::leading(ScriptedDispatcher::default()).await;
+    let refuses = async |kind, body: Vec<u8>, query: &str, names: &str| {
+        let path = format!("/v1/jobs?{query}");
+        let answer = served.ask(Method::POST, &path, &[kind], body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{query}");
+        let error = answer.body["errors"][0].as_str().expect("a text");
+        assert!(error.starts_with(names), "{query}: {error}");
+    };
+    let encoded = || graph().encode_to_vec();
+    for name in ["job-id", "parallelism", "param.count", "paralelism"] {
+        let (query, names) = (format!("{name}=2"), format!("`{name}`: "));
+        refuses(PROTOBUF, encoded(), &query, &names).await;
+    }
+    let both = "`paralelism`, `savepoint`: ";
+    refuses(
+        YAML,
+        JOB_FILE.into(),
+        "savepoint=/a&paralelism=2&parallelism=2",
+        both,
+    )
+    .await;
+    assert!(leader.submissions.lock().is_empty());
+}
+
 /// A client that must wait half a minute for the error of a full disk has given up before.
 #[tokio::test]
 async fn what_the_store_refuses_is_answered_within_two_seconds() {
