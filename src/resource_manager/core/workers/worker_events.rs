@@ -157,7 +157,10 @@ impl Workers {
         match worker.state {
             WorkerState::Stopping { is_removed: true } => Admission::Unknown,
             WorkerState::Stopping { is_removed: false } => Admission::Undecided,
-            WorkerState::Releasing { .. } => Admission::Welcome { is_releasing: true },
+            // It is asked to leave once that is durable.
+            WorkerState::Releasing { is_recorded } => Admission::Welcome {
+                is_releasing: is_recorded,
+            },
             WorkerState::RecordedReleasing { .. } => {
                 worker.state = WorkerState::Releasing { is_recorded: true };
                 Admission::Welcome { is_releasing: true }
