@@ -416,6 +416,8 @@ impl Actor {
                     tracing::warn!(tasks = self.running.len(), "tasks did not end in time");
                     break;
                 }
+                // The end of a task that was still being restored is one of them.
+                Some(called) = self.calls.join_next() => self.called(called),
                 Some(message) = self.channels.messages.recv() => {
                     self.handle(message);
                 }
