@@ -395,7 +395,8 @@ impl Actor {
             }
             Ok(Called::Done) => {}
             Err(error) if error.is_cancelled() => {}
-            Err(error) => tracing::error!(%error, "a call ended without result"),
+            // The lost result is unknown, so this state can't be trusted any more.
+            Err(error) => self.end_process(Fatal::Broken(format!("a call failed: {error}"))),
         }
     }
 
