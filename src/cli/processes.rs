@@ -129,9 +129,15 @@ pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
         resource_id.unwrap_or_default(),
         &configuration,
     );
-    let ended = Box::pin(manager.run(stop)).await;
+    let ended = Box::pin(manager.run(stop.clone())).await;
     let (code, cause) = match ended {
-        Ok(()) => (ExitCode::Ended, "shutdown was requested".to_owned()),
+        Ok(()) => {
+            let cause = match stop.is_cancelled() {
+                true => "shutdown was requested",
+                false => "it was drained, or its cluster does not need it any more",
+            };
+            (ExitCode::Ended, cause.to_owned())
+        }
         Err(failure) => (failure.code, failure.cause),
     };
     code.log_final_message(&cause);

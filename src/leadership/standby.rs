@@ -183,14 +183,80 @@ pub(super) async fn announce_cache(
             differed: now.differed,
         });
         if cache.is_some() && cache != member.cache {
-            member.cache = cache;
-            if let Err(error) = election.announce(&member).await {
-                debug!(%error, "the state of the standby's cache was not written");
+            let announced = Member {
+                cache,
+                ..member.clone()
+            };
+            match election.announce(&announced).await {
+                Ok(()) => member = announced,
+                Err(error) => {
+                    debug!(%error, "the state of the standby's cache was not written: retrying");
+                    status.mark_changed();
+                }
             }
             tokio::time::sleep(ANNOUNCE_INTERVAL).await;
         }
         if status.changed().await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tanist_ha::clock::Clock;
+    use tanist_ha::election::core::Timing;
+    use tanist_ha::election::{ElectionOptions, Epoch, Leadership, ProcessId, random_start};
+    use tanist_ha::memory::MemoryCluster;
+    use tanist_ha::store::Change;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_state_of_the_cache_that_could_not_be_written_is_written_later() {
+        let cluster = MemoryCluster::default();
+        let process = ProcessId::new("a");
+        let driver = cluster.election(process.clone(), Clock::tokio());
+        let options = ElectionOptions {
+            process: process.clone(),
+            start: random_start(),
+            timing: Timing::default(),
+            clock: Clock::tokio(),
+        };
+        let election = LeaderElection::start(Arc::new(driver), options);
+        let mut leadership = election.leadership();
+        let granted = leadership.wait_for(|it| matches!(it, Leadership::Granted(_)));
+        // It has a session: the member is not announced with the next one.
+        drop(granted.await.expect("it runs"));
+        let member = Member {
+            process,
+            incarnation: "1".to_owned(),
+            addresses: BTreeMap::new(),
+            reads_format: 1,
+            version: String::new(),
+            host: None,
+            cache: None,
+        };
+        let change = Change {
+            number: 7,
+            epoch: Epoch::new(1),
+        };
+        let status = watch::Sender::new(CacheStatus {
+            change: Some(change),
+            ..CacheStatus::default()
+        });
+        cluster.unavailable(true);
+        let announcing = announce_cache(election.clone(), member, status.subscribe());
+        let announcing = tokio::spawn(announcing);
+        // Longer than the timeout of a request, and shorter than a lease.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        cluster.unavailable(false);
+        tokio::time::sleep(2 * ANNOUNCE_INTERVAL).await;
+        let members = election.members().await.expect("readable");
+        let cache = members.first().and_then(|member| member.cache);
+        assert_eq!(cache.map(|cache| cache.change), Some(change));
+        announcing.abort();
     }
 }

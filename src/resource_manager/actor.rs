@@ -147,7 +147,14 @@ impl Actor {
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => break,
-                Some(called) = self.calls.join_next() => self.called(called),
+                Some(called) = self.calls.join_next() => match called {
+                    Ok(called) => self.called(called),
+                    // The lost event is unknown, so this state can't be trusted any more.
+                    Err(failure) => {
+                        tracing::error!(%failure, "a call of the ResourceManager panicked");
+                        break;
+                    }
+                },
                 address = next_ended(&mut self.ended_connections) => {
                     self.core.handle(self.started.uptime(), Event::ConnectionEnded(address));
                 }
@@ -317,20 +324,20 @@ impl Actor {
         }
     }
 
-    fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
+    fn called(&mut self, called: Called) {
         let now = self.started.uptime();
         match called {
-            Ok(Called::Event(event)) => self.core.handle(now, event),
-            Ok(Called::Told { to, answer }) => {
+            Called::Event(event) => self.core.handle(now, event),
+            Called::Told { to, answer } => {
                 if let Err(error) = answer {
                     tracing::debug!(task_manager = %to.worker, %error, "a call failed");
                 }
             }
-            Ok(Called::DrainWritten {
+            Called::DrainWritten {
                 change,
                 answer,
                 reply,
-            }) => {
+            } => {
                 if answer.is_ok() {
                     let wall_ms = wall_clock_ms();
                     let event = Event::DrainDecided { change, wall_ms };
@@ -340,7 +347,6 @@ impl Actor {
                 self.is_deciding_drain = false;
                 self.decide_drains();
             }
-            Err(error) => tracing::error!(%error, "a call ended without result"),
         }
     }
 

@@ -46,6 +46,11 @@ impl ResourceManagerHandle {
         self.ask(Message::DismissWorkers).await
     }
 
+    /// Completes when the ResourceManager has ended. If its term still leads, the term must give up.
+    pub async fn ended(&self) {
+        self.mailbox.closed().await;
+    }
+
     async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {
         let gone = || GatewayError::gone("ResourceManager");
         ask(&self.mailbox, message).await.map_err(|_| gone())?

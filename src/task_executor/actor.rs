@@ -395,7 +395,8 @@ impl Actor {
             }
             Ok(Called::Done) => {}
             Err(error) if error.is_cancelled() => {}
-            Err(error) => tracing::error!(%error, "a call ended without result"),
+            // The lost result is unknown, so this state can't be trusted any more.
+            Err(error) => self.end_process(Fatal::Broken(format!("a call failed: {error}"))),
         }
     }
 
@@ -416,6 +417,8 @@ impl Actor {
                     tracing::warn!(tasks = self.running.len(), "tasks did not end in time");
                     break;
                 }
+                // The end of a task that was still being restored is one of them.
+                Some(called) = self.calls.join_next() => self.called(called),
                 Some(message) = self.channels.messages.recv() => {
                     self.handle(message);
                 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 use tanist_gateway::persistence::JobStateStore as _;
+use tanist_ha::Error;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -132,7 +133,11 @@ impl Calls {
                 .cleaner
                 .check_leftovers(&leftovers, &context.session);
             let Some(left) = checking.await else {
-                let deleted = Err(JobStoreError::NotWritten);
+                let error = Error::Unavailable {
+                    store: "the store",
+                    reason: "it does not confirm this term".to_owned(),
+                };
+                let deleted = Err(JobStoreError::Refused(error));
                 return Event::ResultsDeleted { jobs, deleted };
             };
             // Only the record of a retained checkpoint names its hidden output. Where that could not be removed, the

@@ -59,6 +59,7 @@ impl<R: Replies> DispatcherCore<R> {
                 for job in jobs {
                     self.jobs.forget(*job);
                     self.retention.forget(*job);
+                    self.job_master_failures.forget(*job);
                 }
             }
             Err(failure) => self.out.log(LogLine::ResultsNotDeleted { failure }),

@@ -165,13 +165,13 @@ impl JobStore {
         }
         // From here on the result names them.
         self.ledger.forget_running(job);
-        self.checkpoints.forget(job);
-        self.origins.forget(job);
+        // At no moment is a record that is retained unknown: another job may begin from it already.
         match retained {
             Retained::Record(record) => self.checkpoints.note_submitted(job, record),
             Retained::Unread => self.checkpoints.note_written(job),
-            Retained::Nothing => {}
+            Retained::Nothing => self.checkpoints.forget(job),
         }
+        self.origins.forget(job);
         Ok(result)
     }
 

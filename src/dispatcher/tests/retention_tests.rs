@@ -112,6 +112,27 @@ async fn a_result_of_which_no_count_is_known_is_kept_for_the_whole_time_from_the
     assert!(!is_kept(&b).await);
 }
 
+#[tokio::test(start_paused = true)]
+async fn job_masters_that_broke_are_forgotten_with_the_result_of_their_job() {
+    let leader = leader(&MemoryCluster::default(), "a").await;
+    leader.submit(JOB).await.expect("acknowledged");
+    for _ in 1..=3 {
+        leader.end_last(End::Broken);
+        leader.wait_for(JOB, pb::JobStatus::Reconciling).await;
+        leader.wait_for(JOB, pb::JobStatus::Running).await;
+    }
+    leader.end_last(End::Result(Box::new(result_of(JOB))));
+    leader.wait_for(JOB, pb::JobStatus::Finished).await;
+    tokio::time::sleep(RETENTION + Duration::from_secs(60)).await;
+    assert!(!is_kept(&leader).await);
+    let again = leader.submit(JOB).await.expect("acknowledged");
+    assert!(!again.repeated);
+    leader.end_last(End::Broken);
+    leader.wait_for(JOB, pb::JobStatus::Reconciling).await;
+    // With those of the first run it would be quarantined.
+    leader.wait_for(JOB, pb::JobStatus::Running).await;
+}
+
 /// The result of a job that is clean except for the last check.
 fn clean_result(job: JobId, directory: &str) -> pb::JobResult {
     pb::JobResult {

@@ -220,16 +220,27 @@ async fn dismiss_task_managers(term: &ApplicationTerm) {
     loop {
         let request = pb::ListTaskManagersRequest { consistent: false };
         let listed = term.dispatcher.list_task_managers(request).await;
-        let registered: Vec<String> = listed
-            .map(|answer| answer.task_managers.into_iter())
-            .into_iter()
-            .flatten()
-            .filter_map(|it| Some(it.location?.resource_id))
-            .collect();
+        let is_late = Instant::now() >= deadline;
+        let registered: Vec<String> = match listed {
+            Ok(listed) => {
+                let locations = listed.task_managers.into_iter();
+                let locations = locations.filter_map(|it| it.location);
+                locations.map(|location| location.resource_id).collect()
+            }
+            Err(error) if is_late => {
+                warn!(%error, "the TaskManagers can't be listed: some may not have left");
+                return;
+            }
+            Err(error) => {
+                debug!(%error, "the TaskManagers can't be listed: retrying");
+                tokio::time::sleep(backoff.next_delay()).await;
+                continue;
+            }
+        };
         if registered.is_empty() {
             return;
         }
-        if Instant::now() >= deadline {
+        if is_late {
             warn!(?registered, "these TaskManagers did not leave in time");
             return;
         }

@@ -1,5 +1,6 @@
 //! A confirmed term: all processes find it. It leads until it is over, its application has ended, or this process can't
-//! lead: its Dispatcher failed, or the store's data contradicts the term. Work beside that is dropped with the term.
+//! lead: its Dispatcher or ResourceManager failed, or the store's data contradicts the term. Work beside that is
+//! dropped with the term.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -118,6 +119,9 @@ impl ConfirmedTerm<'_> {
             )),
             () = dispatcher.ended() => {
                 Err(Error::Misconfigured("its Dispatcher failed".into()))
+            }
+            () = resources.ended() => {
+                Err(Error::Misconfigured("its ResourceManager failed".into()))
             }
             never = upkeep => match never {},
         }

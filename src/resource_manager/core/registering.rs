@@ -204,8 +204,13 @@ impl ResourceManagerCore {
         if driver.is_some_and(|driver| driver.is_of_place(worker)) {
             self.drains.note_host_of_workers(location);
         }
+        // No slots may be assigned there either while its release is being written.
+        let is_release_decided = driver
+            .and_then(|driver| driver.record_of(worker))
+            .is_some_and(|record| record.releasing);
         let is_draining = is_releasing || self.drains.is_drained(worker, location);
-        self.slots.set_draining(worker, is_draining);
+        self.slots
+            .set_draining(worker, is_draining || is_release_decided);
         Availability {
             is_draining,
             is_releasing,

@@ -68,6 +68,28 @@ async fn slots_are_allocated_to_declared_requirements_once_a_task_executor_regis
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_panics_ends_it_so_that_its_term_gives_up() {
+    let cluster = start();
+    let (executor, asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 1);
+    let handle = cluster.manager.handle();
+    handle
+        .register_task_executor(registration(5, 1, executor.report()))
+        .await
+        .expect("registers");
+    // Requests for slots panic from here on.
+    drop(asked);
+    let job = JobId::random();
+    job_master(&handle, job, 1).await.expect("registers");
+    handle
+        .declare_required_resources(needs(job, 1))
+        .await
+        .expect("the manager runs");
+    let ended = tokio::time::timeout(BOUND, handle.ended()).await;
+    ended.expect("it ends");
+    cluster.manager.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_whose_answer_was_lost_is_repeated_with_the_same_allocation() {
     let cluster = start();
     let (executor, mut asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);

@@ -392,6 +392,25 @@ async fn state_that_can_not_be_read_at_present_is_waited_for_and_the_report_says
 }
 
 #[tokio::test]
+async fn a_task_that_waits_for_its_state_ends_when_its_task_executor_stops() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (world, leader, task) = running_in(directory.path().to_owned()).await;
+    task.checkpoints.send_replace(saved(7));
+    let report = reported(&leader, pb::CheckpointProgress::Acknowledged).await;
+    let written = report.snapshot.expect("a snapshot");
+    let [here, away] = ["checkpoints", "away"].map(|name| directory.path().join(name));
+    std::fs::rename(&here, &away).expect("it was there");
+    deploy_restored(&leader, &written).await;
+    unread(&leader).await;
+    world.executor.stop("SIGTERM").await;
+    let take = |heard| match heard {
+        Heard::DisconnectedJobMaster(request) => Some(request.nothing_runs),
+        _ => None,
+    };
+    assert!(leader.wait_for("disconnect", take).await);
+}
+
+#[tokio::test]
 async fn state_that_can_not_be_written_is_declined_with_host_and_directory() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path().join("place");

@@ -15,7 +15,7 @@ use crate::Options;
 use crate::core::slot_manager::Turn;
 use crate::core::workers::{Starter, WorkerEvent, Workers};
 use crate::core::{Connection, Effect, ResourceManagerCore, Term};
-use crate::tests::scripted::registration;
+use crate::tests::scripted::{id, needs, registration};
 use crate::workers::{Found, WorkerRecord, WorkersOptions};
 
 /// Shorter than `heartbeat.interval`.
@@ -206,6 +206,50 @@ fn an_answer_that_tells_of_a_free_slot_also_tells_of_what_was_made_in_it() {
     let mut world = World::start();
     world.answers(world.turn, slots(true, 2), 0);
     assert!(world.is_released());
+}
+
+#[test]
+fn a_worker_that_registers_again_while_its_release_is_written_leaves_only_when_that_is_durable() {
+    for is_durable in [true, false] {
+        let mut world = World::start();
+        world.answers(world.turn, slots(true, 2), 0);
+        assert!(world.is_released());
+        let again = pb::RegisterTaskExecutorRequest {
+            worker_of: "test".to_owned(),
+            ..registration(5, 2, slots(true, 3))
+        };
+        let answer = world.core.register(world.now, again);
+        let Answer::Success(registered) = answer.expect("it leads") else {
+            panic!("it is accepted");
+        };
+        assert!(!registered.draining, "its release is not durable");
+        let job = JobId::from_bits(2);
+        let at_job_master = world.core.register_job_master(world.now, job, id(1));
+        at_job_master.expect("it leads");
+        let declared = world.core.declare(world.now, needs(job, 1));
+        declared.expect("it is registered");
+        world.now += IDLE_TIMEOUT;
+        world.core.on_time(world.now);
+        let effects = world.core.take_effects();
+        let uses = |it: &Effect| matches!(it, Effect::RequestSlot { .. });
+        assert!(!effects.iter().any(uses), "{effects:?}");
+        let event = WorkerEvent::ReleaseRecorded(worker(), is_durable);
+        world.core.worker_event(world.now, event);
+        world.now += IDLE_TIMEOUT;
+        world.core.on_time(world.now);
+        let effects = world.core.take_effects();
+        let leaves = |it: &Effect| {
+            matches!(
+                it,
+                Effect::Heartbeat {
+                    is_releasing: true,
+                    ..
+                }
+            )
+        };
+        assert_eq!(effects.iter().any(leaves), is_durable, "{effects:?}");
+        assert_eq!(effects.iter().any(uses), !is_durable, "{effects:?}");
+    }
 }
 
 #[test]

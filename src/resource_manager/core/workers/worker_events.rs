@@ -108,6 +108,8 @@ impl Workers {
                 }
                 self.effects.push(Effect::Watch(id.clone()));
             }
+            // It was given up before, and that has counted.
+            Err(_) if matches!(worker.state, WorkerState::Stopping { .. }) => {}
             Err(error) => self.fail(now, id, &error.to_string()),
         }
     }
@@ -157,7 +159,10 @@ impl Workers {
         match worker.state {
             WorkerState::Stopping { is_removed: true } => Admission::Unknown,
             WorkerState::Stopping { is_removed: false } => Admission::Undecided,
-            WorkerState::Releasing { .. } => Admission::Welcome { is_releasing: true },
+            // It is asked to leave once that is durable.
+            WorkerState::Releasing { is_recorded } => Admission::Welcome {
+                is_releasing: is_recorded,
+            },
             WorkerState::RecordedReleasing { .. } => {
                 worker.state = WorkerState::Releasing { is_recorded: true };
                 Admission::Welcome { is_releasing: true }
