@@ -395,8 +395,7 @@ impl Actor {
             }
             Ok(Called::Done) => {}
             Err(error) if error.is_cancelled() => {}
-            // The lost result is unknown, so this state can't be trusted any more.
-            Err(error) => self.end_process(Fatal::Broken(format!("a call failed: {error}"))),
+            Err(error) => tracing::error!(%error, "a call ended without result"),
         }
     }
 

@@ -106,7 +106,7 @@ pub enum Fatal {
     Drained,
     /// A cancelled task did not end within the timeout: only the end of the process ends it.
     CancellationTimedOut(String),
-    /// It, or one of its calls, ended unexpectedly.
+    /// It ended unexpectedly.
     Broken(String),
 }
 

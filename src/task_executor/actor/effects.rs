@@ -145,7 +145,7 @@ impl Actor {
     }
 
     /// Publishes why the process ends. The first cause stays.
-    pub(super) fn end_process(&self, cause: Fatal) {
+    fn end_process(&self, cause: Fatal) {
         match &cause {
             Fatal::Drained => tracing::info!("drained: the TaskExecutor ends"),
             Fatal::Refused(_) | Fatal::CancellationTimedOut(_) | Fatal::Broken(_) => {

@@ -468,20 +468,6 @@ async fn a_rejected_registration_is_fatal_and_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_panics_is_fatal() {
-    let world = World::start(false);
-    let (script, leader) = Leader::start(&world.connector, "jm1:1", 1);
-    *script.is_broken.lock() = true;
-    world.lead(&leader);
-    let fatal = tokio::time::timeout(BOUND, world.executor.fatal()).await;
-    let fatal = fatal.expect("it is fatal");
-    assert!(
-        matches!(&fatal, Fatal::Broken(cause) if cause.contains("panicked")),
-        "{fatal}"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn the_sources_of_a_stopped_job_end_also_those_that_come_later() {
     let (_world, leader, _task) = running(false).await;
     for _ in 0..2 {

@@ -30,8 +30,6 @@ pub(crate) struct Script {
     /// Offers are received and never answered.
     pub is_ignoring_offers: Mutex<bool>,
     pub rejection: Mutex<Option<String>>,
-    /// Registrations panic.
-    pub is_broken: Mutex<bool>,
     /// The cluster incarnation that its ResourceManager and JobMaster name.
     pub incarnation: Mutex<String>,
     /// The highest registrations that ResourceManager and JobMaster have seen.
@@ -47,7 +45,6 @@ impl Script {
             is_rejecting_offers: Mutex::new(false),
             is_ignoring_offers: Mutex::new(false),
             rejection: Mutex::new(None),
-            is_broken: Mutex::new(false),
             incarnation: Mutex::new("c1".to_owned()),
             highest: Mutex::new((0, 0)),
         }
@@ -59,7 +56,6 @@ impl Script {
     }
 
     fn answer(&self, sender: Option<&pb::Sender>, highest: u64) -> pb::RegistrationResponse {
-        assert!(!*self.is_broken.lock(), "a test says so");
         let rejection = self.rejection.lock().clone();
         let number = sender.expect("a sender").registration;
         let answer = match rejection {
