@@ -90,6 +90,7 @@ macro_rules! suite {
                     Shared:
                         leader_information_that_a_stranger_removed_is_published_again,
                         a_term_whose_epoch_a_stranger_overwrote_is_suspended_until_it_is_put_back,
+                        a_term_whose_epoch_a_stranger_wrote_in_other_bytes_can_be_deposed,
                         an_accepted_store_refuses_all_that_belonged_to_it_before,
                         a_store_whose_epoch_can_not_be_read_is_led_again_once_it_is_accepted,
                         an_epoch_names_who_took_it_and_where;

@@ -1,8 +1,8 @@
 //! Conversion of a [`GatewayError`] to and from a gRPC status.
 //!
 //! The code identifies the error, with two exceptions: a header separates `StoreRefused` from `NotYet`; and if tonic
-//! made the status of a transport error, `Unavailable` is `Unreachable` (not delivered), and `Unknown` and `Internal`
-//! are `NoAnswer` (it may have been handled). The epoch of `Outdated` is in a header.
+//! made the status of a transport error, `Unavailable` is `Unreachable` (not delivered), and `Unknown`, `Internal` and
+//! `ResourceExhausted` are `NoAnswer` (it may have been handled). The epoch of `Outdated` is in a header.
 
 use tanist_gateway::GatewayError;
 use tonic::metadata::{MetadataMap, MetadataValue};
@@ -78,12 +78,14 @@ pub(super) fn from_status(target: &str, status: Status) -> GatewayError {
         Code::NotFound => GatewayError::NotFound(reason),
         Code::AlreadyExists => GatewayError::Conflict(reason),
         Code::DataLoss => GatewayError::Incomparable(reason),
+        // The stream or its connection broke: the message may have been handled.
+        Code::Unknown | Code::Internal | Code::ResourceExhausted if transport => {
+            GatewayError::NoAnswer { target, reason }
+        }
         Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted => {
             GatewayError::Invalid(reason)
         }
         Code::Aborted => GatewayError::Unknown(reason),
-        // The stream broke: the message may have been handled.
-        Code::Unknown | Code::Internal if transport => GatewayError::NoAnswer { target, reason },
         Code::Ok
         | Code::Unknown
         | Code::PermissionDenied
@@ -124,5 +126,16 @@ mod tests {
         ] {
             assert_eq!(from_status("x", to_status(error.clone())), error);
         }
+    }
+
+    #[test]
+    fn a_connection_that_the_other_side_ends_for_too_many_frames_is_no_refusal_of_the_message() {
+        let reason = "too_many_internal_resets".to_owned();
+        let mut broken = Status::resource_exhausted(reason.clone());
+        let source = std::io::Error::other("enhance your calm");
+        broken.set_source(std::sync::Arc::new(source));
+        let target = "x".to_owned();
+        let expected = GatewayError::NoAnswer { target, reason };
+        assert_eq!(from_status("x", broken), expected);
     }
 }

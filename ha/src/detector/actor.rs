@@ -131,9 +131,9 @@ impl DetectorActor {
                         self.feed(Event::Broken(Break::Ended));
                     }
                 },
-                Some(done) = self.work.join_next(), if !self.work.is_empty() => {
+                Some(done) = self.work.join_next_with_id(), if !self.work.is_empty() => {
                     match done {
-                        Ok(done) => self.on_done(done),
+                        Ok((task, done)) => self.on_done(task, done),
                         Err(error) => self.on_task_without_result(&error),
                     }
                 }
@@ -274,16 +274,20 @@ impl DetectorActor {
         self.feed(Event::Heartbeat(heartbeat));
     }
 
-    fn on_done(&mut self, done: Done) {
+    fn on_done(&mut self, task: tokio::task::Id, done: Done) {
         match done {
-            Done::Connected(Connection(Ok(stream))) => {
-                self.connecting = None;
-                self.stream = Some(stream);
-            }
-            Done::Connected(Connection(Err(why))) => {
-                self.connecting = None;
-                debug!(?why, "the leader's heartbeat stream can't be opened");
-                self.feed(Event::Broken(why));
+            Done::Connected(Connection(result)) => {
+                // A task that had finished when it was aborted connected to an earlier address.
+                if self.connecting.take_if(|it| it.id() == task).is_none() {
+                    return;
+                }
+                match result {
+                    Ok(stream) => self.stream = Some(stream),
+                    Err(why) => {
+                        debug!(?why, "the leader's heartbeat stream can't be opened");
+                        self.feed(Event::Broken(why));
+                    }
+                }
             }
             Done::Members(Ok(members)) => {
                 self.members = members;
@@ -489,3 +493,7 @@ async fn next_heartbeat(stream: &mut Option<HeartbeatStream>) -> Option<PeerHear
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+#[path = "actor_tests.rs"]
+mod tests;

@@ -5,9 +5,11 @@
 //! one request of each kind is in flight: read, advance, attach and resign. When it ends, the current term counts
 //! as over in this process, although the store has not ended it.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -148,13 +150,7 @@ impl ElectionActor {
             let event = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
-                Some(done) = self.requests.join_next(), if !self.requests.is_empty() => match done {
-                    Ok(event) => event,
-                    Err(failure) => {
-                        error!(%failure, "a request of the election panicked");
-                        Event::Wake
-                    }
-                },
+                Some(Ok(event)) = self.requests.join_next(), if !self.requests.is_empty() => event,
                 Ok(()) = self.session.changed() => {
                     Event::Session(self.session.borrow_and_update().clone())
                 }
@@ -255,26 +251,22 @@ impl ElectionActor {
         let driver = self.driver.clone();
         match effect {
             Effect::Read => {
-                self.requests
-                    .spawn(async move { Event::ReadReply(driver.read().await) });
+                self.request(async move { driver.read().await }, Event::ReadReply);
             }
             Effect::Advance { seen, next, leader } => {
                 debug!(epoch = %next.epoch, "taking leadership");
                 self.attempt = Some((next.epoch, self.reason_to_take(&seen)));
-                self.requests.spawn(async move {
-                    Event::AdvanceReply(driver.advance(&seen, &next, &leader).await)
-                });
+                let request = async move { driver.advance(&seen, &next, &leader).await };
+                self.request(request, Event::AdvanceReply);
             }
             Effect::Attach { token, leader } => {
                 info!(epoch = %leader.epoch, "attaching the term to a new lease or session");
-                self.requests.spawn(async move {
-                    let reply = driver.attach(token, &leader).await;
-                    Event::AttachReply { token, reply }
-                });
+                let request = async move { driver.attach(token, &leader).await };
+                self.request(request, move |reply| Event::AttachReply { token, reply });
             }
             Effect::Resign { token } => {
-                self.requests
-                    .spawn(async move { Event::ResignReply(driver.resign(token).await) });
+                let request = async move { driver.resign(token).await };
+                self.request(request, Event::ResignReply);
             }
             Effect::Refute {
                 sender,
@@ -284,6 +276,24 @@ impl ElectionActor {
             Effect::Publish(status) => self.publish(status),
             Effect::WakeAt(_) => {}
         }
+    }
+
+    /// Sends a request to the store. The answer of one that panics is lost: it may have been applied.
+    fn request<T: Send + 'static>(
+        &mut self,
+        request: impl Future<Output = Result<T>> + Send + 'static,
+        event: impl FnOnce(Result<T>) -> Event + Send + 'static,
+    ) {
+        self.requests.spawn(async move {
+            let answer = AssertUnwindSafe(request).catch_unwind().await;
+            event(answer.unwrap_or_else(|_| {
+                error!("a request of the election panicked");
+                Err(Error::NoAnswer {
+                    store: "the store",
+                    reason: "the request panicked".to_owned(),
+                })
+            }))
+        });
     }
 
     /// Records the sender of an epoch that the store does not have, and logs each pair of sender and epoch once.

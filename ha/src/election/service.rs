@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::ask::ask;
 use crate::clock::{Clock, Moment, wall_clock_ms};
@@ -309,6 +309,7 @@ impl LeaderElection {
             addresses,
             since_ms: wall_clock_ms(),
         };
+        let mut warned = None;
         loop {
             match self
                 .driver
@@ -334,7 +335,12 @@ impl LeaderElection {
                 // `leader` is missing at the moment; the election attaches again.
                 Ok(Attempt::Refused(_)) => {}
                 Err(error) => {
-                    debug!(%error, "the leader's addresses could not be published: retrying")
+                    let kind = Some(std::mem::discriminant(&error));
+                    if std::mem::replace(&mut warned, kind) == kind {
+                        debug!(%error, "the leader's addresses could not be published: retrying");
+                    } else {
+                        warn!(%error, "no client finds this leader: its addresses can't be published: retrying");
+                    }
                 }
             }
             tokio::select! {

@@ -11,13 +11,14 @@ use tokio::time::timeout;
 use crate::clock::Clock;
 use crate::election::core::Timing;
 use crate::election::{
-    ElectionDriver as _, ElectionOptions, Epoch, LeaderElection, LeaderSession, Leadership,
-    NotLeading, ProcessId, accept, propose, random_start,
+    ElectionDriver, ElectionOptions, Epoch, LeaderElection, LeaderSession, Leadership, NotLeading,
+    ProcessId, accept, propose, random_start,
 };
 use crate::keys::{Key, Name};
 use crate::memory::{Faults, MemoryCluster, MemoryElection, MemoryOptions};
 use crate::store::pipeline::{CommitError, CommitPipeline};
 use crate::store::{CoordinationStore as _, Write};
+use crate::testing::faulty::{self, Faulty, Operation};
 use crate::testing::kinds::ITEMS;
 
 const LONG: Duration = Duration::from_secs(600);
@@ -161,6 +162,34 @@ async fn a_process_whose_reply_to_taking_is_lost_finds_out_that_it_leads() {
         .session()
         .cloned();
     assert!(session.expect("a session").epoch() <= Epoch::new(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_panicked_is_sent_again() {
+    let cluster = MemoryCluster::default();
+    let clock = Clock::tokio();
+    let driver = cluster.election(ProcessId::new("a"), clock);
+    let (faults, panics) = (driver.faults(), faulty::Faults::default());
+    let driver: Arc<dyn ElectionDriver> = Arc::new(driver);
+    let driver = Arc::new(Faulty::new(driver, panics.clone()));
+    let options = ElectionOptions {
+        process: ProcessId::new("a"),
+        start: random_start(),
+        timing: Timing::default(),
+        clock,
+    };
+    panics.panic_next(Operation::Advance);
+    let a = Process {
+        election: LeaderElection::start(driver, options),
+        faults,
+        clock,
+    };
+    a.until_granted(1).await;
+    panics.panic_next(Operation::Resign);
+    timeout(LONG, a.election.resign())
+        .await
+        .expect("the store has confirmed it");
+    a.until_granted(2).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -181,7 +181,7 @@ impl Connection {
         Fut: Future<Output = Result<T, etcd_client::Error>>,
     {
         let deadline = Instant::now() + self.request_timeout();
-        let mut renewed = false;
+        let mut renewed = None;
         let mut endpoints_left = self.shared.clients.len();
         loop {
             let position = *self.shared.position.borrow();
@@ -201,9 +201,10 @@ impl Connection {
                 Err(failure) => failure,
             };
             let error = match failure {
-                Failure::Token(reason) if renewed => return Err(denied(reason)),
+                // Each endpoint has its own client, and each client its own token.
+                Failure::Token(reason) if renewed == Some(position) => return Err(denied(reason)),
                 Failure::Token(_) => {
-                    renewed = true;
+                    renewed = Some(position);
                     self.renew_token(position).await?;
                     continue;
                 }
@@ -315,5 +316,34 @@ fn unsent(failure: Failure) -> Failure {
     match failure {
         Failure::Final(Error::NoAnswer { reason, .. }) => Failure::NotSent(reason),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tonic::Status;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_is_renewed_at_each_endpoint_before_access_counts_as_denied() {
+        let endpoints = ["http://127.0.0.1:1", "http://127.0.0.1:2"].map(str::to_owned);
+        let connection = Connection::new(EtcdOptions {
+            endpoints: endpoints.into(),
+            ..EtcdOptions::default()
+        });
+        let made = AtomicUsize::new(0);
+        let call = connection.call(Repeat::Always, |_client| {
+            let answer = match made.fetch_add(1, Ordering::Relaxed) {
+                0 | 2 => Err(Status::unauthenticated("etcdserver: invalid auth token")),
+                1 => Err(Status::unavailable("etcdserver: no leader")),
+                _ => Ok(()),
+            };
+            async move { answer.map_err(etcd_client::Error::GRpcStatus) }
+        });
+        let answered = call.await;
+        assert!(answered.is_ok(), "{answered:?}");
     }
 }

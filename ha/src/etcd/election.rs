@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnResponse};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -19,7 +19,9 @@ use super::EtcdOptions;
 use super::client::{Connection, Repeat};
 use super::follow::{Watched, follow};
 use super::lease::{Membership, keep_lease, lease_of};
-use super::values::{Keys, decode, election_view, encode, revision, token, token_revision};
+use super::values::{
+    Keys, decode, election_view, encode, epoch_value, revision, token, token_revision,
+};
 use crate::clock::Clock;
 use crate::election::{
     Attempt, ElectionDriver, ElectionView, EpochRecord, EpochToken, LeaderInformation, LeaderKey,
@@ -114,6 +116,36 @@ impl EtcdElection {
 
     /// Runs a transaction that reads the view if it is refused.
     async fn attempt(&self, compares: Vec<Compare>, writes: Vec<TxnOp>) -> Result<Attempt> {
+        attempt_of(&self.transact(compares, writes).await?)
+    }
+
+    /// Same, if `epoch` is at revision `at` and has the record of `seen`, in whichever bytes: another writer may have
+    /// written the same record with other spaces, or with more fields.
+    async fn attempt_as_seen(
+        &self,
+        seen: &ElectionView,
+        at: i64,
+        writes: Vec<TxnOp>,
+    ) -> Result<Attempt> {
+        let epoch = self.keys.epoch();
+        let mut value = seen.epoch.as_ref().map(|(record, _)| encode(record));
+        loop {
+            let mut compares = vec![Compare::mod_revision(epoch.as_str(), CompareOp::Equal, at)];
+            let same = |value: Vec<u8>| Compare::value(epoch.as_str(), CompareOp::Equal, value);
+            compares.extend(value.clone().map(same));
+            let answer = self.transact(compares, writes.clone()).await?;
+            let attempt = attempt_of(&answer)?;
+            let found = epoch_value(&answer);
+            let is_as_seen = matches!(&attempt, Attempt::Refused(view) if view.epoch == seen.epoch);
+            if !is_as_seen || seen.epoch.is_none() || found == value {
+                return Ok(attempt);
+            }
+            // Bytes and record come from the same answer, so these bytes are this record.
+            value = found;
+        }
+    }
+
+    async fn transact(&self, compares: Vec<Compare>, writes: Vec<TxnOp>) -> Result<TxnResponse> {
         let txn = Txn::new()
             .when(compares)
             .and_then(writes)
@@ -122,11 +154,7 @@ impl EtcdElection {
             let txn = txn.clone();
             async move { client.kv_client().txn(txn).await }
         });
-        let answer = call.await?;
-        if answer.succeeded() {
-            return Ok(Attempt::Applied(token(revision(answer.header()))));
-        }
-        Ok(Attempt::Refused(election_view(&answer)?))
+        call.await
     }
 
     /// Runs a transaction under the guard of the term at `token`. `writes` gets the value of `epoch` in that term.
@@ -170,6 +198,13 @@ impl EtcdElection {
 async fn until(stop: CancellationToken, task: impl Future<Output = ()>) {
     // It does not matter whether it was stopped or ended.
     let _ = stop.run_until_cancelled_owned(task).await;
+}
+
+fn attempt_of(answer: &TxnResponse) -> Result<Attempt> {
+    if answer.succeeded() {
+        return Ok(Attempt::Applied(token(revision(answer.header()))));
+    }
+    Ok(Attempt::Refused(election_view(answer)?))
 }
 
 fn view_reads(keys: &Keys) -> Vec<TxnOp> {
@@ -240,23 +275,13 @@ impl ElectionDriver for EtcdElection {
         next: &EpochRecord,
         leader: &LeaderKey,
     ) -> Result<Attempt> {
-        let epoch = self.keys.epoch();
-        let compares = match &seen.epoch {
-            Some((record, token)) => vec![
-                Compare::mod_revision(epoch.as_str(), CompareOp::Equal, token_revision(*token)),
-                Compare::value(epoch.as_str(), CompareOp::Equal, encode(record)),
-            ],
-            None => vec![Compare::create_revision(
-                epoch.as_str(),
-                CompareOp::Equal,
-                0,
-            )],
-        };
+        let epoch = seen.epoch.as_ref();
+        let at = epoch.map_or(0, |(_, token)| token_revision(*token));
         let writes = vec![
-            TxnOp::put(epoch, encode(next), None),
+            TxnOp::put(self.keys.epoch(), encode(next), None),
             self.put_leader(leader)?,
         ];
-        let attempt = self.attempt(compares, writes).await?;
+        let attempt = self.attempt_as_seen(seen, at, writes).await?;
         if let Attempt::Applied(token) = attempt {
             self.cache_record(token, next, true);
         }
@@ -283,19 +308,12 @@ impl ElectionDriver for EtcdElection {
     }
 
     async fn accept(&self, seen: &ElectionView, next: &EpochRecord) -> Result<Attempt> {
-        let epoch = self.keys.epoch();
-        let mut compares = Vec::new();
-        if let Some((record, _)) = &seen.epoch {
-            let value = encode(record);
-            compares.push(Compare::value(epoch.as_str(), CompareOp::Equal, value));
-        }
         let at = seen.token().map_or(0, token_revision);
-        compares.push(Compare::mod_revision(epoch.as_str(), CompareOp::Equal, at));
         let writes = vec![
-            TxnOp::put(epoch, encode(next), None),
+            TxnOp::put(self.keys.epoch(), encode(next), None),
             TxnOp::delete(self.keys.leader(), None),
         ];
-        self.attempt(compares, writes).await
+        self.attempt_as_seen(seen, at, writes).await
     }
 
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {

@@ -9,10 +9,11 @@
 
 use std::time::Duration;
 
-use etcd_client::PutOptions;
+use etcd_client::{Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
+use super::STORE;
 use super::client::{Connection, Position, Repeat};
 use super::follow::Outage;
 use super::status::{Failure, classify, no_answer};
@@ -211,7 +212,8 @@ impl Membership {
         self.changed.notify_one();
     }
 
-    /// Puts the announced member under `lease`, unless it is there.
+    /// Puts the announced member under `lease`, unless it is there. A put whose answer was lost, of this start of the
+    /// process or of an earlier one, may reach etcd late: so each put replaces only the value that was read before it.
     pub(super) async fn put(&self, connection: &Connection, keys: &Keys, lease: i64) -> Result<()> {
         let _one = self.putting.lock().await;
         let Some(announced) = self.wanted.lock().clone() else {
@@ -221,13 +223,26 @@ impl Membership {
             return Ok(());
         }
         let key = keys.member(&announced.member.process);
-        let value = encode(&announced.member);
-        let put = connection.call(Repeat::Always, |client| {
-            let (key, value) = (key.clone(), value.clone());
-            let options = PutOptions::new().with_lease(lease);
-            async move { client.kv_client().put(key, value, Some(options)).await }
+        let read = connection.call(Repeat::Always, |client| {
+            let key = key.clone();
+            async move { client.kv_client().get(key, None).await }
         });
-        put.await?;
+        let present = read.await?;
+        let at = present.kvs().first().map_or(0, KeyValue::mod_revision);
+        let options = PutOptions::new().with_lease(lease);
+        let txn = Txn::new()
+            .when([Compare::mod_revision(key.as_str(), CompareOp::Equal, at)])
+            .and_then([TxnOp::put(key, encode(&announced.member), Some(options))]);
+        let put = connection.call(Repeat::Always, |client| {
+            let txn = txn.clone();
+            async move { client.kv_client().txn(txn).await }
+        });
+        if !put.await?.succeeded() {
+            return Err(Error::Unavailable {
+                store: STORE,
+                reason: "the member changed while it was put".to_owned(),
+            });
+        }
         let mut wanted = self.wanted.lock();
         if wanted.as_ref() == Some(&announced) {
             *wanted = Some(Announced {

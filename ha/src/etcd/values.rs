@@ -149,6 +149,13 @@ pub(super) fn epoch_between(epoch: Epoch, incarnation: &ClusterIncarnation) -> [
     [first, last]
 }
 
+/// The bytes of `epoch` from an answer that read it first.
+pub(super) fn epoch_value(answer: &TxnResponse) -> Option<Vec<u8>> {
+    let reads = reads(answer);
+    let kv = reads.first()?.first()?;
+    Some(kv.value().to_vec())
+}
+
 /// The view from an answer that read `epoch`, `leader` and `leader-info`, in this order.
 pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
     let reads = reads(answer);

@@ -65,6 +65,7 @@ impl Answer {
 enum Fate {
     LoseReply,
     Hold(oneshot::Sender<Held>),
+    Panic,
 }
 
 /// A request that its caller has given up, and that has not reached the store yet.
@@ -145,6 +146,13 @@ impl Faults {
         Holding { receiver }
     }
 
+    /// Makes the next such request panic.
+    pub fn panic_next(&self, operation: Operation) {
+        let mut state = self.state.lock();
+        let fates = state.fates.entry(operation).or_default();
+        fates.push_back(Fate::Panic);
+    }
+
     /// Stops the watches of the election's keys.
     pub fn hold_views(&self) {
         self.state.lock().views.send_replace(Views::Held);
@@ -187,6 +195,7 @@ impl Faults {
                 let _ = sender.send(Held { request });
                 Err(lost("the request is held"))
             }
+            Some(Fate::Panic) => panic!("the test wants this panic"),
         }
     }
 }

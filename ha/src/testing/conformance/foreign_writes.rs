@@ -83,6 +83,24 @@ pub async fn a_term_whose_epoch_a_stranger_overwrote_is_suspended_until_it_is_pu
     Ok(())
 }
 
+/// If a stranger writes the record of `epoch` again, with other spaces and an unknown field, its term can still be
+/// deposed: the guard of a takeover is the record, not its text.
+pub async fn a_term_whose_epoch_a_stranger_wrote_in_other_bytes_can_be_deposed(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let a = Process::start(subject, "a").await?;
+    let term = a.leads().await;
+    let b = Process::start(subject, "b").await?;
+    let view = b.agrees_with_the_store().await?;
+    let (record, _) = view.epoch.expect("a process leads");
+    let text = serde_json::to_string(&record)?.replacen('{', "{ \"note\": \"by hand\", ", 1);
+    subject.overwrite(path::EPOCH, Some(&text)).await?;
+    let deposed = tokio::time::timeout(BOUND, b.election.depose(term.epoch())).await;
+    let youngest = deposed.expect("the next epoch is taken")?;
+    assert!(youngest > term.epoch(), "{youngest}");
+    Ok(())
+}
+
 /// An accepted store is another incarnation, with its own identity: processes that belonged to it before are
 /// refused and write nothing, and a process that is started on it leads in the next epoch. A store with a
 /// living leader is accepted only by force.
