@@ -6,12 +6,14 @@
 
 mod attempts;
 mod batch_registration;
-mod checkpoints;
 mod confirmations;
 mod coordinator_replies;
 mod effects;
 pub(crate) mod faults;
 mod graph_fetches;
+mod restores;
+mod snapshot_storage;
+mod snapshot_writes;
 mod triggers;
 
 use std::collections::BTreeMap;
@@ -30,11 +32,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use self::batch_registration::{BatchOutcome, metrics_of};
-use self::checkpoints::{CheckpointWork, Restored, Storages};
 use self::confirmations::Unconfirmed;
 use self::coordinator_replies::CoordinatorReplies;
 use self::effects::Registering;
 use self::graph_fetches::GraphFetches;
+use self::restores::{Restored, Restoring};
+use self::snapshot_storage::SnapshotStorage;
+use self::snapshot_writes::SnapshotWrites;
 use self::triggers::OpenTriggers;
 use super::core::{
     DisconnectMessages, Event, GraphKey, LeaderlessTimer, Status, Target, TaskExecutorCore, TaskKey,
@@ -146,8 +150,9 @@ pub(super) struct Actor {
     fetcher: BlobFetcher,
     replies: CoordinatorReplies,
     triggers: OpenTriggers,
-    storages: Arc<Storages>,
-    work: CheckpointWork,
+    storage: Arc<SnapshotStorage>,
+    writes: SnapshotWrites,
+    restoring: BTreeMap<TaskKey, Restoring>,
 }
 
 impl Actor {
@@ -160,8 +165,9 @@ impl Actor {
     ) -> Actor {
         let fetcher = BlobFetcher::new(services.connector.clone(), options.rpc_timeout);
         Actor {
-            storages: Arc::new(Storages::new(options.checkpoints.clone())),
-            work: CheckpointWork::default(),
+            storage: Arc::new(SnapshotStorage::new(options.checkpoints.clone())),
+            writes: SnapshotWrites::default(),
+            restoring: BTreeMap::new(),
             fetches: GraphFetches::default(),
             fetcher,
             options,

@@ -257,6 +257,12 @@ impl Actor {
         });
     }
 
+    /// This TaskManager, for messages.
+    pub(super) fn host(&self) -> String {
+        let location = &self.services.description.location;
+        format!("{} at {}", location.resource_id, location.rpc_address)
+    }
+
     /// Starts a task, and follows its status, checkpoint status and notices until it ends.
     pub(super) fn start(&mut self, task: TaskKey, start: TaskStart) {
         let running = self.services.launcher.start(start);
