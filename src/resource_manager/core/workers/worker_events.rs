@@ -108,8 +108,6 @@ impl Workers {
                 }
                 self.effects.push(Effect::Watch(id.clone()));
             }
-            // It was given up before, and that has counted.
-            Err(_) if matches!(worker.state, WorkerState::Stopping { .. }) => {}
             Err(error) => self.fail(now, id, &error.to_string()),
         }
     }

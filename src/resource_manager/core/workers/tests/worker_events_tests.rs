@@ -1,4 +1,4 @@
-//! Workers of earlier terms of which only the driver reports anything, and starts that fail late.
+//! Workers of earlier terms of which only the driver reports anything.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tanist_proto::resources::{Resources, WorkerResourceSpec};
 
 use crate::core::workers::planning::Shortages;
 use crate::core::workers::{Admission, Effect, Starter, Workers};
-use crate::workers::{DriverError, Found, WorkerRecord, WorkersOptions};
+use crate::workers::{Found, WorkerRecord, WorkersOptions};
 
 const SLOTS: u32 = 2;
 
@@ -115,22 +115,4 @@ fn one_that_was_being_released_elsewhere_is_given_up_when_the_cluster_ends() {
     workers.dismiss();
     workers.review(now, Shortages::default(), &BTreeMap::new());
     assert_eq!(workers.take_effects(), [Effect::RemoveRecord(worker)]);
-}
-
-#[test]
-fn a_start_that_was_given_up_and_fails_later_is_one_failure() {
-    let (mut workers, released) = successor();
-    let now = Uptime::START;
-    workers.recovered(now, Ok(vec![(released, Found::Unseen)]));
-    workers.options.min_slots = 2 * SLOTS;
-    workers.review(now, Shortages::default(), &BTreeMap::new());
-    let effects = workers.take_effects();
-    let [Effect::Start(started)] = effects.as_slice() else {
-        panic!("{effects:?}");
-    };
-    let late = now + timeout(&workers);
-    workers.on_time(late);
-    assert_eq!(workers.failures, 1, "it was not started in time");
-    workers.started(late, started, Err(DriverError::new("no room")));
-    assert_eq!(workers.failures, 1);
 }
