@@ -1,8 +1,8 @@
-//! What a term finds of its jobs in the store.
+//! What a term finds of its jobs in the store: plain values. The job store makes them; the Dispatcher takes them over.
 //!
-//! A record that can't be read hides no other, and one that is unreadable *for now* delays no other. Of crash
-//! suspects, and of a job that ended the processes that led it, only the state is decoded: decoding the graph may have
-//! been the cause.
+//! A record that can't be read hides no other, and one that is unreadable *for now* delays no other. Only the state is
+//! decoded of jobs whose graph may have ended leading processes when it was decoded: crash suspects, and jobs that
+//! were quarantined for that.
 
 use std::ops::RangeInclusive;
 

@@ -42,7 +42,7 @@ impl TryFrom<&[u8]> for Checksum {
     }
 }
 
-/// A text that is not a valid [`Checksum`].
+/// What is not a valid [`Checksum`]: a text, or a number of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a SHA-256: use 64 hexadecimal digits")]
 pub struct InvalidChecksum(String);

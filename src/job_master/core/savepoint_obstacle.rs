@@ -9,8 +9,9 @@ use super::execution_graph::RegionPhase;
 const LONG_WAIT_MS: u64 = 5_000;
 
 impl JobMasterCore {
-    /// Why no savepoint can begin at present: the vertices of a region that does not run, and what it waits for. None:
-    /// all regions run, or something is being started.
+    /// Why no savepoint can begin soon: the vertices of a region that does not run, and what the job waits for. None:
+    /// no region waits for long; or a region is being started, the record is not durable, or the job reconciles, stops
+    /// or has ended.
     pub fn savepoint_obstacle(&self, now_ms: u64) -> Option<String> {
         let is_known = self.record.is_durable() && !self.is_reconciling();
         if !is_known || self.record.is_stopping() || self.end.has_ended() || self.is_starting() {
@@ -18,6 +19,7 @@ impl JobMasterCore {
         }
         let without_slots = self.without_slots().filter(|it| it.slots_missing > 0);
         let is_long = |since_ms: u64| now_ms >= since_ms.saturating_add(LONG_WAIT_MS);
+        // No TaskManager can provide the slots: a wait counts as long at once.
         let is_hopeless = self.slots.unfulfillable().is_some();
         let mut regions = self.graph.regions().iter().enumerate();
         let (region, why) = regions.find_map(|(region, at)| {

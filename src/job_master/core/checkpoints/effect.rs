@@ -24,7 +24,7 @@ pub struct Barrier {
     pub number: u64,
     /// The number of the region's newest snapshot; 0: it has none.
     pub newest: u64,
-    /// Snapshots name objects of that snapshot, and objects numbered from here on.
+    /// The record's floor at the trigger. A snapshot may name objects numbered from it on, and those of `newest`.
     pub floor: u64,
     /// It is for a savepoint.
     pub is_savepoint: bool,
@@ -159,7 +159,7 @@ pub enum Effect {
         number: u64,
         /// Why.
         reason: String,
-        /// It counts as a failed checkpoint: neither the region nor the job ends.
+        /// Whether it counts as a failed checkpoint. `false`, for example: the region or the job ends.
         is_failure: bool,
     },
 }

@@ -1,7 +1,7 @@
 //! When a round begins, and which of its regions still work on it.
 //!
 //! The times are lost with the JobMaster: the next one computes them from the record (`Rounds::after`). Invariant: no
-//! round waits for a region that is slower than the interval.
+//! round waits for a region after the next round is due; `decide.rs` ensures it.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,15 @@ pub(super) struct Rounds {
     min_pause_ms: u64,
     began_ms: u64,
     ended_ms: Option<u64>,
-    /// Regions of the present round, or with adopted or forced numbers, that are neither complete nor aborted.
+    /// Regions that work on a number and are neither complete nor aborted: those of the present round, those whose
+    /// number was adopted from an earlier JobMaster, and those whose number a request forced between two rounds.
     open: BTreeSet<usize>,
 }
 
 impl Rounds {
     /// Continues the rounds of earlier JobMasters: the last round began at `last_ms`, or else the job did. So a leader
     /// takes checkpoints even if it lives for less than an interval. The time is of another host's clock: a time in the
-    /// future counts as the present, so a round begins within an interval, whatever the clocks show.
+    /// future counts as the present. So a round begins within an interval or the minimum pause, whichever is longer.
     pub(super) fn after(options: &Options, last_ms: u64, now_ms: u64) -> Rounds {
         let began_ms = last_ms.min(now_ms);
         Rounds {
@@ -64,7 +65,7 @@ impl Rounds {
         self.ended_ms = Some(now_ms);
     }
 
-    /// Whether a region of the present round is neither complete nor aborted.
+    /// Whether a region works on a number that is neither complete nor aborted.
     pub(super) fn is_open(&self) -> bool {
         !self.open.is_empty()
     }
