@@ -37,9 +37,9 @@ pub struct Target {
     pub process: ProcessId,
     /// The address that serves its heartbeats; `None`: unknown, or it serves none.
     pub address: Option<String>,
-    /// Whether this term itself published the address. Otherwise its process announced it to the members,
-    /// perhaps in an earlier start: events there prove nothing about the term until a heartbeat of it arrived
-    /// there.
+    /// Whether `leader-info` of this term names the address. If not, the address is from the list of JobManagers, and
+    /// an earlier start of the process may have written it: what happens at the address proves nothing about the term
+    /// before a heartbeat of the term has arrived from there.
     pub is_confirmed: bool,
     /// The host that it runs on, if announced together with this address.
     pub host: Option<HostIdentity>,

@@ -140,7 +140,7 @@ pub enum Refusal {
         /// The epoch of the store.
         found: Epoch,
     },
-    /// It is a copy of the store in which its youngest epoch was taken, or was restored since.
+    /// The youngest epoch was taken in another store: this one is a copy of it, or was restored since.
     Copied {
         /// The identity of that store.
         recorded: StoreIdentity,
@@ -159,8 +159,9 @@ pub struct Timing {
     /// Time for which leadership that became free without a resignation is left to a term whose heartbeats
     /// still arrive.
     pub suspended_hold_off: Duration,
-    /// Time for which leadership that was free before this process first read the keys is left to the last
-    /// leader, until the detector reports whether that leader is reachable. Zero: there is no detector.
+    /// If leadership is free and this process never saw the `leader` key of the last term, as after its start: time
+    /// that it leaves the last leader, until the detector reports whether that leader is reachable. Zero: there is no
+    /// detector.
     pub no_contact_hold_off: Duration,
     /// Whether a `leader` key of an earlier start of this process is deposed as soon as it is seen. If false,
     /// the caller first verifies that the earlier start no longer answers, and then requests it.

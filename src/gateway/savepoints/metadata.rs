@@ -1,10 +1,10 @@
-//! The bytes of `_metadata`: magic, format, checksum, the list of objects, and the manifest.
+//! The bytes of a savepoint's file `_metadata`: magic, format, checksum, the list of objects, and the manifest.
 //!
 //! Invariants: changed or truncated bytes are damaged, never another savepoint; intact ones of a later format are too
 //! new, never damaged.
 //!
 //! ```text
-//! 0       magic: "tnSP"
+//! 0..4    magic: "tnSP"
 //! 4..6    format, u16, little endian
 //! 6..14   XXH3 (64 bit), little endian, of bytes 0..6 followed by bytes 14..
 //! 14..22  number of objects, u64, little endian
@@ -85,7 +85,7 @@ fn entries(content: &[u8]) -> Option<(BTreeMap<String, u64>, &[u8])> {
     Some((objects, rest))
 }
 
-/// The bytes of a format that begins with this content.
+/// Prepends magic, format and checksum to the content.
 pub(super) fn seal(format: u16, content: &[u8]) -> Bytes {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(format.to_le_bytes());
