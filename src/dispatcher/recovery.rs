@@ -1,8 +1,8 @@
-//! What a term finds of its jobs in the store.
+//! What a term finds of its jobs in the store: plain values. The job store makes them; the Dispatcher takes them over.
 //!
-//! A record that can't be read hides no other, and one that is unreadable *for now* delays no other. Of crash
-//! suspects, and of a job that ended the processes that led it, only the state is decoded: decoding the graph may have
-//! been the cause.
+//! A record that can't be read hides no other, and one that is unreadable *for now* delays no other. Of two kinds of
+//! jobs only the state is decoded, as decoding the graph may end the process: of crash suspects, and of jobs that are
+//! quarantined because they ended the processes that led them.
 
 use std::ops::RangeInclusive;
 

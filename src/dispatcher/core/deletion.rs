@@ -1,6 +1,6 @@
 //! What happens to clean results: they are removed after the retention time, descriptions beyond the limit are dropped,
-//! and the leaders' common count ([`super::Retention`]) is written into one of them, so that the next leader has it.
-//! One of these writes at a time.
+//! and the time that all leaders together have counted ([`super::Retention`]) is written into one of them, for the next
+//! leader. One of these writes runs at a time. One that fails is logged, and tried when it is due again.
 
 use tanist_ha::clock::millis;
 use tanist_proto::id::JobId;
@@ -107,8 +107,8 @@ impl<R: Replies> DispatcherCore<R> {
         self.note_retention();
     }
 
-    /// Writes the count from time to time, while there is a result to be forgotten: into the clean result with
-    /// the highest start count.
+    /// Writes the counted time from time to time, while a clean result is kept: into the one that has been kept for the
+    /// shortest time.
     fn note_retention(&mut self) {
         if self.is_expiring || self.unread.is_some() || self.is_suspended() {
             return;

@@ -22,7 +22,7 @@ pub(crate) enum Effect<R: Replies> {
         reply: R::To<pb::Ack>,
         answer: GatewayResult<()>,
     },
-    /// Answer a request of this process.
+    /// Tell a caller in this process that its command is done.
     AnswerDone { reply: R::To<()> },
     /// Answer a command with an error.
     Refuse {
@@ -39,7 +39,7 @@ pub(crate) enum Effect<R: Replies> {
         reply: R::To<Vec<Option<Arc<dyn JobMasterGateway>>>>,
         jobs: Vec<Option<JobId>>,
     },
-    /// Answer with a description, once its source has it.
+    /// Answer with a job's description, once the JobMaster or the store has returned it.
     Describe {
         reply: R::To<pb::JobDetails>,
         described: GatewayResult<(JobId, Described)>,
@@ -96,16 +96,17 @@ pub(crate) enum Effect<R: Replies> {
     },
     /// Remove a savepoint.
     DisposeSavepoint { path: String, reply: R::To<pb::Ack> },
-    /// Answer whether the record of a running job has a retry of its quarantine.
+    /// Acknowledge a repeated retry of a quarantine: the job runs, and its events must contain a retry. Otherwise the
+    /// answer is `Conflict`.
     AnswerRetried { job: JobId, reply: R::To<pb::Ack> },
-    /// Stop the rest of a broken JobMaster and withdraw its requirements, then read the job again.
+    /// Stop what still runs of a broken JobMaster, withdraw its requirements, and read the job again after the pause.
     RemoveJobMaster {
         job: JobId,
-        /// Number of this job's JobMasters that have broken.
+        /// Number of this job's JobMasters that have broken; one more than is tolerated if it is `unfit`.
         broken: u32,
-        /// Why no JobMaster can be created from the job's records.
+        /// Why no JobMaster can be created from the job's records; `None`: the JobMaster broke for another reason.
         unfit: Option<String>,
-        /// The pause before the job is read.
+        /// The pause before the job is read; `None`: more have broken than is tolerated, and the job is read at once.
         pause: Option<Duration>,
     },
     /// Write a result, which replaces graph and state.
@@ -143,7 +144,7 @@ pub(crate) enum Effect<R: Replies> {
         job: JobId,
         state: Box<pb::JobState>,
     },
-    /// Read these jobs.
+    /// Read jobs whose turn has come: crash suspects, or one whose cancellation failed.
     ReadWaitingJobs {
         jobs: Vec<JobId>,
         /// Number of this read.
