@@ -1,14 +1,14 @@
-//! The part of a task in checkpoints: shared by the task's loop, which takes numbers up, and by the TaskExecutor,
-//! which triggers, aborts and declines them.
+//! The part of a task in checkpoints, shared by its loop and the TaskExecutor. The TaskExecutor triggers and aborts
+//! numbers, and declines blocked ones; the loop takes numbers up, and declines those that can't be saved.
 //!
 //! Invariants: a number is taken up at most once, in rising order, and none once the input has ended. What the
 //! TaskExecutor says holds at once, also while the loop waits for room or credit; the loop asks before it acts. The
 //! number in the status never falls: a lower one that is still being saved is over once a channel is blocked for a
 //! higher one.
 //!
-//! A task is *paused* from the moment at which it has sent a barrier with `pause` until a number that is not below it
-//! is aborted, or it takes up a higher one without `pause`. Nothing else ends it: neither a stop of the job nor the
-//! absence of a JobMaster.
+//! A task is *paused* from the moment at which it has sent a barrier with `pause`. Five events end that: the abort of
+//! this number or a higher one, a higher number without `pause`, input that arrives behind the barrier, the end of the
+//! input, and the end of the task. Neither a stop of the job nor the absence of a JobMaster does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -381,7 +381,8 @@ impl CheckpointControl {
         });
     }
 
-    /// The task has ended, by itself or not.
+    /// The task has ended, by itself or not. A task whose input had ended stays in that phase: a trigger of its source
+    /// is still answered with `SourceEnded`.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.triggered = None;

@@ -1,6 +1,6 @@
 //! Restores the state of a job from its record, at the beginning of a term: finished executions stay, placed ones are
 //! awaited, regions that an earlier term left unplaced start again. `reconciling.rs` decides about awaited executions.
-//! A record that does not fit the graph is an error: the job is not changed.
+//! A record that does not fit the graph is an error: the half-restored core is dropped, and nothing is written.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl JobMasterCore {
         Ok(())
     }
 
-    /// The phase of a region, by the first of five rules that applies; and whether it is unknown if executions of an
-    /// earlier generation have ended.
+    /// The phase of a region: the first of five rules that applies. The flag says that executions of the former
+    /// generation may still run: only the former term knew which had ended.
     fn restored_phase(&mut self, region: usize, now_ms: u64) -> (RegionPhase, bool) {
         let state = &self.record.decided().regions[region];
         let (generation, was_placed) = (state.generation, state.placed_before);

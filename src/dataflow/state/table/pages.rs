@@ -1,12 +1,12 @@
-//! The pages of a directory, in pieces: shared with a snapshot without a look at each page.
+//! The pages of a `Directory` (of hashes, not of files), in pieces: a snapshot shares them without a look at each page.
 //!
 //! ```text
 //! Pages ──▶ piece: 64 pages ──▶ Page          pieces and pages are reference-counted
 //! ```
 //!
-//! A snapshot shares the pieces. The first change in a piece that it shares copies the list of its pages, which both
-//! share from then on; the first change in such a page copies the page. So a task that is stopped for a snapshot looks
-//! at the pieces alone: some hundreds for a gigabyte.
+//! A snapshot shares the pieces. The first change in a shared piece copies the piece's list; the pages stay shared. The
+//! first change in a shared page copies the page. So a task that is stopped for a snapshot looks at the pieces alone:
+//! some hundreds for a gigabyte.
 //!
 //! The counters are those of `triomphe`, which have no weak references: one load says whether a piece or a page is
 //! shared.

@@ -24,7 +24,8 @@ pub struct Barrier {
     pub number: u64,
     /// The number of the region's newest snapshot; 0: it has none.
     pub newest: u64,
-    /// Snapshots name objects of that snapshot, and objects numbered from here on.
+    /// A snapshot may name objects numbered from this on, and those of `newest`. Not below the record's floor at the
+    /// trigger: objects below that may be garbage.
     pub floor: u64,
     /// It is for a savepoint.
     pub is_savepoint: bool,
@@ -159,7 +160,7 @@ pub enum Effect {
         number: u64,
         /// Why.
         reason: String,
-        /// It counts as a failed checkpoint: neither the region nor the job ends.
+        /// Whether it counts as a failed checkpoint. `false`, for example: the region or the job ends.
         is_failure: bool,
     },
 }
