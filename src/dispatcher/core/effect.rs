@@ -34,7 +34,7 @@ pub(crate) enum Effect<R: Replies> {
         reply: R::To<Arc<dyn JobMasterGateway>>,
         answer: GatewayResult<JobId>,
     },
-    /// Answer with the JobMasters of these jobs.
+    /// Answer with the JobMasters of these jobs, in order; `None`: there is none.
     AnswerJobMasters {
         reply: R::To<Vec<Option<Arc<dyn JobMasterGateway>>>>,
         jobs: Vec<Option<JobId>>,
@@ -81,7 +81,7 @@ pub(crate) enum Effect<R: Replies> {
         job: JobId,
         graph: Box<pb::JobGraph>,
         state: Box<pb::JobState>,
-        /// The job was read from the store.
+        /// Whether the job was read from the store; `false`: this term has accepted it.
         is_recovered: bool,
     },
     /// Ask the job's JobMaster to cancel it. It answers.
@@ -113,9 +113,9 @@ pub(crate) enum Effect<R: Replies> {
     WriteResult {
         job: JobId,
         result: Box<pb::JobResult>,
-        /// Writing is retried until the term ends. Else the first failure is returned.
+        /// Whether a write that fails is retried until the term ends. If not, the first failure is returned.
         is_retried: bool,
-        /// The request that ended the job.
+        /// The request that ended the job; `None`: its JobMaster ended it, or its cancellation was acknowledged before.
         reply: Option<R::To<pb::Ack>>,
     },
     /// The result is written: the JobMaster releases what it holds, and ends.
@@ -130,6 +130,7 @@ pub(crate) enum Effect<R: Replies> {
     /// Check again for what these ended jobs left, then remove their results.
     DeleteResults {
         jobs: Vec<JobId>,
+        /// What they left, of those among them that left anything.
         leftovers: Vec<(JobId, pb::Cleanup)>,
     },
     /// Drop the descriptions of these ended jobs. Their results stay.
@@ -149,6 +150,7 @@ pub(crate) enum Effect<R: Replies> {
         jobs: Vec<JobId>,
         /// Number of this read.
         number: ReadNumber,
+        /// The command to start crash suspects; `None`: no command asked for the read.
         reply: Option<R::To<()>>,
     },
     /// Read a job until the outcome is definite.
@@ -164,11 +166,12 @@ pub(crate) enum Effect<R: Replies> {
     /// Read a quarantined job, to retry it.
     ReadQuarantined {
         job: JobId,
+        /// The checkpoint that it goes back to; `None`: it continues as its records say.
         from_checkpoint: Option<u64>,
         reply: R::To<pb::Ack>,
     },
     /// Write the record of a job without its quarantine. With `from_checkpoint` the job goes back to this checkpoint:
-    /// the record of its checkpoints is written in the same transaction; or nothing, if the job can't go back to it.
+    /// the record of its checkpoints is written in the same transaction. If it can't go back, nothing is written.
     RemoveQuarantine {
         job: JobId,
         to_retry: JobToRetry,
