@@ -75,7 +75,7 @@ pub enum Effect {
         generation: u64,
         /// The number.
         number: u64,
-        /// Why it does not count, if it does not.
+        /// The error says why it does not count.
         answer: Result<(), String>,
     },
     /// Put a manifest into the blob store, under a name that was never used.
@@ -124,7 +124,7 @@ pub enum Effect {
     AnswerSavepoint {
         /// Identifies the request.
         trigger_id: String,
-        /// Why it is refused.
+        /// The error says why it is refused.
         answer: Result<(), String>,
     },
     /// Copy a completed checkpoint, whose output is committed, into a directory below this one. Repeated by each
