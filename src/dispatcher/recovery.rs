@@ -1,8 +1,8 @@
 //! What a term finds of its jobs in the store: plain values. The job store makes them; the Dispatcher takes them over.
 //!
-//! A record that can't be read hides no other, and one that is unreadable *for now* delays no other. Only the state is
-//! decoded of jobs whose graph may have ended leading processes when it was decoded: crash suspects, and jobs that
-//! were quarantined for that.
+//! A record that can't be read hides no other, and one that is unreadable *for now* delays no other. Of two kinds of
+//! jobs only the state is decoded, as decoding the graph may end the process: of crash suspects, and of jobs that are
+//! quarantined because they ended the processes that led them.
 
 use std::ops::RangeInclusive;
 

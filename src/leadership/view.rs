@@ -1,7 +1,8 @@
-//! One JobManager's view of the cluster, for REST. A standby shows the same leader, term and members as the leader,
-//! and reaches the leader's Dispatcher over RPC; statistics of writes and storage problems are known to the leader
-//! only. The view reads what the contender (the part of the process that contends and leads) publishes
-//! ([`ViewInner`]).
+//! One JobManager's view of the cluster, for REST. A standby shows the same leader, term and members as the leader, and
+//! reaches the leader's Dispatcher over RPC; statistics of writes and storage problems are known to the leader only.
+//!
+//! The view reads what the contender (the part of the process that contends and leads) publishes ([`ViewInner`]).
+//! [`CurrentTerm`] holds the components of the own term.
 
 use std::fmt;
 use std::sync::Arc;
@@ -107,7 +108,7 @@ pub enum Role {
     Leading,
     /// It may still lead, but the store does not confirm it.
     Suspended,
-    /// The store is another incarnation, an earlier state, or a copy.
+    /// The store is another incarnation of the cluster, an earlier state, or a copy.
     Refused,
 }
 

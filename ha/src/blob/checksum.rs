@@ -38,13 +38,13 @@ impl TryFrom<&[u8]> for Checksum {
     fn try_from(bytes: &[u8]) -> Result<Checksum, InvalidChecksum> {
         let sum = bytes.try_into();
         sum.map(Checksum)
-            .map_err(|_| InvalidChecksum(format!("{} bytes", bytes.len())))
+            .map_err(|_| InvalidChecksum(format!("a SHA-256 has 32 bytes, not {}", bytes.len())))
     }
 }
 
-/// What is not a valid [`Checksum`]: a text, or a number of bytes.
+/// Why a text, or bytes, are not a valid [`Checksum`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a SHA-256: use 64 hexadecimal digits")]
+#[error("{0}")]
 pub struct InvalidChecksum(String);
 
 impl fmt::Display for Checksum {
@@ -56,7 +56,11 @@ impl fmt::Display for Checksum {
 impl FromStr for Checksum {
     type Err = InvalidChecksum;
     fn from_str(text: &str) -> Result<Checksum, InvalidChecksum> {
-        let invalid = || InvalidChecksum(text.to_owned());
+        let invalid = || {
+            InvalidChecksum(format!(
+                "{text:?} is not a SHA-256: use 64 hexadecimal digits"
+            ))
+        };
         if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(invalid());
         }

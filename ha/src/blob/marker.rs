@@ -2,10 +2,10 @@
 //! point has no marker; in a storage that another cluster took over, the marker is that of the other cluster.
 //!
 //! The leader owns the marker. It records the storage in the coordination store first; that is not handled here.
-//! Invariants: with a guard, a write succeeds only if the marker is there before and after it. The leader's guard
-//! ([`BlobStore::guarded`]) deletes nothing unless the marker has a confirmation of this coordination store. Other
-//! processes check that a marker exists, and is that of the expected storage. A refusal is `Unavailable`, and says
-//! what to do; a marker that can't be decoded is `Corrupt`.
+//! Invariants: with a guard, a write succeeds only if the marker is there before and after it. The leader's
+//! ([guarded](BlobStore::guarded)) deletes nothing unless the marker has a confirmation of this coordination store, and
+//! no other cluster was detected. Other processes check that a marker exists, and is that of the expected storage, if
+//! they know it. A refusal is `Unavailable`, and says what to do; a marker that can't be decoded is `Corrupt`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,6 +78,7 @@ impl BlobStore {
     }
 
     /// The same store, guarded for processes that do not lead: a marker must exist in each of its places.
+    /// [`BlobStore::expecting`] says of which storage.
     #[must_use]
     pub fn guarded_by_presence(&self) -> BlobStore {
         self.with_guards(|| Guard::Presence {

@@ -67,10 +67,11 @@ struct Watched {
     /// When this process began to watch it.
     since: Moment,
     link: Link,
+    /// `None`: no heartbeat of its term has arrived.
     contact: Option<LastContact>,
-    /// The host of the leader, as its last heartbeat or its target says.
+    /// The host of the leader, as its last heartbeat or its target says; `None`: unknown.
     host: Option<HostIdentity>,
-    /// The detection to record if other processes confirm the current loss.
+    /// The detection to record if other processes confirm the current loss; `None`: the leader is not lost.
     loss: Option<Detection>,
     /// Connections in a row that closed at once.
     resets: u32,
@@ -91,6 +92,7 @@ struct Watched {
 pub struct DetectorCore {
     own: ProcessId,
     own_incarnation: String,
+    /// `None`: unknown, so no refused connection suffices as evidence.
     own_host: Option<HostIdentity>,
     options: DetectorOptions,
     silence: Silence,

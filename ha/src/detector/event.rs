@@ -37,8 +37,8 @@ pub struct Target {
     pub process: ProcessId,
     /// The address that serves its heartbeats; `None`: unknown, or it serves none.
     pub address: Option<String>,
-    /// Whether `leader-info` of this term names the address. If not, the address is from the list of members, and an
-    /// earlier start of the process may have written it: what happens at the address proves nothing about the term
+    /// Whether `leader-info` of this term names the address. If not, the address is from the list of JobManagers, and
+    /// an earlier start of the process may have written it: what happens at the address proves nothing about the term
     /// before a heartbeat of the term has arrived from there.
     pub is_confirmed: bool,
     /// The host that it runs on, if announced together with this address.

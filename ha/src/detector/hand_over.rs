@@ -2,9 +2,8 @@
 //! one that does.
 //!
 //! Which followers count as missed and how often this is tried is decided elsewhere. Invariants: a leader
-//! that reaches the missed ones itself over a connection of its own hands nothing over; only a standby that
-//! reaches most of them, and clearly more than the leader, is invited; the term continues until it is
-//! deposed.
+//! that itself reaches most of the missed ones hands nothing over; only a standby that reaches most of them, and more
+//! than twice as many as the leader, is invited; the term continues until it is deposed.
 
 use std::time::Duration;
 
@@ -21,9 +20,9 @@ use crate::election::{Epoch, LeaderSession};
 const MAX_ASKED: usize = 32;
 
 impl Detector {
-    /// Hands this process's term over to a standby that reaches most of `missed` (addresses of followers),
-    /// if this process reaches clearly fewer of them. Returns the epoch of the successor; `None`: no standby
-    /// reaches more. On an error the term continues, unless it ended otherwise.
+    /// Hands this process's term over to a standby that reaches most of `missed` (addresses of followers), if this
+    /// process reaches fewer than half as many of them. Returns the epoch of the successor; `None`: there is no such
+    /// standby. On an error the term continues, unless it ended otherwise.
     pub async fn hand_over(
         &self,
         missed: &[String],
@@ -76,7 +75,7 @@ impl Detector {
         session.ok_or(TransferError::NotLeading)
     }
 
-    /// The standby that reaches most of `missed`, if this process reaches clearly fewer of them.
+    /// The standby that reaches most of `missed`, if this process reaches fewer than half as many of them.
     async fn better_connected(
         &self,
         session: &LeaderSession,

@@ -28,7 +28,9 @@ pub struct Inquiry {
     pub until: Moment,
     /// Maximum age of a loss that another process reports; older losses don't count.
     pub freshness: Duration,
+    /// Number of the processes that were asked and are not proven dead; `None`: none was asked yet.
     recipients: Option<usize>,
+    /// Number of those that have recently lost the leader.
     lost: usize,
 }
 

@@ -78,7 +78,7 @@ pub struct PeerHeartbeat {
     pub since_ms: Option<u64>,
     /// Time since each of its parts was last scheduled.
     pub scheduling_ages: SchedulingAges,
-    /// The last term that it gave up because it made no progress.
+    /// The last term that it gave up because it made no progress; `None`: there is none.
     pub stalled_term: Option<Epoch>,
     /// The change number of its copy of the records; zero: it keeps none.
     pub cached_change: u64,

@@ -1,5 +1,6 @@
 //! Communication between the processes of a cluster, without the store: a trait that the user of this crate
-//! implements over its own transport. It decides nothing, and a failed call only says how it failed ([`Break`]).
+//! implements over its own transport. It decides nothing, and a failed call only says how it failed: a [`Break`], or of
+//! an invitation a text.
 
 use std::fmt;
 use std::time::Duration;

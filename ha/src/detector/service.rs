@@ -27,7 +27,7 @@ pub struct Identity {
     pub process: ProcessId,
     /// The id of this start.
     pub incarnation: String,
-    /// The host that it runs on.
+    /// The host that it runs on; `None`: unknown.
     pub host: Option<HostIdentity>,
 }
 
@@ -49,13 +49,16 @@ pub struct DetectorServices {
 /// State of the connection to the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct LinkStatus {
+    /// The leader that is watched, and its term; `None`: this process leads, or no process does.
     pub(super) leader: Option<(ProcessId, Epoch)>,
     pub(super) connected: bool,
-    /// No heartbeat has arrived yet.
+    /// Whether no heartbeat has arrived from its address yet.
     pub(super) opening: bool,
     /// Number of heartbeats received on the stream.
     pub(super) heartbeats: u64,
+    /// Time of the last heartbeat; without one, the time at which watching began.
     pub(super) last_contact: Moment,
+    /// Whether this process itself was recently delayed.
     pub(super) unsure: bool,
 }
 
@@ -93,8 +96,8 @@ impl Detector {
         }
     }
 
-    /// The last heartbeat of the watched term while it is reachable: of a leading, recovering or suspended
-    /// process.
+    /// The last heartbeat of the watched term, of a leading, recovering or suspended process. `None`: its heartbeats do
+    /// not arrive, or this process watches no term.
     pub fn leader_heartbeat(&self) -> Option<PeerHeartbeat> {
         let link_status = self.link_status.borrow();
         let (process, epoch) = link_status

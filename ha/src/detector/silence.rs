@@ -20,7 +20,9 @@ pub struct Silence {
     interval: Duration,
     bound: Duration,
     last_tick: Option<Moment>,
+    /// Silence since the last heartbeat, as counted by ticks.
     silent: Duration,
+    /// What recent delays add to the bound.
     slack: Duration,
 }
 

@@ -45,8 +45,8 @@ pub(super) struct Standby {
 }
 
 impl Detector {
-    /// Hands this process's term over to a standby: the named one, otherwise the one with the most current
-    /// copy of the records, otherwise the next. Returns the epoch of the successor. On an error the term
+    /// Hands this process's term over to the standby `to`; `None`: to the one with the most current copy of the
+    /// records, or to the next if that does not take over. Returns the epoch of the successor. On an error the term
     /// continues, unless it ended otherwise.
     pub async fn transfer(
         &self,

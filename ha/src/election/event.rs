@@ -159,8 +159,9 @@ pub struct Timing {
     /// Time for which leadership that became free without a resignation is left to a term whose heartbeats
     /// still arrive.
     pub suspended_hold_off: Duration,
-    /// If this process found leadership free at its first read: time that it leaves to the last leader, until the
-    /// detector reports whether that leader is reachable. Zero: there is no detector.
+    /// If leadership is free and this process never saw the `leader` key of the last term, as after its start: time
+    /// that it leaves the last leader, until the detector reports whether that leader is reachable. Zero: there is no
+    /// detector.
     pub no_contact_hold_off: Duration,
     /// Whether a `leader` key of an earlier start of this process is deposed as soon as it is seen. If false,
     /// the caller first verifies that the earlier start no longer answers, and then requests it.

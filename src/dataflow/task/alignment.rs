@@ -15,6 +15,7 @@ pub(super) struct BarrierAlignment {
     resolved: u64,
     /// Whether a channel has not ended, by its number.
     live: Vec<bool>,
+    /// `None`: no channel is blocked.
     aligning: Option<Aligning>,
 }
 
@@ -62,7 +63,7 @@ impl BarrierAlignment {
         aligning.map_or(self.resolved, |aligning| aligning.barrier.number)
     }
 
-    /// The checkpoint for which channels are blocked.
+    /// The checkpoint for which channels are blocked; `None`: no channel is.
     pub(super) fn blocked_for(&self) -> Option<u64> {
         self.aligning.as_ref().map(|it| it.barrier.number)
     }
@@ -115,7 +116,8 @@ impl BarrierAlignment {
         }
     }
 
-    /// Resolves the number for which channels are blocked if all live ones are. Returns its barrier.
+    /// Resolves the number for which channels are blocked if all live ones are, and returns its barrier. `None`: no
+    /// channel is blocked, or a live one is not.
     fn complete(&mut self) -> Option<CheckpointBarrier> {
         let aligning = self.aligning.as_ref()?;
         let mut channels = self.live.iter().zip(&aligning.blocked);

@@ -107,6 +107,7 @@ impl Source for EndedSource {
 
 /// The chained operators of a task.
 pub(super) struct Chain {
+    /// `None`: the first operator reads input, or the task's loop has taken the source out.
     source: Option<(Place, Box<dyn Source>)>,
     links: Vec<Link>,
     /// How long elements take through all operators.

@@ -8,7 +8,7 @@
 //!
 //! A task is *paused* from the moment at which it has sent a barrier with `pause`. Five events end that: the abort of
 //! this number or a higher one, a higher number without `pause`, input that arrives behind the barrier, the end of the
-//! input, and the end of the task. A stop of the job or the absence of a JobMaster does not.
+//! input, and the end of the task. Neither a stop of the job nor the absence of a JobMaster does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,23 +38,30 @@ struct ControlState {
     alignment: BarrierAlignment,
     /// A number that the source still has to take up.
     triggered: Option<CheckpointBarrier>,
-    /// What was taken up and is neither saved nor over.
+    /// The number that was taken up and is neither saved nor over.
     saving: Option<CheckpointBarrier>,
-    /// The number behind whose barrier the task is paused.
+    /// The number behind whose barrier the task is paused; `None`: it is not paused.
     paused: Option<u64>,
-    /// The number for which a channel was blocked last, and when the first one was.
+    /// The number for which a channel was blocked last, and when its first channel was. `None`: none was blocked
+    /// since the last number was taken up.
     blocked_since: Option<(u64, Instant)>,
-    /// When what is being saved was taken up, and the time that its alignment took before.
+    /// When a number was taken up last, and the time that its alignment took before. `None`: none was, or these times
+    /// are in the status already.
     taken_up: Option<(Instant, Duration)>,
     /// What later snapshots may name.
     saved: SavedSnapshots,
 }
 
+/// How far the task is. It decides how a trigger is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    /// Its operators are not open yet.
     Opening,
+    /// It reads its input, or polls its source.
     Running { has_source: bool },
+    /// Its input has ended; the task too, perhaps.
     InputEnded { has_source: bool },
+    /// It has ended before its input did.
     Over,
 }
 
@@ -301,7 +308,8 @@ impl CheckpointControl {
         self.state.lock().saved.restore(number, snapshot);
     }
 
-    /// The newest snapshot of the task that is durable, as its barrier says, if its segments are known.
+    /// The newest durable snapshot of the task, which has the number `newest`. `None`: there is none, or it is not
+    /// known where its segments were written.
     pub(super) fn base(&self, newest: u64) -> Option<Arc<SubtaskSnapshot>> {
         self.state.lock().saved.take_base(newest)
     }
@@ -381,8 +389,8 @@ impl CheckpointControl {
         });
     }
 
-    /// The task has ended, by itself or not. If its input had ended, that phase stays: a trigger is answered with
-    /// `SourceEnded`.
+    /// The task has ended, by itself or not. A task whose input had ended stays in that phase: a trigger of its source
+    /// is still answered with `SourceEnded`.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.triggered = None;
@@ -395,7 +403,7 @@ impl CheckpointControl {
 }
 
 impl ControlState {
-    /// How long it took to take up what is saved or frozen by now.
+    /// The times of the number that is saved or frozen by now. Zero if they were taken before.
     fn times(&mut self) -> CheckpointTimes {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let taken_up = self.taken_up.take();

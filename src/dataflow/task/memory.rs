@@ -41,8 +41,9 @@ impl SlotMemories {
 /// The managed memory of a slot, and what its tasks use.
 #[derive(Debug)]
 pub(super) struct SlotMemory {
-    /// In bytes.
+    /// In bytes; 0: it has none.
     share: u64,
+    /// What its tasks use, in bytes, as each has counted last.
     used: AtomicU64,
     /// Whether a task has reported that the share is used up.
     is_reported: AtomicBool,
@@ -53,6 +54,7 @@ pub(super) struct TaskMemory {
     slot: Arc<SlotMemory>,
     counters: Arc<Counters>,
     counted: u64,
+    /// When the state is measured next; `None`: at once.
     next: Option<Instant>,
 }
 

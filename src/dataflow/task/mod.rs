@@ -70,7 +70,7 @@ pub struct TaskSpec {
     pub job_incarnation: u64,
     /// Indices of the extended resources that the task may use, by resource name.
     pub external_resources: BTreeMap<String, Vec<u64>>,
-    /// Managed memory of the slot, in bytes.
+    /// Managed memory of the slot, in bytes; 0: it has none.
     pub managed_memory: u64,
 }
 
@@ -80,6 +80,7 @@ pub struct TaskRuntime {
     runtime: Handle,
     exchange: Exchange,
     operators: Arc<dyn OperatorFactory>,
+    /// Where tasks put requests of their operators; `None`: nothing sends them on yet.
     coordinator_requests: Arc<Mutex<Option<mpsc::Sender<CoordinatorRequest>>>>,
     slots: SlotMemories,
 }

@@ -54,7 +54,8 @@ impl SavedSnapshots {
         }
     }
 
-    /// The newest durable snapshot, for the one that is taken. All others are forgotten: those between were aborted.
+    /// The newest durable snapshot, as the base of one that is being taken. `None`: it is no base, or not known
+    /// here. All others are forgotten: those between were aborted.
     pub(super) fn take_base(&mut self, newest: u64) -> Option<Arc<SubtaskSnapshot>> {
         self.0.retain(|number, _| *number == newest);
         let base = self.0.get(&newest)?;

@@ -30,13 +30,13 @@ pub enum TaskStatus {
     Failed {
         /// The reason, for people.
         cause: String,
-        /// The finished execution whose kept output could not be read, if that is the reason.
+        /// The finished execution whose kept output could not be read; `None`: that is not the reason.
         unreadable: Option<ExecutionId>,
         /// Whether every further attempt would end the same way.
         unrecoverable: bool,
         /// Whether the state that it is restored from is missing, damaged or too new.
         has_damaged_state: bool,
-        /// Whether it only lost a task to which it is connected.
+        /// Whether it only lost a task to which it is connected, which may have failed before it.
         lost_peer: bool,
     },
 }

@@ -41,7 +41,8 @@ pub(crate) struct Submission {
     pub deadline: Deadline,
     /// What the job begins from; `None`: from the start.
     pub restore: Option<pb::RestoreRequest>,
-    /// Why it is refused unless it was accepted before: by another build, or under another limit.
+    /// Why the checks refuse it; `None`: they don't. Only a submission of an unknown job is refused for it: another
+    /// build, or another limit, may have accepted the same one before.
     pub flaw: Option<String>,
 }
 

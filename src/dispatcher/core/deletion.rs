@@ -107,8 +107,8 @@ impl<R: Replies> DispatcherCore<R> {
         self.note_retention();
     }
 
-    /// Writes the count from time to time, while there is a result to be forgotten: into the clean result with
-    /// the highest start count.
+    /// Writes the counted time from time to time, while a clean result is kept: into the one that has been kept for the
+    /// shortest time.
     fn note_retention(&mut self) {
         if self.is_expiring || self.unread.is_some() || self.is_suspended() {
             return;

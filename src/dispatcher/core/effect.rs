@@ -34,7 +34,7 @@ pub(crate) enum Effect<R: Replies> {
         reply: R::To<Arc<dyn JobMasterGateway>>,
         answer: GatewayResult<JobId>,
     },
-    /// Answer with the JobMasters of these jobs.
+    /// Answer with the JobMasters of these jobs, in order; `None`: there is none.
     AnswerJobMasters {
         reply: R::To<Vec<Option<Arc<dyn JobMasterGateway>>>>,
         jobs: Vec<Option<JobId>>,
@@ -81,7 +81,7 @@ pub(crate) enum Effect<R: Replies> {
         job: JobId,
         graph: Box<pb::JobGraph>,
         state: Box<pb::JobState>,
-        /// The job was read from the store.
+        /// Whether the job was read from the store; `false`: this term has accepted it.
         is_recovered: bool,
     },
     /// Ask the job's JobMaster to cancel it. It answers.
@@ -96,26 +96,26 @@ pub(crate) enum Effect<R: Replies> {
     },
     /// Remove a savepoint.
     DisposeSavepoint { path: String, reply: R::To<pb::Ack> },
-    /// Acknowledge a repeated retry of a quarantine: the job runs, and its events must contain that retry. Otherwise
-    /// the answer is `Conflict`.
+    /// Acknowledge a repeated retry of a quarantine: the job runs, and its events must contain a retry. Otherwise the
+    /// answer is `Conflict`.
     AnswerRetried { job: JobId, reply: R::To<pb::Ack> },
     /// Stop what still runs of a broken JobMaster, withdraw its requirements, and read the job again after the pause.
     RemoveJobMaster {
         job: JobId,
-        /// Number of this job's JobMasters that have broken.
+        /// Number of this job's JobMasters that have broken; one more than is tolerated if it is `unfit`.
         broken: u32,
         /// Why no JobMaster can be created from the job's records; `None`: the JobMaster broke for another reason.
         unfit: Option<String>,
-        /// The pause before the job is read; `None`: too many JobMasters of the job have broken.
+        /// The pause before the job is read; `None`: more have broken than is tolerated, and the job is read at once.
         pause: Option<Duration>,
     },
     /// Write a result, which replaces graph and state.
     WriteResult {
         job: JobId,
         result: Box<pb::JobResult>,
-        /// Writing is retried until the term ends. Else the first failure is returned.
+        /// Whether a write that fails is retried until the term ends. If not, the first failure is returned.
         is_retried: bool,
-        /// The request that ended the job.
+        /// The request that ended the job; `None`: its JobMaster ended it, or its cancellation was acknowledged before.
         reply: Option<R::To<pb::Ack>>,
     },
     /// The result is written: the JobMaster releases what it holds, and ends.
@@ -130,6 +130,7 @@ pub(crate) enum Effect<R: Replies> {
     /// Check again for what these ended jobs left, then remove their results.
     DeleteResults {
         jobs: Vec<JobId>,
+        /// What they left, of those among them that left anything.
         leftovers: Vec<(JobId, pb::Cleanup)>,
     },
     /// Drop the descriptions of these ended jobs. Their results stay.
@@ -144,11 +145,12 @@ pub(crate) enum Effect<R: Replies> {
         job: JobId,
         state: Box<pb::JobState>,
     },
-    /// Read jobs whose turn has come.
+    /// Read jobs whose turn has come: crash suspects, or one whose cancellation failed.
     ReadWaitingJobs {
         jobs: Vec<JobId>,
         /// Number of this read.
         number: ReadNumber,
+        /// The command to start crash suspects; `None`: no command asked for the read.
         reply: Option<R::To<()>>,
     },
     /// Read a job until the outcome is definite.
@@ -164,11 +166,12 @@ pub(crate) enum Effect<R: Replies> {
     /// Read a quarantined job, to retry it.
     ReadQuarantined {
         job: JobId,
+        /// The checkpoint that it goes back to; `None`: it continues as its records say.
         from_checkpoint: Option<u64>,
         reply: R::To<pb::Ack>,
     },
     /// Write the record of a job without its quarantine. With `from_checkpoint` the job goes back to this checkpoint:
-    /// the record of its checkpoints is written in the same transaction; or nothing, if the job can't go back to it.
+    /// the record of its checkpoints is written in the same transaction. If it can't go back, nothing is written.
     RemoveQuarantine {
         job: JobId,
         to_retry: JobToRetry,

@@ -14,7 +14,7 @@ pub(crate) struct Ended<R: Replies> {
     result: Box<pb::JobResult>,
     /// Submissions of the same job that arrived before its cleanup was done.
     waiting: Vec<Reply<R>>,
-    /// Why this term stopped the cleanup.
+    /// Why this term stopped the cleanup; `None`: the cleanup goes on, or is done.
     left: Option<String>,
 }
 

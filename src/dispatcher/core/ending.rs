@@ -1,7 +1,7 @@
 //! Ends of jobs: the result is written, then the JobMaster is released and the cleanup starts, in this order. After a
-//! crash before the write, the records of a job with a JobMaster still say that it ends; the cancellation of a job
-//! without one is lost, and was not acknowledged. After the write the job is never led again. While the results of
-//! earlier terms are unread (`unread`), ends wait.
+//! crash before the write, the records of a job with a JobMaster still say that it ends; a request to cancel one
+//! without is lost, and was not acknowledged. After the write the job is never led again. While the results of earlier
+//! terms are unread (`unread`), ends wait.
 
 use tanist_gateway::GatewayError;
 use tanist_proto::id::JobId;

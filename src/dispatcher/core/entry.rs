@@ -52,7 +52,7 @@ pub(crate) enum Described {
         result: Box<pb::JobResult>,
         /// Number of submissions that wait for the cleanup.
         waiting: usize,
-        /// Why this term stopped the cleanup.
+        /// Why this term stopped the cleanup; `None`: it did not.
         left: Option<String>,
     },
 }

@@ -55,30 +55,31 @@ pub(crate) enum Event<R: Replies> {
     /// A JobMaster ended without a result.
     JobMasterBroke {
         job: JobId,
-        /// Why no JobMaster can be created from the job's records.
+        /// Why no JobMaster can be created from the job's records; `None`: it broke for another reason.
         unfit: Option<String>,
     },
     /// The rest of a broken JobMaster is removed, and its job was read again.
     JobMasterRemoved {
         job: JobId,
-        /// Number of this job's JobMasters that have broken.
+        /// As in [`super::Effect::RemoveJobMaster`].
         broken: u32,
-        /// Why no JobMaster can be created from the job's records.
+        /// As in [`super::Effect::RemoveJobMaster`].
         unfit: Option<String>,
         found: Reread,
     },
-    /// The result was written, as it says, or writing it failed.
+    /// The result of a job was written, or writing it failed.
     ResultWritten {
         job: JobId,
+        /// The result, as the store has it.
         written: Result<Box<pb::JobResult>, JobStoreError>,
-        /// The request that ended the job.
+        /// As in [`super::Effect::WriteResult`].
         reply: Option<R::To<pb::Ack>>,
     },
     /// What an ended job left is removed.
     CleanedUp { job: JobId },
     /// The cleanup failed as often as is allowed in one term.
     CleanupGivenUp { job: JobId, reason: String },
-    /// The result was written without what is removed, or writing it failed.
+    /// The result of a job that was cleaned up was written as clean, or writing it failed.
     MarkedClean {
         job: JobId,
         marked: Result<(), JobStoreError>,
@@ -92,7 +93,7 @@ pub(crate) enum Event<R: Replies> {
     DescriptionsDropped {
         /// The results without them.
         results: Vec<pb::JobResult>,
-        /// The error that stopped it.
+        /// The error before all were dropped; `None`: all were.
         failure: Option<JobStoreError>,
     },
     /// The retention count was written, or writing it failed.
@@ -111,6 +112,7 @@ pub(crate) enum Event<R: Replies> {
         found: Vec<(JobId, Reread)>,
         /// Number of the read.
         number: ReadNumber,
+        /// The command to start crash suspects; `None`: no command asked for the read.
         reply: Option<R::To<()>>,
     },
     /// The result of an ended job, unreadable when the term began, was read; or it is certain that it can't be read.
@@ -124,6 +126,7 @@ pub(crate) enum Event<R: Replies> {
     QuarantinedRead {
         job: JobId,
         found: Reread,
+        /// As in [`super::Effect::ReadQuarantined`].
         from_checkpoint: Option<u64>,
         reply: R::To<pb::Ack>,
     },

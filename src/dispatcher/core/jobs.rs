@@ -42,7 +42,7 @@ impl<R: Replies> Jobs<R> {
         })
     }
 
-    /// Sets the state of a job. Returns the one before.
+    /// Sets the entry of a job. Returns the one before; `None`: the job was unknown.
     pub(super) fn set(&mut self, job: JobId, entry: Entry<R>) -> Option<Entry<R>> {
         self.entries.insert(job, entry)
     }

@@ -24,7 +24,8 @@ use crate::{JobStoreError, RecoveredJob};
 /// How a job leaves quarantine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// It is led again. `from_checkpoint`: from this retained checkpoint, which is not the newest.
+    /// It is led again. `from_checkpoint`: it goes back to this retained checkpoint; `None`: it continues as its
+    /// records say.
     Retry { from_checkpoint: Option<u64> },
     /// It is cancelled.
     Delete,

@@ -97,8 +97,9 @@ impl Rebuilding {
         self.suspect.as_ref().map(|suspect| &suspect.known)
     }
 
-    /// Begins to write its result CANCELED, and returns what is known of it. Fails if that is being written already, or
-    /// if its output may be visible, or if its state was not read.
+    /// Begins to write its result CANCELED, and returns what is known of it. `Err(Some)`: it can't be cancelled now, as
+    /// its result is being written already, or its output may be visible; this is why it has no JobMaster. `Err(None)`:
+    /// its state was not read.
     pub(super) fn cancel(&mut self) -> Result<&Quarantined, Option<&'static str>> {
         let suspect = self.suspect.as_mut().ok_or(None)?;
         if suspect.known.is_busy() || suspect.known.has_finished() {

@@ -48,7 +48,7 @@ pub(crate) enum Command<R: Replies> {
     /// Describe a job.
     Describe {
         job: JobId,
-        /// The description in memory is enough.
+        /// Whether the description in memory is enough. If not, that of an ended job is read.
         brief: bool,
         reply: R::To<pb::JobDetails>,
     },
@@ -57,7 +57,7 @@ pub(crate) enum Command<R: Replies> {
         job: JobId,
         reply: R::To<Arc<dyn JobMasterGateway>>,
     },
-    /// `None` for a job for which [`Command::JobMaster`] would return an error.
+    /// The JobMasters of jobs; `None` for a job for which [`Command::JobMaster`] would return an error.
     JobMasters {
         jobs: Vec<JobId>,
         reply: R::To<Vec<Option<Arc<dyn JobMasterGateway>>>>,
@@ -70,7 +70,7 @@ pub(crate) enum Command<R: Replies> {
     },
     /// The inner command, answered only after the store has confirmed the term.
     Consistent(Box<Command<R>>),
-    /// Drain a TaskManager, or end that. For the ResourceManager.
+    /// Drain a TaskManager, or end its drain. The ResourceManager decides.
     DrainTaskManager {
         request: Box<pb::DrainTaskManagerRequest>,
         reply: R::To<pb::Ack>,
@@ -85,7 +85,7 @@ pub(crate) enum Command<R: Replies> {
     StartCrashSuspects { jobs: Vec<JobId>, reply: R::To<()> },
     /// Reads the kept results, as the term is confirmed. Answered when they are read.
     ReadResults { reply: R::To<()> },
-    /// Answered after the commands before it.
+    /// Does nothing, and is answered after the commands before it.
     Turn { reply: R::To<()> },
 }
 
@@ -224,6 +224,7 @@ pub(crate) fn job_of(text: &str) -> GatewayResult<JobId> {
 pub(crate) enum Subject<'a> {
     /// Whether this submission may be accepted.
     Submission(&'a Submission),
+    /// This job.
     Job(JobId),
     /// All jobs, including ended ones.
     AllJobs,
@@ -289,7 +290,9 @@ impl<R: Replies> Command<R> {
 /// Whether the store has confirmed the term since the request arrived. Only then may "no such job" be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Confirmation {
+    /// It has not.
     Believed,
+    /// It has.
     Confirmed,
 }
 

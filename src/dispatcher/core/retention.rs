@@ -30,9 +30,11 @@ const NOTES: u32 = 60;
 pub(crate) struct Retention {
     /// Count of earlier leaders, as far as known. Never 0, which means that a result has no count.
     before_ms: u64,
+    /// When this term began to count.
     since: Uptime,
+    /// The highest count that is known to be in the store.
     noted_ms: u64,
-    /// Some results can't be read.
+    /// Whether some results can't be read.
     is_partial: bool,
     /// For results without a count in their record: since when they are kept, by the count of this term.
     since_here: BTreeMap<JobId, u64>,
@@ -111,7 +113,7 @@ impl Retention {
         self.noted_ms = self.noted_ms.max(counted_ms);
     }
 
-    /// Returns the count if it must be written.
+    /// Returns the count if it must be written; `None`: it was written not long ago.
     pub(crate) fn due(&self, now: Uptime, retention: Duration) -> Option<u64> {
         let counted_ms = self.counted_ms(now);
         let unnoted = Duration::from_millis(counted_ms.saturating_sub(self.noted_ms));

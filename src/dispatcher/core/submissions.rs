@@ -1,4 +1,5 @@
-//! Submissions: admit, write, start, acknowledge, in this order.
+//! Submissions: admit, write, start, acknowledge, in this order. If the write fails, all tries of the submission get
+//! the error, and the job is unknown again; other submissions under its id are decided then.
 
 use tanist_gateway::GatewayError;
 use tanist_proto::v1 as pb;

@@ -12,8 +12,9 @@ use super::{Command, Replies, Subject};
 #[derive(Debug)]
 pub(super) struct UnreadResults<R: Replies> {
     jobs: BTreeSet<JobId>,
+    /// Whether the results are being read.
     is_reading: bool,
-    /// A timeout of the waiting commands is running.
+    /// Whether a timeout of the waiting commands is running.
     is_timed: bool,
     waiting: Waiting<R>,
 }
@@ -35,6 +36,7 @@ pub(super) struct Waiting<R: Replies> {
 pub(super) struct Canceled<R: Replies> {
     pub job: JobId,
     pub result: Box<pb::JobResult>,
+    /// The request; `None`: it was acknowledged before.
     pub reply: Option<R::To<pb::Ack>>,
 }
 

@@ -41,7 +41,7 @@ impl JobMasterCore {
     }
 
     /// The phase of a region: the first of five rules that applies. The flag says that executions of the former
-    /// generation may have ended, which this term can't know.
+    /// generation may still run: only the former term knew which had ended.
     fn restored_phase(&mut self, region: usize, now_ms: u64) -> (RegionPhase, bool) {
         let state = &self.record.decided().regions[region];
         let (generation, was_placed) = (state.generation, state.placed_before);

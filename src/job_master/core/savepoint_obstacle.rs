@@ -11,7 +11,7 @@ const LONG_WAIT_MS: u64 = 5_000;
 impl JobMasterCore {
     /// Why no savepoint can begin soon: the vertices of a region that does not run, and what the job waits for. None:
     /// no region waits for long; or a region is being started, the record is not durable, or the job reconciles, stops
-    /// or has ended.
+    /// or has ended. If no TaskManager can provide the slots (`is_hopeless`), the wait counts as long at once.
     pub fn savepoint_obstacle(&self, now_ms: u64) -> Option<String> {
         let is_known = self.record.is_durable() && !self.is_reconciling();
         if !is_known || self.record.is_stopping() || self.end.has_ended() || self.is_starting() {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A snapshot shares the pieces. The first change in a shared piece copies the piece's list; the pages stay shared. The
-//! first change in a shared page copies the page. So a task that is stopped for a snapshot looks
-//! at the pieces alone: some hundreds for a gigabyte.
+//! first change in a shared page copies the page. So a task that is stopped for a snapshot looks at the pieces alone:
+//! some hundreds for a gigabyte.
 //!
 //! The counters are those of `triomphe`, which have no weak references: one load says whether a piece or a page is
 //! shared.

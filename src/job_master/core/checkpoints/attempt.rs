@@ -101,7 +101,7 @@ impl Attempt {
         self.work.insert(task, work);
     }
 
-    /// What a task has said that it does for it.
+    /// What a task does for it, by its last report. `None`: it has reported nothing.
     pub(super) fn work(&self, task: usize) -> Option<Work> {
         self.work.get(&task).copied()
     }

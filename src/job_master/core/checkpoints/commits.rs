@@ -9,6 +9,7 @@ const RETRY_MS: u64 = 100;
 /// Longest delay before a retry, in ms.
 const RETRY_MAX_MS: u64 = 10_000;
 
+/// Whether a commit runs. `retry_delay_ms`: delay before the next retry, if the commit that runs or is due fails.
 #[derive(Debug, Clone, Copy)]
 enum State {
     Idle,

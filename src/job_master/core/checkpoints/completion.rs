@@ -31,6 +31,7 @@ use crate::core::faults::{Fault, is_planted};
 #[derive(Debug, Default)]
 pub(super) struct ManifestPut {
     putting: Option<Completion>,
+    /// No completion begins before this, since something has failed; 0: nothing has.
     retry_at_ms: u64,
 }
 
@@ -86,8 +87,9 @@ impl Completing<'_> {
         self.regions.complete().collect()
     }
 
-    /// Builds a manifest with new snapshots of these regions, and writes or puts it. Reserves numbers instead, if one
-    /// is needed and none is left. The error: the manifest is too large to be kept anywhere, and its largest region.
+    /// Builds a manifest with new snapshots of the regions `complete` and the ends of the regions `finished`, and
+    /// writes or puts it. Reserves numbers instead, if one is needed and none is left. The error: the manifest is too
+    /// large to be kept anywhere, and its largest region.
     pub(super) fn build(&mut self, complete: &[usize], finished: &[usize]) -> Result<(), TooLarge> {
         let newest = self.record.newest().map_or(0, |newest| newest.number);
         let in_flight = |region: &usize| Some(self.regions.get(*region).attempt()?.number());

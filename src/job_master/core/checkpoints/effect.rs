@@ -24,7 +24,8 @@ pub struct Barrier {
     pub number: u64,
     /// The number of the region's newest snapshot; 0: it has none.
     pub newest: u64,
-    /// The record's floor at the trigger. A snapshot may name objects numbered from it on, and those of `newest`.
+    /// A snapshot may name objects numbered from this on, and those of `newest`. Not below the record's floor at the
+    /// trigger: objects below that may be garbage.
     pub floor: u64,
     /// It is for a savepoint.
     pub is_savepoint: bool,
@@ -74,7 +75,7 @@ pub enum Effect {
         generation: u64,
         /// The number.
         number: u64,
-        /// Why it does not count, if it does not.
+        /// The error says why it does not count.
         answer: Result<(), String>,
     },
     /// Put a manifest into the blob store, under a name that was never used.
@@ -123,7 +124,7 @@ pub enum Effect {
     AnswerSavepoint {
         /// Identifies the request.
         trigger_id: String,
-        /// Why it is refused.
+        /// The error says why it is refused.
         answer: Result<(), String>,
     },
     /// Copy a completed checkpoint, whose output is committed, into a directory below this one. Repeated by each

@@ -305,7 +305,7 @@ pub enum Event {
     SavepointCopied {
         /// Identifies the request.
         trigger_id: String,
-        /// Its path.
+        /// The path of the savepoint; the error says why there is none.
         outcome: Result<String, String>,
     },
 }

@@ -14,6 +14,7 @@ use crate::core::{Connection, Registration};
 struct Link {
     registration: Registration,
     takes_checkpoints: bool,
+    /// Since when it can't be reached; `None`: it can.
     lost_ms: Option<u64>,
 }
 
@@ -43,7 +44,8 @@ impl Links {
         link.is_some_and(|link| link.registration == connection.registration)
     }
 
-    /// A TaskExecutor can't be reached from now on. Returns when that aborts the numbers in flight there.
+    /// A TaskExecutor can't be reached from now on. Returns when that aborts the numbers in flight there. None: the
+    /// connection is of an earlier registration, and nothing changes.
     pub(super) fn lose(&mut self, connection: &Connection, now_ms: u64) -> Option<u64> {
         let link = self.0.get_mut(&connection.task_manager)?;
         if link.registration != connection.registration {

@@ -44,6 +44,7 @@ pub(super) struct Completion {
 pub(super) struct Change {
     pub(super) next: u64,
     pub(super) floor: u64,
+    /// The manifest that becomes the newest one, and where it is; `None`: there is no new one.
     pub(super) completion: Option<(Completion, pb::StoredManifest)>,
     pub(super) requests: Vec<pb::SavepointRequest>,
     /// Number of completed checkpoints that are kept.
@@ -52,6 +53,7 @@ pub(super) struct Change {
     pub(super) committed_up_to: u64,
     /// Subsumed checkpoints without objects.
     pub(super) removed: BTreeSet<u64>,
+    /// Whether the origin leaves the record: no region is restored from it any more.
     pub(super) drops_origin: bool,
     pub(super) retention: pb::CheckpointRetention,
 }
@@ -61,11 +63,12 @@ pub(super) struct Change {
 pub(super) struct Write {
     pub(super) number: u64,
     pub(super) record: Arc<pb::JobCheckpoints>,
+    /// The manifest that becomes the newest one; `None`: there is no new one.
     pub(super) completion: Option<Completion>,
     pub(super) committed_up_to: u64,
-    /// The object of a manifest that nothing names once this is durable.
+    /// The object of the origin's manifest, if nothing names it once this is durable.
     pub(super) left: Option<String>,
-    /// The newest subsumed checkpoint that leaves the record before all of its objects are removed.
+    /// The newest subsumed checkpoint that leaves the record before all of its objects are removed; `None`: none does.
     pub(super) forgotten: Option<u64>,
 }
 
@@ -88,7 +91,9 @@ pub(super) struct CheckpointRecord {
     /// The objects that the newest manifest names, by region.
     objects: Vec<BTreeSet<String>>,
     writing: Option<Write>,
+    /// Number of the last write of this JobMaster; 0: there was none.
     last_write: u64,
+    /// Whether the outcome of a write is unknown: nothing is written any more.
     is_over: bool,
 }
 

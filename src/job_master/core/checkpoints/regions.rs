@@ -36,6 +36,7 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy)]
 struct InputEnd {
     since_ms: u64,
+    /// The highest number that the task took up, declined or saw aborted.
     highest: u64,
 }
 
@@ -52,14 +53,19 @@ struct Aborted {
 pub(super) struct Region {
     phase: Phase,
     generation: u64,
+    /// Where its tasks are, or were before it failed. Empty: it was not placed yet, or had finished when this JobMaster
+    /// began.
     places: BTreeMap<usize, ResourceId>,
     ends: BTreeMap<usize, TaskEnd>,
+    /// Tasks whose input has ended, also if they have ended since.
     input_ends: BTreeMap<usize, InputEnd>,
+    /// The last report of each task, while the region is awaited.
     reports: BTreeMap<usize, TaskReport>,
+    /// Its number in flight.
     attempt: Option<Attempt>,
     /// Checkpoints that have failed in a row.
     failures: u32,
-    /// The number behind which its sources pause, or are about to.
+    /// The number behind which its sources pause, or are about to; `None`: they do not, or not all of them.
     paused_behind: Option<u64>,
     /// Its last number, if it was aborted. A complete one forgets it.
     aborted: Option<Aborted>,
@@ -214,6 +220,7 @@ struct Index {
     paused: BTreeSet<usize>,
     /// Their last number was aborted.
     aborted: BTreeSet<usize>,
+    /// They have not durably finished.
     unfinished: BTreeSet<usize>,
     /// They have finished, and no manifest is known to say so.
     unrecorded: BTreeSet<usize>,

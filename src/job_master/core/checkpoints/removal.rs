@@ -23,7 +23,7 @@ const OBJECTS_A_REMOVAL: usize = 1_000;
 #[derive(Debug)]
 struct Running {
     removal: u64,
-    /// The subsumed checkpoint whose objects they are.
+    /// The subsumed checkpoint whose objects they are; `None`: they are leftovers.
     subsumed: Option<u64>,
     objects: Vec<String>,
 }
@@ -32,7 +32,9 @@ struct Running {
 #[derive(Debug)]
 pub(super) struct Removal {
     running: Option<Running>,
+    /// Number of the last removal of this JobMaster; 0: there was none.
     last: u64,
+    /// No removal begins before this, since one has failed; 0: none has.
     retry_at_ms: u64,
     /// Subsumed checkpoints without objects, until the record forgets them.
     removed: BTreeSet<u64>,
@@ -41,10 +43,12 @@ pub(super) struct Removal {
     /// Whether something may have become garbage since the last look.
     has_changed: bool,
     listing_interval_ms: u64,
+    /// When the job's directory is listed next.
     list_at_ms: u64,
     /// Objects numbered below this may exist that neither the record nor this JobMaster knows. The directory is listed
-    /// after each write that raises the floor, until the floor has reached this number.
+    /// after each write that raises the floor, until the floor has reached this number. `None`: there are none.
     unknown_below: Option<u64>,
+    /// The durable floor.
     floor: u64,
 }
 

@@ -13,7 +13,9 @@ pub(super) struct Rounds {
     interval_ms: u64,
     min_pause_ms: u64,
     began_ms: u64,
-    ended_ms: Option<u64>,
+    /// When something of a round was last completed durably, or aborted. Not known of an earlier JobMaster: then when
+    /// its last round began.
+    ended_ms: u64,
     /// Regions that work on a number and are neither complete nor aborted: those of the present round, those whose
     /// number was adopted from an earlier JobMaster, and those whose number a request forced between two rounds.
     open: BTreeSet<usize>,
@@ -22,15 +24,15 @@ pub(super) struct Rounds {
 impl Rounds {
     /// Continues the rounds of earlier JobMasters: the last round began at `last_ms`, or else the job did. So a leader
     /// takes checkpoints even if it lives for less than an interval. The time is of another host's clock: a time in the
-    /// future counts as the present. So a round begins within an interval or the minimum pause, whichever is longer.
+    /// future counts as the present, so a round begins within an interval or the minimum pause, whichever is longer,
+    /// whatever the clocks show.
     pub(super) fn after(options: &Options, last_ms: u64, now_ms: u64) -> Rounds {
         let began_ms = last_ms.min(now_ms);
         Rounds {
             interval_ms: options.interval_ms.max(1),
             min_pause_ms: options.min_pause_ms,
             began_ms,
-            // When it ended is not known.
-            ended_ms: Some(began_ms),
+            ended_ms: began_ms,
             open: BTreeSet::new(),
         }
     }
@@ -38,10 +40,8 @@ impl Rounds {
     /// When the next round is due.
     pub(super) fn due_ms(&self) -> u64 {
         let by_interval = self.began_ms.saturating_add(self.interval_ms);
-        let by_pause = self
-            .ended_ms
-            .map(|ended_ms| ended_ms.saturating_add(self.min_pause_ms));
-        by_interval.max(by_pause.unwrap_or_default())
+        let by_pause = self.ended_ms.saturating_add(self.min_pause_ms);
+        by_interval.max(by_pause)
     }
 
     /// Begins a round. Regions that still work on an earlier one are stragglers: no round waits for them.
@@ -62,7 +62,7 @@ impl Rounds {
 
     /// Something of a round was completed durably, or aborted: the pause begins.
     pub(super) fn end(&mut self, now_ms: u64) {
-        self.ended_ms = Some(now_ms);
+        self.ended_ms = now_ms;
     }
 
     /// Whether a region works on a number that is neither complete nor aborted.
