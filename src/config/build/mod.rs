@@ -183,8 +183,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Reads and returns the address for other processes, and the address to bind. Warns if the first can't work, or the
-    /// second is open to other hosts.
+    /// Reads and returns the address for other processes, and the address to bind. Warns if the first can't work, or if
+    /// the second is open to other hosts.
     fn address(
         &mut self,
         key: &Key<Host>,

@@ -1,5 +1,5 @@
-//! Reads the snapshots from which tasks are restored, before they start. Decides nothing; each result comes back to the
-//! loop in [`super`].
+//! Reads the snapshots from which tasks are restored, before they start. Decides nothing; each result comes back to
+//! the loop in [`super`].
 //!
 //! The actor owns the reads ([`Restoring`], by task); they run in its tasks and end with it.
 //!

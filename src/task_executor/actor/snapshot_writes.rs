@@ -1,5 +1,5 @@
-//! Writes the snapshots that tasks have saved, as objects of checkpoints. Decides nothing; each result comes back to the
-//! loop in [`super`].
+//! Writes the snapshots that tasks have saved, as objects of checkpoints. Decides nothing; each result comes back to
+//! the loop in [`super`].
 //!
 //! The actor owns the writes ([`SnapshotWrites`]); they run in its tasks and end with it.
 //!
