@@ -125,7 +125,7 @@ pub fn guard_of_ended() -> EndGuard {
     guard
 }
 
-/// The connection of an operator to a coordinator that receives its requests from the other end.
+/// An operator's connection to its coordinator. The test receives the requests at the channel's other end.
 pub fn coordinator_line(
     requester: Requester,
     coordinator_requests: mpsc::Sender<CoordinatorRequest>,

@@ -96,7 +96,7 @@ struct DispatcherActor {
     calls: Calls,
     session: LeaderSession,
     expiration_interval: Duration,
-    /// Converts between tokio's clock and the time of the core.
+    /// Start of this actor: the core's uptime counts from here.
     started: Started,
     clock: TermClock,
 }
@@ -132,7 +132,7 @@ impl DispatcherActor {
         actor
     }
 
-    /// Returns when the term is over.
+    /// Returns when the term is over, a stop is requested, all handles are gone, or a task panicked.
     async fn run(&mut self, mut mailbox: mpsc::Receiver<Message>) {
         let mut expiration = tokio::time::interval(self.expiration_interval);
         expiration.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -58,7 +58,7 @@ impl Calls {
         }
     }
 
-    /// Ends all tasks and JobMasters. Only forgets the jobs; no client is informed.
+    /// Ends all tasks and JobMasters. The jobs stay in the store; no client is informed.
     pub(super) async fn stop(mut self) {
         self.tasks.abort_all();
         // The JobMasters are stopped before any task is awaited.
@@ -184,7 +184,7 @@ impl Calls {
         });
     }
 
-    /// The same for an answer that needs another decision.
+    /// Like [`Calls::spawn_reply`], but hands reply and answer to the core as an event.
     pub(super) fn spawn_event<T: Send + 'static, A: Send + 'static>(
         &mut self,
         reply: Reply<T>,

@@ -1,8 +1,9 @@
 //! The JobMaster: one job, from its JobGraph to its result.
 //!
 //! It turns the graph into an ExecutionGraph, declares the slots that it needs, takes offered ones into its pool,
-//! places and deploys pipelined regions, restarts regions that fail, and ends the job. It owns the record
-//! `states/<job>`. The Dispatcher is responsible for results, cleanup and other jobs, the ResourceManager for workers.
+//! places and deploys pipelined regions, restarts regions that fail, and ends the job. It owns the records
+//! `states/<job>` and `checkpoints/<job>`. The Dispatcher is responsible for results, cleanup and other jobs, the
+//! ResourceManager for workers.
 //!
 //! A JobMaster ends in one of four ways: with the job's result; with its term, without a word to any process; because
 //! it broke (a bug), and the Dispatcher starts another one; or because it is *unfit*: the records of the job or the

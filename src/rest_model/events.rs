@@ -1,4 +1,4 @@
-//! Events of a job: `/jobs/{job}/events`.
+//! Events of a job, as `/jobs/{job}/events` answers them: from the job's record and, for `TASK`, from its tasks.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub struct JobEvents {
 /// An event of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEventInfo {
-    /// Time of the event.
+    /// Time of the event, in ms since the Unix epoch.
     pub timestamp: u64,
     /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`, `QUARANTINE`, `RETRY`, `SAVEPOINT`, `CHECKPOINT`,
     /// `NOTICE`; `TASK` only on request.
@@ -37,7 +37,7 @@ pub struct JobEventInfo {
     /// For `RESTART`: number of regions that are restarted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub regions: Option<u32>,
-    /// For `RESTART`: time at which it is due.
+    /// For `RESTART`: time at which it is due, in ms since the Unix epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
     /// Cause or consequence; for `TASK`: where it runs. May be empty.

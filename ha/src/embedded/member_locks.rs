@@ -1,12 +1,12 @@
 //! Liveness of processes: each holds an exclusive lock on its own file in `members/` for its lifetime.
 //!
-//! Invariants: a file under a process's name was locked and completely written before it became visible, and
-//! is never written again. So its inode belongs to one start of the process (one nonce), and a lock on it
-//! that can be taken proves that start dead. A process that only checks takes a *shared* lock, so that two
-//! checkers never take each other for the owner. Files of dead processes stay until the next process starts
-//! and removes them. It holds the exclusive lock meanwhile, so that no process becomes the owner of a file
-//! that is about to be removed. A checker at that moment takes the dead process for alive, and waits for the
-//! lock.
+//! Invariants: a member file with content was locked and completely written before it became visible under the
+//! process's name, and is never written again. An empty file is only for a first start to lock; it has no owner. So
+//! the inode of a file with content belongs to one start of the process (one nonce), and a lock on it that can be
+//! taken proves that start dead. A process that only checks takes a *shared* lock, so that two checkers never take
+//! each other for the owner. Files of dead processes stay until the next process starts and removes them. It holds the
+//! exclusive lock meanwhile, so that no process becomes the owner of a file that is about to be removed. A checker at
+//! that moment takes the dead process for alive, and waits for the lock.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -155,7 +155,7 @@ impl Members {
     }
 
     /// Removes the files of dead processes: names may differ at each start, if they contain a free port.
-    /// Files that can't be removed stay.
+    /// Stops at the first file that can't be removed; that one and the rest stay for the next start.
     pub(super) fn remove_dead(&self, own: &OwnFile) -> io::Result<()> {
         for entry in fs::read_dir(self.directory.members())? {
             let (path, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;

@@ -4,7 +4,8 @@
 //! Operators work synchronously, some of them for seconds: a slow expression, or an application's operator that
 //! waits for a service. As many of those as there are workers would stop every task of the process. Handing the
 //! worker over takes some microseconds, which is much for a fast step. So it is done only if the last step was
-//! slow, and for the first step of a task.
+//! slow, and for the first step. A slow step after a fast one still blocks its worker. The task's chain owns one
+//! `Pace` for elements and one for ticks.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Runs a step, and hands the worker thread over before if the last one was slow.
+    /// Runs a step. Hands the worker thread over first if the last step was slow, or if there was none.
     pub(super) fn step<T>(&mut self, step: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let is_slow = self.last.is_none_or(|took| took >= SLOW);

@@ -21,8 +21,8 @@ const KEPT_CONCURRENT: usize = 16;
 const KEPT_CAUSE: usize = 1024;
 
 impl DurableRecord {
-    /// Records the first failure, if there is any, as an entry of its own, and all others as concurrent to
-    /// it.
+    /// Records the first failure, if there is any, as an entry, and all others as concurrent to the newest entry. One
+    /// of them may take the place of that entry: see [`DurableRecord::note_concurrent`].
     pub(super) fn note_failures(
         &mut self,
         failures: &[Failure],
@@ -50,8 +50,8 @@ impl DurableRecord {
         });
     }
 
-    /// Records a failure that leads to no decision. When a job is cancelled, the way its tasks end is not
-    /// recorded.
+    /// Records a failure as concurrent to the last entry, or in its place if only that entry is a consequence. Not
+    /// recorded: a failure without a task, a repeated one, one beyond the maximum, and any while the job is cancelled.
     pub(super) fn note_concurrent(&mut self, failure: Failure, now_ms: u64) {
         if self.decided().wanted() == pb::WantedStatus::Canceled || failure.task.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! Assigns slots of a pool to the regions of a job, one region after the other. Pure: a [`SlotAssignment`] is made for
-//! one step and changes nothing; the scheduler places regions by it.
+//! Assigns slots of a pool to the regions of a job, one region after the other. Pure: a [`SlotAssignment`] lives for
+//! one step of the core and does not change the pool. Its creator places regions by it, or only asks if slots suffice.
 //!
 //! The pool is sorted once, for any number of regions. Invariants: a key has one slot, and an allocation one
 //! key; a region gets all of its slots or nothing changes; no blocked slot is assigned.
@@ -28,12 +28,15 @@ struct Free {
 /// An assignment, based on the pool at the time of its creation; see the module.
 #[derive(Debug)]
 pub(super) struct SlotAssignment {
+    /// The slots that keys already have.
     taken: Assigned,
+    /// Slots that must not be assigned, for example because an orphan execution runs there.
     blocked: BTreeSet<AllocationId>,
     /// Sorted. Other fields refer to them by index.
     task_managers: Vec<ResourceId>,
     /// Number of slots in use, by TaskManager.
     load: Vec<usize>,
+    /// By allocation: index of the TaskManager, number of the slot there.
     places: BTreeMap<AllocationId, (usize, u32)>,
     /// One for each wanted profile, sorted by profile.
     free: Vec<Free>,
@@ -44,7 +47,7 @@ pub(super) struct SlotAssignment {
 }
 
 impl SlotAssignment {
-    /// An assignment of a pool's slots. Those in `taken` have their keys. Those in `blocked` are not
+    /// An assignment of a pool's slots. `taken` has the keys that already have a slot. Slots in `blocked` are not
     /// assigned, nor free ones of the TaskManagers in `closed`. `profiles` are the slot profiles by group.
     pub(super) fn new(
         pool: &SlotPool,

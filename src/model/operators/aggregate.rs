@@ -23,11 +23,11 @@ const MAX_AGGREGATIONS: usize = 100;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Aggregate {
-    /// The key columns; the edge before is partitioned by them. Empty until it is completed.
+    /// The key columns; the edge before is partitioned by them. Empty until the step is completed from its input.
     pub keys: Vec<String>,
     /// The results, in the order of their columns.
     pub aggregations: Vec<Aggregation>,
-    /// When results are emitted. `None` until it is completed: as the input requires.
+    /// When results are emitted. `None` until the step is completed; then the input decides.
     #[serde(deserialize_with = "stated")]
     pub trigger: Option<Trigger>,
 }

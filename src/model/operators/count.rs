@@ -16,9 +16,9 @@ use crate::{Column, ColumnType, Schema};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Count {
-    /// The key columns; the edge before is partitioned by them. Empty until it is completed.
+    /// The key columns; the edge before is partitioned by them. Empty until the step is completed from its input.
     pub keys: Vec<String>,
-    /// When results are emitted. `None` until it is completed: as the input requires.
+    /// When results are emitted. `None` until the step is completed; then the input decides.
     #[serde(deserialize_with = "stated")]
     pub emit: Option<Emit>,
 }

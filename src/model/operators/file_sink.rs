@@ -1,4 +1,5 @@
-//! `file-sink`: part files of a directory, which the JobManager makes visible.
+//! Declaration of `file-sink`: its fields, checks and documentation. Tasks write part files; the JobManager makes them
+//! visible.
 
 use std::time::Duration;
 
@@ -43,11 +44,11 @@ impl Default for Roll {
 pub struct FileSink {
     /// The directory. TaskManagers and JobManagers must reach it under this path.
     pub path: String,
-    /// When parts become visible; absent: [`Commit::End`] if all sources of the job end by themselves. A task of which
-    /// no checkpoints are taken commits at the end.
+    /// When parts become visible. Absent: [`Commit::End`] if all sources of the job end by themselves, else
+    /// [`Commit::Checkpoint`]. A task of which no checkpoints are taken commits at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<Commit>,
-    /// When a part is complete; absent: the default. It counts for [`Commit::Checkpoint`].
+    /// When a part is complete; absent: the default. Used only with [`Commit::Checkpoint`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roll: Option<Roll>,
 }
