@@ -4,6 +4,8 @@
 //! asked to stop. So each JobManager can answer, also after failovers, and a repeated request is the same one. A
 //! savepoint is removed before the request is answered, so a trigger id of a removal shows that the removal is done.
 
+use std::path::Path;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -200,11 +202,8 @@ async fn trigger_savepoint(
 fn was_taken(job: &pb::JobDetails, wanted: &pb::TriggerSavepointRequest) -> bool {
     let known = find(job, &wanted.trigger_id).filter(|_| job.status().has_ended());
     known.is_some_and(|known| {
-        let below = known
-            .text
-            .strip_prefix(wanted.directory.trim_end_matches('/'));
         let is_elsewhere = known.outcome() == pb::SavepointOutcome::Completed
-            && !below.is_some_and(|rest| rest.starts_with('/'));
+            && !Path::new(&known.text).starts_with(&wanted.directory);
         known.stops == wanted.stop && !is_elsewhere
     })
 }

@@ -27,17 +27,9 @@ async fn shared() -> CaseResult<&'static EtcdServer> {
 pub async fn open(place: Place, namespace: String) -> CaseResult<Box<dyn Subject>> {
     let options = EtcdServerOptions::default();
     let network = match place {
-        Place::Shared => Network::new(None, vec![shared().await?.address()]),
-        Place::Own => {
-            let server = EtcdServer::start(options).await?;
-            let address = server.address();
-            Network::new(Some(Box::new(server)), vec![address])
-        }
-        Place::Ensemble => {
-            let mut cluster = EtcdCluster::start(3, options).await?;
-            let addresses = cluster.servers().iter().map(EtcdServer::address).collect();
-            Network::new(Some(Box::new(cluster)), addresses)
-        }
+        Place::Shared => Network::shared(shared().await?.address()),
+        Place::Own => Network::own(EtcdServer::start(options).await?),
+        Place::Ensemble => Network::own(EtcdCluster::start(3, options).await?),
     };
     let lease = lease(Duration::from_secs(2), EtcdOptions::default().lease_ttl);
     Ok(Box::new(ServedSubject::<Etcd>::new(

@@ -28,18 +28,9 @@ async fn shared() -> CaseResult<&'static ZooKeeperServer> {
 pub async fn open(place: Place, namespace: String) -> CaseResult<Box<dyn Subject>> {
     let options = ZooKeeperServerOptions::default();
     let network = match place {
-        Place::Shared => Network::new(None, vec![shared().await?.address()]),
-        Place::Own => {
-            let server = ZooKeeperServer::start(options).await?;
-            let address = server.address();
-            Network::new(Some(Box::new(server)), vec![address])
-        }
-        Place::Ensemble => {
-            let mut ensemble = ZooKeeperEnsemble::start(3, options).await?;
-            let addresses = ensemble.servers().iter().map(ZooKeeperServer::address);
-            let addresses = addresses.collect();
-            Network::new(Some(Box::new(ensemble)), addresses)
-        }
+        Place::Shared => Network::shared(shared().await?.address()),
+        Place::Own => Network::own(ZooKeeperServer::start(options).await?),
+        Place::Ensemble => Network::own(ZooKeeperEnsemble::start(3, options).await?),
     };
     let default = ZooKeeperOptions::new(Vec::new(), "").session_timeout;
     let lease = lease(Duration::from_secs(1), default);

@@ -16,6 +16,9 @@ use crate::testing::servers::ServerError;
 /// The servers of one case.
 #[async_trait(?Send)]
 pub(crate) trait Breakable: std::fmt::Debug + Send {
+    /// The addresses of their clients' ports.
+    fn addresses(&mut self) -> Vec<SocketAddr>;
+
     /// Kills enough of them that no quorum is left.
     fn kill_majority(&mut self);
 
@@ -32,6 +35,10 @@ macro_rules! breakable_server {
     ($server:ty) => {
         #[async_trait::async_trait(?Send)]
         impl $crate::testing::conformance::network::Breakable for $server {
+            fn addresses(&mut self) -> Vec<std::net::SocketAddr> {
+                vec![self.address()]
+            }
+
             fn kill_majority(&mut self) {
                 self.kill();
             }
@@ -58,6 +65,10 @@ macro_rules! breakable_ensemble {
     ($ensemble:ty) => {
         #[async_trait::async_trait(?Send)]
         impl $crate::testing::conformance::network::Breakable for $ensemble {
+            fn addresses(&mut self) -> Vec<std::net::SocketAddr> {
+                self.servers().iter().map(|it| it.address()).collect()
+            }
+
             fn kill_majority(&mut self) {
                 for server in self.servers().iter_mut().skip(1) {
                     server.kill();
@@ -96,7 +107,18 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new(own: Option<Box<dyn Breakable>>, addresses: Vec<SocketAddr>) -> Network {
+    /// A server that other cases use too.
+    pub(crate) fn shared(address: SocketAddr) -> Network {
+        Network::new(None, vec![address])
+    }
+
+    /// Servers of this case alone, which may be broken.
+    pub(crate) fn own(mut servers: impl Breakable + 'static) -> Network {
+        let addresses = servers.addresses();
+        Network::new(Some(Box::new(servers)), addresses)
+    }
+
+    fn new(own: Option<Box<dyn Breakable>>, addresses: Vec<SocketAddr>) -> Network {
         Network {
             own: own.map(Mutex::new),
             addresses,

@@ -11,8 +11,7 @@ use super::super::super::address::{Quorum, RootPath};
 use super::super::super::options::StorePlace;
 use super::super::super::secrets::Form;
 use super::super::super::table::{HA_TYPE, option_table};
-use super::super::super::value::Secret;
-use super::super::super::value::show_duration;
+use super::super::super::value::{Secret, show_duration};
 use super::super::Builder;
 use super::Store;
 
