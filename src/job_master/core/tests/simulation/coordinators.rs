@@ -8,7 +8,6 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::coordinator_state::State;
 
-use super::invariants::built;
 use super::task_manager::TaskKey;
 use super::world::World;
 use crate::core::coordinator::{Coordinated, Unprepared};
@@ -52,8 +51,8 @@ pub(super) fn coordinate_first(graph: &mut pb::JobGraph) {
 impl World {
     /// Prepares coordinators; the result arrives later.
     pub(super) fn look(&mut self, region: usize, generation: u64, operators: &[Coordinated]) {
-        let built = built(&self.graph, &self.stored);
-        let first = built
+        let first = self
+            .built
             .regions_of(0)
             .map(|region| self.stored.regions.get(region));
         let stored: Vec<&pb::RegionState> = first.flatten().collect();

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
-use super::invariants::built;
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::core::failover::FailoverStrategy;
 
@@ -17,7 +16,7 @@ impl World {
         let is_apart = self.blocking.is_empty() && self.failover == FailoverStrategy::Region;
         let regions = self.stored.regions.iter().enumerate();
         // Regions that read the same files are affected by repeated failures of one of them.
-        let readers: BTreeSet<usize> = built(&self.graph, &self.stored).regions_of(0).collect();
+        let readers: BTreeSet<usize> = self.built.regions_of(0).collect();
         let is_apart =
             |number: &usize| is_apart && (readers.len() == 1 || !readers.contains(number));
         let regions = regions.filter(|(number, _)| is_apart(number));

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use tanist_model::MAX_REGIONS;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
@@ -12,22 +11,12 @@ use crate::core::Connection;
 use crate::core::execution_graph::ExecutionGraph;
 use crate::core::failover::FailoverStrategy;
 
-/// The graph with as many regions as a record has.
-pub(super) fn built(graph: &pb::JobGraph, state: &pb::JobState) -> ExecutionGraph {
-    let max_regions = match state.regions.len() {
-        0 => MAX_REGIONS,
-        regions => regions,
-    };
-    ExecutionGraph::build(graph, max_regions).expect("valid")
-}
-
 /// The region of a task in a record.
 pub(super) fn region_of(
-    graph: &pb::JobGraph,
+    built: &ExecutionGraph,
     state: &pb::JobState,
     (vertex_id, subtask): (&str, u32),
 ) -> pb::RegionState {
-    let built = built(graph, state);
     let task = built.find(vertex_id, subtask).expect("of the graph");
     state
         .regions
@@ -46,8 +35,10 @@ pub(super) fn is_recorded(state: &pb::JobState, key: &TaskKey, generation: u64) 
 }
 
 /// The regions that have finished according to a record, with their generations.
-pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BTreeMap<usize, u64> {
-    let built = built(graph, state);
+pub(super) fn finished_regions(
+    built: &ExecutionGraph,
+    state: &pb::JobState,
+) -> BTreeMap<usize, u64> {
     let regions = state.regions.iter().enumerate();
     let has_finished = |(region, stored): &(usize, &pb::RegionState)| {
         built.region(*region).tasks.iter().all(|task| {
@@ -66,10 +57,10 @@ pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BT
 /// are some.
 pub(super) fn has_been_read(
     graph: &pb::JobGraph,
+    built: &ExecutionGraph,
     state: &pb::JobState,
     (vertex_id, subtask): (&str, u32),
 ) -> bool {
-    let built = built(graph, state);
     let is_read =
         |edge: &&pb::JobEdge| edge.source == vertex_id && edge.exchange() == pb::Exchange::Blocking;
     let targets = graph.edges.iter().filter(is_read);
@@ -92,18 +83,12 @@ pub(super) fn has_been_read(
 }
 
 /// Whether a record says that all executions of the present generations have finished.
-pub(super) fn all_finished(graph: &pb::JobGraph, state: &pb::JobState) -> bool {
-    let mut tasks = graph.vertices.iter().flat_map(|vertex| {
-        (0..vertex.parallelism).map(move |subtask| (vertex.id.as_str(), subtask))
-    });
-    tasks.all(|(vertex_id, subtask)| {
-        let generation = region_of(graph, state, (vertex_id, subtask)).generation;
-        state.terminal.iter().any(|end| {
-            end.vertex_id == vertex_id
-                && end.subtask == subtask
-                && end.generation == generation
-                && end.state() == S::Finished
-        })
+pub(super) fn all_finished(built: &ExecutionGraph, state: &pb::JobState) -> bool {
+    built.tasks().iter().enumerate().all(|(number, task)| {
+        let region = state.regions.get(task.region);
+        let generation = region.map_or(0, |region| region.generation);
+        let key = (built.vertex_of(number).id.to_string(), task.subtask);
+        is_recorded(state, &key, generation)
     })
 }
 
@@ -136,7 +121,7 @@ impl World {
         if self.failover != FailoverStrategy::Full || is_to_end {
             return;
         }
-        let finished = finished_regions(&self.graph, &self.stored);
+        let finished = finished_regions(&self.built, &self.stored);
         let regions = self.stored.regions.iter().zip(&next.regions).enumerate();
         let placed: Vec<_> = regions
             .filter(|(_, (before, _))| !before.placements.is_empty())

@@ -72,6 +72,7 @@ fn together_with(graph: &pb::JobGraph, whole: bool, task: &TaskKey) -> BTreeSet<
 /// Whether all inputs of these tasks over blocking edges have finished.
 fn inputs_are_complete(
     graph: &pb::JobGraph,
+    built: &ExecutionGraph,
     stored: &pb::JobState,
     tasks: &BTreeSet<TaskKey>,
 ) -> bool {
@@ -83,7 +84,7 @@ fn inputs_are_complete(
         .flat_map(|edge| channels(graph, edge))
         .filter(|(_, target)| tasks.contains(target));
     read.all(|(source, _)| {
-        let generation = region_of(graph, stored, (&source.0, source.1)).generation;
+        let generation = region_of(built, stored, (&source.0, source.1)).generation;
         generation > 0 && is_recorded(stored, &source, generation)
     })
 }
@@ -134,15 +135,13 @@ pub(super) fn assert_regions(graph: &pb::JobGraph, max_regions: usize) {
 pub(super) type States = BTreeMap<TaskKey, (S, u64)>;
 
 pub(super) fn states_of(core: &JobMasterCore) -> States {
-    let vertices = core.details().vertices;
-    let of_vertex = |vertex: &pb::VertexDetails| {
-        let of_subtask = |it: &pb::SubtaskDetails| {
-            let key = (vertex.id.clone(), it.subtask);
-            (key, (it.state(), it.attempt))
-        };
-        vertex.subtasks.iter().map(of_subtask).collect::<Vec<_>>()
-    };
-    vertices.iter().flat_map(of_vertex).collect()
+    let tasks = core.graph.tasks().iter().enumerate();
+    let states = tasks.map(|(number, task)| {
+        let key = (core.graph.vertex_of(number).id.to_string(), task.subtask);
+        let execution = &task.execution;
+        (key, (execution.state, execution.generation.get()))
+    });
+    states.collect()
 }
 
 fn news_of(pick: usize, connection: Connection, id: pb::ExecutionId) -> Event {
@@ -199,7 +198,7 @@ impl World {
         while let Some((key, first)) = left.pop_first() {
             let tasks = together_with(&self.graph, self.is_whole, &key);
             assert!(
-                inputs_are_complete(&self.graph, &self.stored, &tasks),
+                inputs_are_complete(&self.graph, &self.built, &self.stored, &tasks),
                 "it starts before its inputs are complete: {first:?}"
             );
             let others = tasks.iter().filter(|task| **task != key);
@@ -236,7 +235,7 @@ impl World {
         let states = self.core.iter().flat_map(states_of);
         states.into_iter().all(|(task, (state, _))| {
             let tasks = together_with(&self.graph, self.is_whole, &task);
-            let may_run = inputs_are_complete(&self.graph, &self.stored, &tasks);
+            let may_run = inputs_are_complete(&self.graph, &self.built, &self.stored, &tasks);
             // If the report that it runs was lost, only the next heartbeat brings it.
             let runs = matches!(state, S::Deploying | S::Running | S::Finished);
             may_run == runs

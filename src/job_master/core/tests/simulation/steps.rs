@@ -7,7 +7,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
-use super::invariants::{built, is_recorded, region_of};
+use super::invariants::{is_recorded, region_of};
 use super::task_manager::{Running, TaskKey, TaskManager, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::core::Event;
@@ -352,7 +352,7 @@ impl World {
         let alive = self.task_managers.iter().flat_map(|it| it.running.iter());
         let mut alive = alive.flat_map(|(key, of_key)| of_key.iter().map(move |it| (key, it)));
         let is_known = |(key, running): (&TaskKey, &Running)| {
-            let region = region_of(&self.graph, &self.stored, (&key.0, key.1));
+            let region = region_of(&self.built, &self.stored, (&key.0, key.1));
             is_terminal(running.state)
                 || running.state == S::Running && running.generation == region.generation
         };
@@ -370,12 +370,12 @@ impl World {
 
     /// Whether an input of a region has not finished.
     fn awaits_input(&self, region: usize) -> bool {
-        let built = built(&self.graph, &self.stored);
+        let built = &self.built;
         built.inputs_of(region).into_iter().any(|task| {
             let vertex = built.vertex_of(task).id.to_string();
             let key = (vertex, built.task(task).subtask);
             let of = (key.0.as_str(), key.1);
-            let generation = region_of(&self.graph, &self.stored, of).generation;
+            let generation = region_of(&self.built, &self.stored, of).generation;
             !is_recorded(&self.stored, &key, generation)
         })
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus, WantedStatus};
 
-use super::invariants::{all_finished, built};
+use super::invariants::all_finished;
 use super::model::States;
 use super::task_manager::TaskKey;
 use super::world::World;
@@ -67,7 +67,7 @@ impl World {
         if *answer == CancelAnswer::Decided {
             let has_finished = match &self.result {
                 Some(result) => result.status() == JobStatus::Finished,
-                None => stored == WantedStatus::Running && all_finished(&self.graph, &self.stored),
+                None => stored == WantedStatus::Running && all_finished(&self.built, &self.stored),
             };
             assert!(
                 stored == WantedStatus::Stopped
@@ -78,7 +78,7 @@ impl World {
             self.stopping.is_acknowledged = true;
         } else {
             // It has finished, and its output can't be made visible at present.
-            let is_committing = all_finished(&self.graph, &self.stored) && !self.sinks_committed;
+            let is_committing = all_finished(&self.built, &self.stored) && !self.sinks_committed;
             // A region was given up, or is about to be.
             let regions = self
                 .core
@@ -111,7 +111,7 @@ impl World {
         if !is_stopped || !after.fatal_cause.is_empty() {
             return;
         }
-        let built = built(&self.graph, before);
+        let built = &self.built;
         for (number, (before, after)) in before.regions.iter().zip(&after.regions).enumerate() {
             if before.generation == after.generation {
                 continue;

@@ -96,6 +96,8 @@ pub(super) enum Call {
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) graph: pb::JobGraph,
+    /// Its vertices and regions.
+    pub(super) built: ExecutionGraph,
     /// The numbers of the blocking edges.
     pub(super) blocking: BTreeSet<u32>,
     /// Whether all subtasks of a vertex are in one region, because there would be too many regions otherwise.
@@ -194,6 +196,8 @@ impl World {
         is_whole: bool,
     ) -> World {
         coordinate_first(&mut graph);
+        let max_regions = if is_whole { 1 } else { MAX_REGIONS };
+        let built = ExecutionGraph::build(&graph, max_regions).expect("valid");
         let edges = (0..).zip(&graph.edges);
         let blocking = edges.filter(|(_, edge)| edge.exchange() == pb::Exchange::Blocking);
         let blocking = blocking.map(|(number, _)| number).collect();
@@ -211,6 +215,7 @@ impl World {
         };
         let mut world = World {
             graph,
+            built,
             blocking,
             is_whole,
             strategy,
@@ -378,7 +383,7 @@ impl World {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);
                     assert_prepared(&self.graph, &self.stored, task, self.is_whole);
                     for (key, generation, _) in complete_inputs(task, &self.blocking) {
-                        let region = region_of(&self.graph, &self.stored, (&key.0, key.1));
+                        let region = region_of(&self.built, &self.stored, (&key.0, key.1));
                         assert_eq!(region.generation, generation, "it reads another run");
                         let has_finished = is_recorded(&self.stored, &key, generation);
                         assert!(has_finished, "it reads what is not complete: {task:?}");
@@ -394,12 +399,12 @@ impl World {
             Effect::Cancel { connection, tasks } => {
                 for task in &tasks {
                     let key = (task.vertex_id.as_str(), task.subtask);
-                    let region = region_of(&self.graph, &self.stored, key);
+                    let region = region_of(&self.built, &self.stored, key);
                     let is_over = self.stored.wanted() == pb::WantedStatus::Canceled
                         || !self.stored.fatal_cause.is_empty();
                     let is_decided = is_over
                         || region.generation > task.up_to_generation
-                        || has_been_read(&self.graph, &self.stored, key);
+                        || has_been_read(&self.graph, &self.built, &self.stored, key);
                     assert!(is_decided, "cancelled before that was decided: {task:?}");
                 }
                 send(connection, Call::Cancel(tasks));
@@ -410,7 +415,7 @@ impl World {
             } => {
                 for id in &executions {
                     let key = (id.vertex_id.as_str(), id.subtask);
-                    let region = region_of(&self.graph, &self.stored, key);
+                    let region = region_of(&self.built, &self.stored, key);
                     let is_recorded = self.stored.terminal.iter().any(|end| {
                         end.vertex_id == id.vertex_id
                             && end.subtask == id.subtask
@@ -436,7 +441,7 @@ impl World {
             Effect::CommitSinks(_) => {
                 assert_ne!(self.stored.wanted(), pb::WantedStatus::Canceled);
                 assert!(
-                    all_finished(&self.graph, &self.stored),
+                    all_finished(&self.built, &self.stored),
                     "commits what has not finished"
                 );
                 self.committing_since_ms = Some(self.now_ms);
@@ -473,7 +478,7 @@ impl World {
     }
 
     pub(super) fn finished_regions(&self) -> BTreeMap<usize, u64> {
-        finished_regions(&self.graph, &self.stored)
+        finished_regions(&self.built, &self.stored)
     }
 
     pub(super) fn apply_write(&mut self) {
@@ -504,7 +509,7 @@ impl World {
         let is_given_up = self.sinks_hung
             || self.sinks_failed && !self.sinks_committed
             || self.has_failed_to_commit_checkpoint();
-        let was_finished = all_finished(&self.graph, &self.stored)
+        let was_finished = all_finished(&self.built, &self.stored)
             && self.stored.wanted() != pb::WantedStatus::Canceled;
         assert!(
             is_given_up || !(was_finished && state.wanted() == pb::WantedStatus::Canceled),
