@@ -76,6 +76,8 @@ async fn a_storage_that_loses_its_mount_refuses_large_jobs_until_it_is_back(
     mount.unmount()?;
     let mut during = WordsAndTicks::prepare_in(&cluster, "during", 1)?;
     make_large(&cluster, &mut during, 200_000)?;
+    // The client repeats a refused submission until this timeout.
+    during.submission = during.submission.arguments(&["-D", "client.timeout=3 s"]);
     let leader = cluster.leader().await?;
     let said = during
         .submission
