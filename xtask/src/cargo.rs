@@ -12,16 +12,12 @@ use crate::{links, prose};
 
 /// Features that tests need besides the default ones.
 const TEST_FEATURES: &str = "failpoints,tanist-ha/testing,s3,https";
-/// The simulations of JobMasters need the most processor time of all unit tests: a third of it if they are optimised,
-/// but then this crate takes longer to build. So only here, where all tests run.
-const OPTIMISED: &str = "profile.dev.package.tanist-job-master.opt-level=1";
 /// Rust's variable for the number of tests that run at the same time.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// Runs the tests of all crates, or those that match a filter.
 pub(crate) fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
-    let mut command = cargo(&["test", "--config", OPTIMISED, "--workspace"]);
-    command.args(["--features", TEST_FEATURES]);
+    let mut command = cargo(&["test", "--workspace", "--features", TEST_FEATURES]);
     if all {
         // Read by the tests' support. Its limits are those of a quiet machine.
         command.env("TANIST_TEST_ALL", "1");
