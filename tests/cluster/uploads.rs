@@ -46,8 +46,8 @@ async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_o
         // The next leader dies when it has recorded that the unused upload will be deleted.
         .failpoints(1, "blob.tombstones-written=kill")
         // An unused upload is removed after ten times this.
-        .set("client.timeout", "2 s")
-        .set("blob.orphan-grace", "20 s");
+        .set("client.timeout", "1 s")
+        .set("blob.orphan-grace", "12 s");
     let mut cluster = builder.slots(2).start().await?;
     let former = cluster.leader().await?;
     let directory = tempfile::tempdir()?;
