@@ -146,6 +146,13 @@ fn operators_and_fields_that_are_not_there() {
     says(
         &[
             LINES,
+            "  - name: out\n    file-sink: {path: x, roll: {size: 1 mb}}\n",
+        ],
+        "job.yaml: line 6, column 5: step `out`: `roll` has no effect in a job whose sources all end, where a subtask writes one part: write `commit: checkpoint`, or remove it",
+    );
+    says(
+        &[
+            LINES,
             "  - name: out\n    discard: {}\n    partition: hash\n",
         ],
         "job.yaml: line 8, column 16: step `out`: `partition: hash` needs to know by what: put a `key-by: { columns: [...] }` step before it",
