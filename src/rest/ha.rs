@@ -142,7 +142,8 @@ async fn leader_since(
     view.leader.clone()
 }
 
-/// Makes the current leader hand over. Returns the new leader.
+/// Makes the current leader hand over. Returns the new leader, or an error if it is not the requested one: that one may
+/// have died since.
 pub(super) async fn transfer(
     State(context): State<Context>,
     parameters: Parameters,
@@ -180,5 +181,15 @@ pub(super) async fn transfer(
         let text = format!("epoch {epoch} began, and was not confirmed within {timeout:?}");
         unavailable(text)
     };
-    Ok(Json(leader_info(&leader.ok_or_else(unconfirmed)?)))
+    let leader = leader.ok_or_else(unconfirmed)?;
+    if let Some(to) = to
+        && to != leader.process
+    {
+        let text = format!(
+            "{} leads in epoch {}, not {to}: another JobManager has taken over since; repeat the request",
+            leader.process, leader.epoch
+        );
+        return Err(RestError::new(StatusCode::CONFLICT, text));
+    }
+    Ok(Json(leader_info(&leader)))
 }

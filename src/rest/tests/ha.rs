@@ -118,6 +118,20 @@ async fn leadership_is_handed_over_once_however_often_that_is_asked() {
 }
 
 #[tokio::test]
+async fn a_handover_after_which_another_process_leads_is_refused_by_name() {
+    let (served, _) = Served::leading(ScriptedDispatcher::default()).await;
+    served.lead();
+    let path = "/v1/ha/transfer?to=jm-dies";
+    let refused = served.ask(Method::POST, path, &[], "").await;
+    assert_eq!(refused.status, StatusCode::CONFLICT, "{refused:?}");
+    let error = refused.body["errors"][0].as_str().expect("a text");
+    assert!(
+        error.starts_with("jm-3 leads in epoch 9, not jm-dies"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn metrics_tell_how_a_process_stands_and_the_leader_tells_more() {
     let (served, _) = Served::leading(ScriptedDispatcher::default()).await;
     let scrape = async || {
