@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use tanist_model::MAX_PARALLELISM_LIMIT;
 use tanist_model::operators::PathUse;
-use tanist_model::{MAX_PARALLELISM_LIMIT, OperatorSpec};
 
 use super::Check;
 use crate::{DEFAULT_SLOT_SHARING_GROUP, Exchange, Partition, StreamNode};
@@ -210,20 +210,15 @@ impl Check<'_> {
     pub(super) fn sinks(&mut self) {
         let mut operators = self.nodes.iter().filter_map(StreamNode::operator);
         let all_end = !operators.any(|it| it.is_source() && !it.is_bounded_source());
-        // A `commit` or a source that can't be read is absent, too.
-        let commits_at_the_end = all_end && self.problems.is_empty();
+        // What can't be read is absent, too.
+        let is_bounded = all_end && self.problems.is_empty();
         let mut written: HashMap<String, usize> = HashMap::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let Some(mut operator) = node.operator().cloned() else {
                 continue;
             };
-            if let OperatorSpec::FileSink(sink) = &operator
-                && commits_at_the_end
-                && sink.commit.is_none()
-                && sink.roll.is_some()
-            {
-                let message = "`roll` has no effect in a job whose sources all end, where a subtask writes one part: write `commit: checkpoint`, or remove it";
-                self.report(index, message);
+            if is_bounded && let Some(problem) = operator.bounded_job_problem() {
+                self.report(index, problem);
             }
             operator.visit_paths(&mut |path, used| {
                 if used != PathUse::Write || path.is_empty() {

@@ -120,6 +120,11 @@ pub trait Declaration: fmt::Debug {
         Vec::new()
     }
 
+    /// The problem that it has in a job whose sources all end by themselves.
+    fn bounded_job_problem(&self) -> Option<String> {
+        None
+    }
+
     /// Fills in what the step leaves to its input, and nothing that it states. The error says what the input lacks.
     fn complete(&mut self, _input: &Input<'_>) -> Result<(), String> {
         Ok(())

@@ -133,6 +133,13 @@ impl Declaration for FileSink {
         problems
     }
 
+    fn bounded_job_problem(&self) -> Option<String> {
+        let commits_at_the_end = self.commit.is_none();
+        (commits_at_the_end && self.roll.is_some()).then(|| {
+            "`roll` has no effect in a job whose sources all end, where a subtask writes one part: write `commit: checkpoint`, or remove it".to_owned()
+        })
+    }
+
     fn visit_paths(&mut self, visit: &mut dyn FnMut(&mut String, PathUse)) {
         visit(&mut self.path, PathUse::Write);
     }
