@@ -2,14 +2,13 @@
 //! orderly end. A directory that a dead process left is removed by the next process that starts.
 //!
 //! A process holds an OS lock on a file in its directory for life, so a lock that can be taken proves that its
-//! owner is dead. A directory gets its final name only when it is locked: before, another process that starts
-//! at the same moment would take it for a leftover.
+//! owner is dead. A directory gets its final name only when it is locked. Before, another process that starts at the
+//! same moment may take it for a leftover and remove it: then its own process makes another one.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use tanist_config::ProcessOptions;
@@ -21,13 +20,13 @@ const LOCK: &str = "in-use";
 /// Prefix of a directory that its process has locked. Only directories with this prefix or [`UNLOCKED_PREFIX`] are
 /// ever removed.
 const PREFIX: &str = "tanist-";
-/// Prefix of a directory until its process has locked it. It is removed only if it is old ([`LOCKING_BOUND`]): its
-/// process died before it had the lock, or just after.
+/// Prefix of a directory until its process has locked it.
 const UNLOCKED_PREFIX: &str = "new-tanist-";
 /// Maximum number of attempts to remove a directory in which files are still created.
 const REMOVALS: u32 = 1_000;
-/// Maximum time that a process needs to lock the directory that it has created.
-const LOCKING_BOUND: Duration = Duration::from_secs(60);
+/// Maximum number of directories that a process makes until it has locked one. Each process that starts at the same
+/// moment can remove one of them.
+const DRAFTS: u32 = 1_000;
 
 /// The directory of this process. Removed when dropped.
 #[derive(Debug)]
@@ -47,24 +46,22 @@ impl WorkingDir {
         let failed = |source| DirectoryError::new("process.working-dir", parent.clone(), source);
         own_directory::make(parent).map_err(failed)?;
         remove_leftovers(parent);
-        let name = format!("{kind}-{:016x}", rand::random::<u64>());
-        let unlocked = parent.join(format!("{UNLOCKED_PREFIX}{name}"));
-        let mut builder = fs::DirBuilder::new();
-        builder
-            .mode(own_directory::DIRECTORY_MODE)
-            .create(&unlocked)
-            .map_err(failed)?;
-        let locked = lock(&unlocked, true).map_err(failed)?.ok_or_else(|| {
-            failed(io::Error::other(
-                "another process took the directory that was just made",
-            ))
-        })?;
-        let path = parent.join(format!("{PREFIX}{name}"));
-        fs::rename(&unlocked, &path).map_err(failed)?;
-        Ok(WorkingDir {
-            path,
-            _locked: locked,
-        })
+        for _ in 0..DRAFTS {
+            let name = format!("{kind}-{:016x}", rand::random::<u64>());
+            let unlocked = parent.join(format!("{UNLOCKED_PREFIX}{name}"));
+            let Some(locked) = draft(&unlocked).map_err(failed)? else {
+                continue;
+            };
+            let path = parent.join(format!("{PREFIX}{name}"));
+            fs::rename(&unlocked, &path).map_err(failed)?;
+            return Ok(WorkingDir {
+                path,
+                _locked: locked,
+            });
+        }
+        Err(failed(io::Error::other(
+            "other processes removed each directory that was made",
+        )))
     }
 
     /// Its path.
@@ -95,6 +92,27 @@ fn remove(path: &Path) -> io::Result<()> {
     fs::remove_dir_all(path)
 }
 
+/// Makes a directory and locks it. None: another process takes it for a leftover, and removes it.
+fn draft(directory: &Path) -> io::Result<Option<File>> {
+    let mut builder = fs::DirBuilder::new();
+    builder
+        .mode(own_directory::DIRECTORY_MODE)
+        .create(directory)?;
+    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let file = match lock(directory, true) {
+        Ok(Some(file)) => file,
+        Ok(None) => return Ok(None),
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // The other process may have removed the file before it was locked here. From now on it can't.
+    match fs::metadata(directory.join(LOCK)) {
+        Ok(named) => Ok((named.ino() == file.metadata()?.ino()).then_some(file)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The lock of a process's directory, if it can be taken. `is_own`: the directory was just created, and the
 /// lock's file is created too. In another process's directory no file is created, as that process may be about
 /// to remove it.
@@ -119,20 +137,25 @@ fn remove_leftovers(parent: &Path) {
         let path = entry.path();
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let is_old = || {
-            let age = entry.metadata().and_then(|metadata| metadata.modified());
-            age.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LOCKING_BOUND))
-        };
-        let ours = name.starts_with(PREFIX) || name.starts_with(UNLOCKED_PREFIX) && is_old();
-        if !ours {
+        let is_draft = name.starts_with(UNLOCKED_PREFIX);
+        if !is_draft && !name.starts_with(PREFIX) {
             continue;
         }
-        if let Ok(Some(_dead)) = lock(&path, false) {
-            match fs::remove_dir_all(&path) {
-                Ok(()) => info!(path = %path.display(), "removed the directory of a dead process"),
-                Err(error) => {
-                    warn!(path = %path.display(), %error, "the directory of a dead process can't be removed");
-                }
+        let removed = match lock(&path, false) {
+            Ok(Some(_dead)) => fs::remove_dir_all(&path),
+            // Its process died before it made the file, or is about to make it: that fails then, or this does.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && is_draft => {
+                fs::remove_dir(&path)
+            }
+            // Its process lives, or the directory is not of a process.
+            Ok(None) | Err(_) => continue,
+        };
+        match removed {
+            Ok(()) => info!(path = %path.display(), "removed the directory of a dead process"),
+            // Its process has made the file meanwhile, and lives.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            Err(error) => {
+                warn!(path = %path.display(), %error, "the directory of a dead process can't be removed");
             }
         }
     }
@@ -167,12 +190,25 @@ mod tests {
         let dead = options.working_dir.join("tanist-taskmanager-dead");
         fs::create_dir(&dead)?;
         fs::write(dead.join(LOCK), "")?;
-        let foreign = options.working_dir.join("somebody-elses");
-        fs::create_dir(&foreign)?;
+        let died_at_start = ["locked", "empty"].map(|name| {
+            let name = format!("{UNLOCKED_PREFIX}taskmanager-{name}");
+            options.working_dir.join(name)
+        });
+        for directory in &died_at_start {
+            fs::create_dir(directory)?;
+        }
+        fs::write(died_at_start[0].join(LOCK), "")?;
+        let foreign = ["somebody-elses", "tanist-elsewhere"];
+        let foreign = foreign.map(|name| options.working_dir.join(name));
+        for directory in &foreign {
+            fs::create_dir(directory)?;
+        }
 
         let second = WorkingDir::create(&options, "jobmanager")?;
-        assert!(first.path().exists() && second.path().exists() && foreign.exists());
+        assert!(first.path().exists() && second.path().exists());
+        assert!(foreign.iter().all(|directory| directory.exists()));
         assert!(!dead.exists());
+        assert!(!died_at_start.iter().any(|directory| directory.exists()));
         let path = first.path().to_owned();
         drop(first);
         assert!(!path.exists());
