@@ -70,6 +70,8 @@ async fn a_task_that_is_cancelled_saves_nothing_and_ends_after_its_encoding() {
     let latch = Arc::new(Latch::default());
     region.collector.encode_behind(&latch);
     freeze(&region, 1).await;
+    // One that has not begun is dropped.
+    latch.awaited().await;
     region.sink.cancel();
     let mut status = region.sink.status();
     let canceling = status.wait_for(|it| *it == TaskStatus::Canceling);

@@ -2,6 +2,7 @@
 //! what arrives; and what they saved in snapshots.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -156,6 +157,7 @@ impl Operator for Counter {
 pub(super) struct Latch {
     is_open: Mutex<bool>,
     opened: Condvar,
+    is_awaited: AtomicBool,
 }
 
 impl Latch {
@@ -164,7 +166,14 @@ impl Latch {
         self.opened.notify_all();
     }
 
+    /// Waits until a thread has waited for it.
+    pub(super) async fn awaited(&self) {
+        let what = "a thread to wait for the latch";
+        wait_until(what, || self.is_awaited.load(Ordering::SeqCst)).await;
+    }
+
     fn wait(&self) {
+        self.is_awaited.store(true, Ordering::SeqCst);
         let mut is_open = self.is_open.lock();
         self.opened.wait_while(&mut is_open, |is_open| !*is_open);
     }
