@@ -181,9 +181,9 @@ impl Fixture {
         let election = LeaderElection::start(driver, options);
         let mut leadership = election.leadership();
         let is_granted = |it: &Leadership| matches!(it, Leadership::Granted(_));
-        let granted = leadership.wait_for(is_granted).await.expect("it runs");
+        let granted = leadership.wait_for(is_granted).await;
+        let granted = granted.expect("it runs").clone();
         let session = granted.session().expect("granted").clone();
-        drop(granted);
         let records = cluster.store();
         let faults = records.faults();
         let records: Arc<dyn tanist_ha::store::CoordinationStore> = Arc::new(records);

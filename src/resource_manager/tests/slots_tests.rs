@@ -38,7 +38,8 @@ async fn slots_are_allocated_to_declared_requirements_once_a_task_executor_regis
     let lacking = shortages
         .wait_for(|shortages| !shortages.is_empty())
         .await
-        .expect("it runs");
+        .expect("it runs")
+        .clone();
     assert_eq!(
         lacking[&job],
         Shortage {
@@ -46,7 +47,6 @@ async fn slots_are_allocated_to_declared_requirements_once_a_task_executor_regis
             missing: 2
         }
     );
-    drop(lacking);
 
     handle
         .register_task_executor(registration(5, 1, executor.report()))

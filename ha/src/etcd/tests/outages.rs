@@ -271,7 +271,8 @@ async fn a_stopped_and_a_dead_member_of_a_cluster_are_left() -> TestResult {
                     // `leader` was removed with its lease meanwhile: the election part writes it again.
                     Verdict::Detached => {
                         let process = ProcessId::new("a");
-                        if let Some(nonce) = election.session().borrow().nonce().cloned() {
+                        let nonce = election.session().borrow().nonce().cloned();
+                        if let Some(nonce) = nonce {
                             let leader = LeaderKey {
                                 epoch: fence.epoch,
                                 process,
