@@ -1,11 +1,10 @@
 //! The tasks that run cargo: which commands, with which features, in which order.
 
 use std::env::consts::EXE_SUFFIX;
-use std::io::{self, Read as _, Write as _};
 use std::num::NonZero;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::Command;
 
 use anyhow::bail;
 
@@ -18,72 +17,19 @@ const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// Runs the tests of all crates, or those that match a filter.
 pub(crate) fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
-    let mut command = test_command(&[]);
-    if !all && filters.is_empty() {
-        return test_side_by_side();
-    }
+    let mut command = cargo(&["test", "--workspace", "--features", TEST_FEATURES]);
     if all {
         // Read by the tests' support. Its limits are those of a quiet machine.
         command.env("TANIST_TEST_ALL", "1");
-    } else {
-        limit_threads(&mut command);
+    } else if std::env::var_os(TEST_THREADS).is_none() {
+        // Tests of processes wait most of the time.
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        command.env(TEST_THREADS, (2 * cores).to_string());
     }
     if !filters.is_empty() {
         command.arg("--").args(filters);
     }
     run(&mut command)
-}
-
-/// Runs integration tests, which start processes and wait for them a third of the time, and meanwhile, with a lower
-/// priority, the tests inside the crates, most of which compute. Both run to their end.
-fn test_side_by_side() -> anyhow::Result<()> {
-    run(&mut test_command(&["--no-run"]))?;
-    std::thread::scope(|scope| {
-        let inside = scope.spawn(|| {
-            let mut said = Vec::new();
-            let done = [&["--lib", "--bins"][..], &["--doc"]]
-                .into_iter()
-                .try_for_each(|kinds| run_silently(&mut niced(&test_command(kinds)), &mut said));
-            (done, said)
-        });
-        let mut integration = test_command(&["--test", "*", "--no-fail-fast"]);
-        limit_threads(&mut integration);
-        let integration = run(&mut integration);
-        let Ok((inside, said)) = inside.join() else {
-            bail!("the thread that runs the tests inside the crates has panicked");
-        };
-        std::io::stdout().write_all(&said)?;
-        integration.and(inside)
-    })
-}
-
-fn test_command(arguments: &[&str]) -> Command {
-    let mut command = cargo(&["test", "--workspace", "--features", TEST_FEATURES]);
-    command.args(arguments);
-    command
-}
-
-/// The same command with a lower priority.
-fn niced(command: &Command) -> Command {
-    let mut niced = Command::new("nice");
-    niced.args(["-n", "10"]);
-    niced.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => niced.env(name, value),
-            None => niced.env_remove(name),
-        };
-    }
-    niced
-}
-
-/// Lets twice as many tests run at the same time as there are cores, unless the user says how many: tests of processes
-/// wait most of the time.
-fn limit_threads(tests: &mut Command) {
-    if std::env::var_os(TEST_THREADS).is_none() {
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        tests.env(TEST_THREADS, (2 * cores).to_string());
-    }
 }
 
 /// Runs jobs that verify themselves among faults: all steps of a checkpoint (alone, in pairs, without the store, cut
@@ -285,32 +231,13 @@ fn has_cargo_deny() -> bool {
 
 /// Runs `command` and fails if it fails.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
-    let line = words_of(command);
-    println!("$ {line}");
-    verdict_on(&line, command.status())
-}
-
-/// Like [`run`], but appends all that `command` writes to `said`.
-fn run_silently(command: &mut Command, said: &mut Vec<u8>) -> anyhow::Result<()> {
-    let line = words_of(command);
-    writeln!(said, "$ {line}")?;
-    let (mut written, writer) = io::pipe()?;
-    command.stdout(writer.try_clone()?).stderr(writer);
-    let child = command.spawn();
-    // The command has the writing ends, which this process must close to see the end.
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    written.read_to_end(said)?;
-    verdict_on(&line, child.and_then(|mut child| child.wait()))
-}
-
-fn words_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-    words.join(" ")
-}
-
-fn verdict_on(line: &str, status: io::Result<ExitStatus>) -> anyhow::Result<()> {
-    match status {
+    let line: Vec<String> = words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let line = line.join(" ");
+    println!("$ {line}");
+    match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => bail!("`{line}` failed: {status}"),
         Err(error) => bail!("`{line}` could not be run: {error}"),
