@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
@@ -69,6 +69,15 @@ pub enum NotOwn {
 impl From<NotOwn> for io::Error {
     fn from(reason: NotOwn) -> io::Error {
         io::Error::new(io::ErrorKind::PermissionDenied, reason)
+    }
+}
+
+/// Whether the open file is the one at `path`: no other process has removed or replaced it. False if that is unknown.
+pub fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(named)) => identity(open) == identity(named),
+        _ => false,
     }
 }
 

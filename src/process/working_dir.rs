@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -98,17 +98,11 @@ fn draft(directory: &Path) -> io::Result<Option<File>> {
     builder
         .mode(own_directory::DIRECTORY_MODE)
         .create(directory)?;
-    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-    let file = match lock(directory, true) {
-        Ok(Some(file)) => file,
-        Ok(None) => return Ok(None),
-        Err(error) if is_gone(&error) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    // The other process may have removed the file before it was locked here. From now on it can't.
-    match fs::metadata(directory.join(LOCK)) {
-        Ok(named) => Ok((named.ino() == file.metadata()?.ino()).then_some(file)),
-        Err(error) if is_gone(&error) => Ok(None),
+    match lock(directory, true) {
+        // The other process may have removed the file before it was locked here. From now on it can't.
+        Ok(Some(file)) => Ok(own_directory::is_at(&file, &directory.join(LOCK)).then_some(file)),
+        Ok(None) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -10,7 +10,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -174,7 +174,7 @@ impl Members {
                 Err(error) => return Err(error.into()),
             }
             // Another start of that process may have put its file there before this process took the lock.
-            if !is_at(&file, &path) {
+            if !own_directory::is_at(&file, &path) {
                 continue;
             }
             // The member file last: if this process dies in between, the next start finds it and removes both.
@@ -211,7 +211,7 @@ impl Members {
             Err(error) => return Err(error.into()),
         }
         // Another start of the same process may have put its file there meanwhile.
-        if !is_at(&earlier, path) {
+        if !own_directory::is_at(&earlier, path) {
             return Ok(None);
         }
         let owner = Owner::this(process)?;
@@ -317,15 +317,6 @@ pub(super) fn wait_for_end(file: File) -> io::Result<()> {
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-    }
-}
-
-/// Whether the open file is the one at `path`.
-fn is_at(file: &File, path: &Path) -> bool {
-    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(open), Ok(named)) => identity(open) == identity(named),
-        _ => false,
     }
 }
 
