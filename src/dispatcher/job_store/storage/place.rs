@@ -1,8 +1,9 @@
 //! One place of objects: what a term knows of it, and how the term begins, confirms and checks it. The protocol and its
 //! interleavings are in [`super`].
 //!
-//! Order of `begin`: record, marker, record with `is_begun`; only then is the place relied on. A confirmation is in the
-//! record before it is in the marker, so each marker of this cluster has one that its store knows.
+//! Order of `begin`: record, marker, record with `is_begun`; only then is the place relied on. One that was begun by an
+//! earlier term is relied on from the start. A confirmation is in the record and known to the term before it is in the
+//! marker: no deletion of the term meets an unknown one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,7 +221,9 @@ impl Place {
                     self.set_trouble(Some(error.to_string()));
                     return Err(JobStoreError::Refused(error));
                 }
-                Some(_) => {}
+                // Deletions of this term go on: it already relies on the place, and the marker may be there before
+                // this returns.
+                Some(_) => blobs.rely_on(&record.storage, &record.confirmations),
             }
         } else if let Err(error) = blobs.make_directory().await {
             self.set_trouble(Some(error.to_string()));

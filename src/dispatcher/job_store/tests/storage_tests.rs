@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use tanist_gateway::kinds;
@@ -310,6 +311,34 @@ async fn a_storage_is_not_swept_before_the_term_has_used_it_alone_for_a_while() 
             .await
             .expect("looked")
     );
+}
+
+#[tokio::test]
+async fn a_term_deletes_objects_as_soon_as_the_marker_has_its_confirmation() {
+    let (mount, cluster) = (Mount::new(), MemoryCluster::default());
+    let (a, _) = using(&cluster, "a", &mount).await;
+    lose(&a);
+    let (b, user) = leader(&cluster, "b", &mount).await;
+    expect(&b.store).await;
+    let blobs = b.store.blobs().expect("there are some");
+    let before = blobs.marker().await.expect("readable");
+    let marker = mount.path().join(blobs.marker_name().expect("one").as_str());
+    let bytes_before = std::fs::read(&marker).expect("there");
+    let mut begin = std::pin::pin!(b.store.storage().begin(&user));
+    // Stops when the new marker is there, before `begin` goes on.
+    let until_marked = std::future::poll_fn(|context| {
+        if std::fs::read(&marker).expect("there") != bytes_before {
+            return Poll::Ready(());
+        }
+        let begun = begin.as_mut().poll(context);
+        assert!(begun.is_pending(), "{begun:?}");
+        Poll::Pending
+    });
+    until_marked.await;
+    assert_ne!(blobs.marker().await.expect("readable"), before);
+    let objects = blobs.checkpoints(&name_of(JOB));
+    objects.remove("1-1-00").await.expect("not refused");
+    begin.await.expect("begun");
 }
 
 #[tokio::test]
