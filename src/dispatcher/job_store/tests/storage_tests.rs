@@ -322,7 +322,9 @@ async fn a_term_deletes_objects_as_soon_as_the_marker_has_its_confirmation() {
     expect(&b.store).await;
     let blobs = b.store.blobs().expect("there are some");
     let before = blobs.marker().await.expect("readable");
-    let marker = mount.path().join(blobs.marker_name().expect("one").as_str());
+    let marker = mount
+        .path()
+        .join(blobs.marker_name().expect("one").as_str());
     let bytes_before = std::fs::read(&marker).expect("there");
     let mut begin = std::pin::pin!(b.store.storage().begin(&user));
     // Stops when the new marker is there, before `begin` goes on.
