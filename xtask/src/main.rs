@@ -8,6 +8,9 @@ mod links;
 mod prose;
 mod setup;
 
+use std::path::PathBuf;
+
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
@@ -84,7 +87,9 @@ enum Task {
 }
 
 fn main() -> anyhow::Result<()> {
-    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
+    // Set by `cargo xtask`. The one at build time may be that of another checkout with the same target folder.
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
+    std::env::set_current_dir(PathBuf::from(manifest).join(".."))?;
     match Arguments::parse().task {
         Task::Setup => {
             setup::protoc()?;
