@@ -13,7 +13,7 @@ use tracing::{debug, info};
 
 use super::peer_heartbeat::{Invitation, LivenessQuery};
 use super::service::Detector;
-use super::transfer::{Standby, TransferError};
+use super::transfer::{Candidates, Standby, TransferError};
 use crate::election::{Epoch, LeaderSession};
 
 /// Maximum number of missed followers that are asked; of more, only the first.
@@ -89,7 +89,7 @@ impl Detector {
             debug!(own, asked = missed.len(), "the missed followers answer");
             return Ok(None);
         }
-        let standbys = self.standbys(deadline).await?;
+        let Candidates { standbys, .. } = self.candidates(deadline).await?;
         let Some((standby, reached)) = self.best_of(standbys, &query, missed).await else {
             return Err(TransferError::NoStandby);
         };

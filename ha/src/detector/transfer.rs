@@ -44,9 +44,19 @@ pub(super) struct Standby {
     pub(super) address: String,
 }
 
+/// What the other candidates answer when they are asked.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    /// They stand by, the most current first.
+    pub(super) standbys: Vec<Standby>,
+    /// They gave no answer in time.
+    silent: Vec<ProcessId>,
+}
+
 impl Detector {
     /// Hands this process's term over to the standby `to`; `None`: to the one with the most current copy of the
-    /// records, or to the next if that does not take over. Returns the epoch of the successor. On an error the term
+    /// records, or to the next if that does not take over. Returns the epoch of the successor. A candidate that is
+    /// silent is asked again until `bound` is over; one whose address refuses connections is not. On an error the term
     /// continues, unless it ended otherwise.
     pub async fn transfer(
         &self,
@@ -55,18 +65,40 @@ impl Detector {
     ) -> Result<Epoch, TransferError> {
         let session = self.led()?;
         let deadline = Instant::now() + bound;
-        let mut refusal = match to {
-            Some(process) => TransferError::NoSuchStandby(process.clone()),
-            None => TransferError::NoStandby,
-        };
-        let standbys = self.standbys(deadline).await?;
-        let wanted = |member: &Member| to.is_none_or(|to| *to == member.process);
-        for standby in standbys.into_iter().filter(|found| wanted(&found.member)) {
-            let Standby {
-                member, address, ..
-            } = standby;
+        let is_wanted = |process: &ProcessId| to.is_none_or(|to| to == process);
+        loop {
+            let Candidates { standbys, silent } = self.candidates(deadline).await?;
+            let mut wanted = standbys;
+            wanted.retain(|standby| is_wanted(&standby.member.process));
+            if !wanted.is_empty() {
+                return self.invite_one_of(&session, wanted, deadline).await;
+            }
+            if session.is_over() {
+                return Err(TransferError::NotLeading);
+            }
+            if !silent.iter().any(is_wanted) || Instant::now() >= deadline {
+                return Err(match to {
+                    Some(process) => TransferError::NoSuchStandby(process.clone()),
+                    None => TransferError::NoStandby,
+                });
+            }
+        }
+    }
+
+    /// Invites one standby after the other until one leads. The error is that of the last one.
+    async fn invite_one_of(
+        &self,
+        session: &LeaderSession,
+        standbys: Vec<Standby>,
+        deadline: Instant,
+    ) -> Result<Epoch, TransferError> {
+        let mut refusal = TransferError::NoStandby;
+        for Standby {
+            member, address, ..
+        } in standbys
+        {
             info!(epoch = %session.epoch(), to = %member.process, "inviting a standby to take over");
-            let invited = self.invite(&session, &address, Invitation::Requested, deadline);
+            let invited = self.invite(session, &address, Invitation::Requested, deadline);
             match invited.await {
                 Ok(()) => return Ok(session.epoch().next()),
                 Err(reason) => {
@@ -122,32 +154,40 @@ impl Detector {
         Ok(others.collect())
     }
 
-    /// The standbys that answer, the most current first.
-    pub(super) async fn standbys(&self, deadline: Instant) -> Result<Vec<Standby>, TransferError> {
+    /// Asks the other candidates what they are.
+    pub(super) async fn candidates(&self, deadline: Instant) -> Result<Candidates, TransferError> {
         let others = self.others(deadline).await?;
         let probes = others.into_iter().filter_map(|member| {
             let address = member.addresses.get(PEER)?.clone();
             Some(async move {
                 let bound = self.services.options.inquiry_timeout;
                 let probed = timeout(bound, self.services.peers.probe(&address)).await;
-                let heartbeat = probed.ok().and_then(Result::ok)?;
-                let stands_by =
-                    heartbeat.process == member.process && heartbeat.role == Role::Standby;
-                stands_by.then_some(Standby {
-                    heartbeat,
-                    member,
-                    address,
-                })
+                (member, address, probed)
             })
         });
-        let mut found: Vec<Standby> = join_all(probes).await.into_iter().flatten().collect();
-        found.sort_by(
+        let mut candidates = Candidates::default();
+        for (member, address, probed) in join_all(probes).await {
+            match probed {
+                Ok(Ok(heartbeat))
+                    if heartbeat.process == member.process && heartbeat.role == Role::Standby =>
+                {
+                    candidates.standbys.push(Standby {
+                        heartbeat,
+                        member,
+                        address,
+                    });
+                }
+                Ok(_) => {}
+                Err(_) => candidates.silent.push(member.process),
+            }
+        }
+        candidates.standbys.sort_by(
             |Standby { heartbeat: a, .. }, Standby { heartbeat: b, .. }| {
                 let current = b.cached_change.cmp(&a.cached_change);
                 current.then_with(|| a.process.cmp(&b.process))
             },
         );
-        Ok(found)
+        Ok(candidates)
     }
 
     /// Handles an invitation to depose `leader` in `epoch`. Returns when that term is over; after `bound` it

@@ -343,6 +343,20 @@ async fn an_invited_standby_follows_and_the_leader_leads_until_then() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_standby_that_is_held_up_for_a_moment_is_invited_when_it_answers() {
+    let (network, [a, b]) = cluster([("a", "x"), ("b", "y")]).await;
+    network.freeze("b");
+    let transfer = a.detector.transfer(None, BOUND);
+    let thaw = async {
+        sleep(BOUND / 2).await;
+        network.thaw("b");
+    };
+    let (epoch, ()) = tokio::join!(transfer, thaw);
+    assert_eq!(epoch.expect("b takes over").get(), 2);
+    assert_eq!(detection_of(&b).await, Detection::Invited);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_invitation_that_no_standby_accepts_changes_nothing() {
     let (network, [a, b, c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
     let b_name = ProcessId::new("b");
