@@ -362,7 +362,10 @@ impl Cluster {
 
     /// The content of the store.
     pub async fn store_dump(&self) -> anyhow::Result<StoreDump> {
-        StoreDump::read(&*self.records().await?).await
+        wait_for("an answer of the store", LEADER_BOUND, async || {
+            StoreDump::read(&*self.records().await?).await
+        })
+        .await
     }
 
     /// Checks that ended jobs left nothing: only clean results in the store, and no pending file in

@@ -24,6 +24,8 @@ const BOUND: Duration = Duration::from_secs(60);
 /// Number of records of the first job, and their rate per second.
 const TICKS: u64 = 900;
 const RATE: u64 = 300;
+/// The file without which the program does not end.
+const MAY_END: &str = "may-end";
 
 /// A process with this name uses the default store, as if none were configured.
 const OWN_STORE: &str = "own-store";
@@ -61,6 +63,9 @@ fn the_program() {
                 .execute_async(ticks(&directory, count.unwrap_or(TICKS)))
                 .await?;
             first.finished().await?;
+            while !directory.join(MAY_END).exists() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
             let last = numbers("last", Some(10), None, &directory.join("last"));
             context.execute(last).await?;
             Ok(())
@@ -110,6 +115,11 @@ impl Processes {
 
     fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Lets the program end.
+    fn let_end(&self) -> anyhow::Result<()> {
+        Ok(std::fs::write(self.path().join(MAY_END), "")?)
     }
 
     fn settings(&self) -> Vec<(String, String)> {
@@ -195,14 +205,15 @@ impl Processes {
         }
     }
 
-    /// Waits until the first job runs.
+    /// Waits until the first job runs, or has finished.
     async fn wait_until_ticking(&self, client: &ClusterClient) -> anyhow::Result<()> {
         let first = client.job(job_id_of(&Name::new(self.cluster.as_str())?, 0));
         let ticking = async {
             loop {
                 let info = first.info().await;
                 let is_running = |info: &tanist::client::JobInfo| {
-                    info.state == JobStatus::Running && info.running() == info.parallelism()
+                    let runs = info.running() == info.parallelism();
+                    info.state == JobStatus::Finished || (info.state == JobStatus::Running && runs)
                 };
                 if info.is_ok_and(|info| is_running(&info)) {
                     return;
@@ -270,6 +281,7 @@ async fn an_application_outlives_its_leader_and_ends_once_in_every_process(
     wait_for_members(&client, 3).await?;
 
     leader.kill().await?;
+    processes.let_end()?;
     for (id, standby) in &mut standbys {
         let code = processes.code_of(standby, id).await?;
         ensure!(
@@ -322,6 +334,7 @@ async fn a_leader_that_is_killed_between_any_two_steps_changes_nothing_about_the
     need_failpoints()?;
     for (step, runs) in STEPS {
         let processes = Processes::new(kind, 10).await?;
+        processes.let_end()?;
         let killed = format!("{step}=kill");
         let mut leader = processes.start_with("jobmanager", "jm-1", &killed)?;
         let mut worker = processes.start("taskmanager", "tm-1")?;
@@ -365,6 +378,7 @@ async fn a_jobmanager_that_is_asked_to_end_keeps_the_application(
         "the TaskManager was sent away"
     );
 
+    processes.let_end()?;
     let mut next = processes.start("jobmanager", "jm-2")?;
     let code = processes.code_of(&mut next, "jm-2").await?;
     ensure!(code == Some(0), "{code:?}:\n{}", processes.log("jm-2"));
@@ -401,6 +415,7 @@ async fn a_signal_to_local_ends_the_application_if_its_store_goes_with_it(
         ensure!(code == Some(TERMINATED), "{id}: {code:?}:\n{said}");
         ensure!(said.contains(told), "{id}:\n{said}");
         if goes_on {
+            processes.let_end()?;
             let mut again = processes.start("local", id)?;
             let code = processes.code_of(&mut again, id).await?;
             ensure!(code == Some(0), "{code:?}:\n{}", processes.log(id));

@@ -14,6 +14,7 @@ use crate::checkpoint_steps::{
     ARMED, BOUND, Checkpoint, Hold, JobManager, Kill, OTHER, SLOWLY, STEPS, Step, TaskManager,
     start_standby,
 };
+use crate::kill_at_every_step::until_leading;
 use crate::support::{PROGRAM, cluster_with_blobs, is_chaos, need_failpoints, with_blobs};
 use crate::verified::Verified;
 
@@ -109,6 +110,7 @@ async fn die_both(cluster: &mut Cluster, first: Step, second: Step) -> anyhow::R
     start_standby(cluster, OTHER, &second.armed()?, &leader).await?;
     let job = Verified::submit(cluster, SLOWLY).await?;
     killed(cluster, ARMED).await?;
+    until_leading(cluster, OTHER).await?;
     // It leads when the other one has died, and dies no more.
     cluster.jobmanager(ARMED).start()?;
     killed(cluster, OTHER).await?;

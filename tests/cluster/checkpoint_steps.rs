@@ -262,9 +262,13 @@ impl Step {
             Some(stopping) => Some(path_in(&stopping.await??)?),
             None => {
                 self.until_it_goes_on(cluster, &job).await?;
-                match cluster.job(job.job).await?.is_over() {
-                    true => None,
-                    false => Some(stop_with_savepoint(cluster, &job).await?),
+                match stop_with_savepoint(cluster, &job).await {
+                    Ok(path) => Some(path),
+                    // It may have read all of its numbers by then.
+                    Err(error) => {
+                        ensure!(cluster.job(job.job).await?.is_over(), "{error:#}");
+                        None
+                    }
                 }
             }
         };

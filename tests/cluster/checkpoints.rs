@@ -8,7 +8,7 @@ use tanist_chaos::{Cluster, JobView, StoreKind, Submission, wait_for};
 
 use crate::kill_at_every_step::{die_in_turns, kill_at};
 use crate::support::{BOUND, cluster_on, job_file, need_failpoints, stop_job};
-use crate::verified::{COUNT, Verified, lines};
+use crate::verified::{Verified, lines, retaining_cluster_on};
 
 on_stores! {
     each {
@@ -30,13 +30,13 @@ on_stores! {
 async fn a_killed_taskmanager_costs_what_was_read_since_the_last_checkpoint(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let builder = cluster_on(kind)
+    let builder = retaining_cluster_on(kind)
         .await?
         .jobmanagers(1)
         .taskmanagers(2)
         .slots(1);
     let mut cluster = builder.start().await?;
-    let job = Verified::start(&mut cluster, COUNT).await?;
+    let job = Verified::start(&mut cluster).await?;
     let number = job.until_completed_above(&mut cluster, 3).await?;
     cluster.taskmanager(0).kill();
     cluster.taskmanager(0).start()?;
@@ -44,17 +44,17 @@ async fn a_killed_taskmanager_costs_what_was_read_since_the_last_checkpoint(
     // The restored tasks take part in checkpoints again.
     let number = job.until_completed_above(&mut cluster, number).await?;
     job.until_completed_above(&mut cluster, number + 1).await?;
-    job.check_result(&mut cluster).await
+    job.finish_at_once(&mut cluster).await
 }
 
 async fn a_leader_that_dies_costs_no_checkpoint_and_no_task(kind: StoreKind) -> anyhow::Result<()> {
-    let mut cluster = cluster_on(kind)
+    let mut cluster = retaining_cluster_on(kind)
         .await?
         .taskmanagers(2)
         .slots(1)
         .start()
         .await?;
-    let job = Verified::start(&mut cluster, COUNT).await?;
+    let job = Verified::start(&mut cluster).await?;
     let number = job.until_completed_above(&mut cluster, 3).await?;
     let before = cluster.attempts(job.job).await?;
     let former = cluster.kill_leader().await?;
@@ -69,7 +69,7 @@ async fn a_leader_that_dies_costs_no_checkpoint_and_no_task(kind: StoreKind) -> 
     cluster.taskmanager(1).start()?;
     cluster.successor_of(&former).await?;
     job.until_restored_after(&mut cluster, 0).await?;
-    job.check_result(&mut cluster).await
+    job.finish_at_once(&mut cluster).await
 }
 
 async fn leaders_that_die_when_they_trigger_a_checkpoint_cost_no_task(
@@ -92,13 +92,13 @@ async fn leaders_that_die_when_they_complete_a_checkpoint_cost_no_task(
 /// more often in so short a time is quarantined.
 async fn costs_no_task(kind: StoreKind, steps: [&str; 2]) -> anyhow::Result<()> {
     need_failpoints()?;
-    let builder = cluster_on(kind)
+    let builder = retaining_cluster_on(kind)
         .await?
         .failpoints(1, &kill_at(steps[0]))
         .taskmanagers(2)
         .slots(1);
     let mut cluster = builder.start().await?;
-    let job = Verified::start(&mut cluster, COUNT).await?;
+    let job = Verified::start(&mut cluster).await?;
     job.until_completed_above(&mut cluster, 1).await?;
     let before = cluster.attempts(job.job).await?;
     let former = cluster.kill_leader().await?;
@@ -110,32 +110,32 @@ async fn costs_no_task(kind: StoreKind, steps: [&str; 2]) -> anyhow::Result<()> 
     job.until_completed_above(&mut cluster, number).await?;
     let after = cluster.attempts(job.job).await?;
     ensure!(before.changed(&after) == 0, "{before:?}, {after:?}");
-    job.check_result(&mut cluster).await
+    job.finish_at_once(&mut cluster).await
 }
 
 async fn taskmanagers_and_leaders_are_killed_again_and_again(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let mut cluster = cluster_on(kind)
+    let mut cluster = retaining_cluster_on(kind)
         .await?
         .taskmanagers(2)
         .slots(1)
         .start()
         .await?;
-    let job = Verified::start(&mut cluster, 2 * COUNT).await?;
+    let job = Verified::start(&mut cluster).await?;
     kill_in_rounds(&mut cluster, &job).await?;
-    job.check_result(&mut cluster).await
+    job.finish_at_once(&mut cluster).await
 }
 
 async fn output_of_checkpoints_is_visible_once_whoever_is_killed(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let builder = cluster_on(kind).await?.taskmanagers(2).slots(1);
+    let builder = retaining_cluster_on(kind).await?.taskmanagers(2).slots(1);
     let mut cluster = builder.start().await?;
-    let job = Verified::start_committing(&mut cluster, 2 * COUNT).await?;
+    let job = Verified::start_committing(&mut cluster).await?;
     job.until_visible().await?;
     kill_in_rounds(&mut cluster, &job).await?;
-    job.check_result(&mut cluster).await
+    job.finish_at_once(&mut cluster).await
 }
 
 /// Kills leaders, TaskManagers, and both, each after another checkpoint.
@@ -169,18 +169,12 @@ async fn a_sink_that_ended_before_its_region_was_restored_keeps_its_output(
         .path("short", &short)
         .path("all", &all);
     let job = cluster.submit(&submission).await?;
-    cluster.wait_until_running(job).await?;
+    cluster.wait_until_running_or_finished(job).await?;
     let has_ended = |view: &JobView| !view.runs("short-out");
     cluster
         .wait_for_job(job, "to have read its short source", has_ended)
         .await?;
-    let job = Verified {
-        job,
-        outputs: vec![[short, all]],
-        windows: Vec::new(),
-        count: 20_500,
-        keys: 50,
-    };
+    let job = Verified::of(job, [short, all]);
     let number = job.until_completed_above(&mut cluster, 0).await?;
     job.until_completed_above(&mut cluster, number + 1).await?;
     cluster.taskmanager(0).kill();

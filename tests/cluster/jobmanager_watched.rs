@@ -36,8 +36,12 @@ on_stores! {
     zookeeper_alone(ZooKeeper) { the_only_jobmanager_follows_its_own_earlier_start }
 }
 
+/// A leader is followed because of what others have seen of it, however late: its lease ends later.
+pub(crate) const LONG_LEASE: &str = "30 s";
+
 async fn default_cluster(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
-    Ok(cluster_on(kind).await?.with_default_settings())
+    let builder = cluster_on(kind).await?.with_default_settings();
+    Ok(builder.set("high-availability.etcd.lease-ttl", LONG_LEASE))
 }
 
 async fn a_killed_leader_is_followed_because_its_process_is_gone(

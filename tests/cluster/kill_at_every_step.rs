@@ -135,7 +135,7 @@ pub(crate) async fn die_in_turns(
 }
 
 /// Waits until this JobManager leads, or has died at its step: otherwise a restarted one could be faster.
-async fn until_leading(cluster: &mut Cluster, jobmanager: usize) -> anyhow::Result<()> {
+pub(crate) async fn until_leading(cluster: &mut Cluster, jobmanager: usize) -> anyhow::Result<()> {
     let address = cluster.rest_address(jobmanager).to_owned();
     wait_for("the other JobManager to lead", BOUND, async || {
         if cluster.jobmanager(jobmanager).runs() {

@@ -111,7 +111,12 @@ fn check_closed(path: &Path) -> anyhow::Result<usize> {
     );
     let mut count = 1;
     if found.is_dir() {
-        for entry in fs::read_dir(path)?.flatten() {
+        let entries = match fs::read_dir(path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        };
+        for entry in entries.flatten() {
             count += check_closed(&entry.path())?;
         }
     }

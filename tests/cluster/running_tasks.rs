@@ -65,7 +65,7 @@ async fn tasks_run_on_when_the_only_jobmanager_is_killed_and_started_again(
     cluster.jobmanager(0).start()?;
     let second = cluster.successor_of(&running.first).await?;
     // All of them are true, and any may be found first.
-    let seen = process_gone_or(&["own-earlier-incarnation"]);
+    let seen = process_gone_or(&["own-earlier-incarnation", "lease-expired"]);
     running
         .check_finished_under(&mut cluster, &[(second, &seen)])
         .await
@@ -83,8 +83,13 @@ async fn tasks_run_on_when_all_jobmanagers_are_killed_and_started_again(
         cluster.jobmanager(index).start()?;
     }
     let second = cluster.successor_of(&running.first).await?;
-    // The former leader, or another process that finds it ended or changed, may be faster.
-    let seen = process_gone_or(&["own-earlier-incarnation", "other-incarnation"]);
+    // The former leader, or another process that finds it ended or changed, may be faster. If they start slowly, its
+    // lease ends before.
+    let seen = process_gone_or(&[
+        "own-earlier-incarnation",
+        "other-incarnation",
+        "lease-expired",
+    ]);
     running
         .check_finished_under(&mut cluster, &[(second, &seen)])
         .await

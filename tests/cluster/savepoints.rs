@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use anyhow::ensure;
-use tanist_chaos::{Cluster, StoreKind, wait_for};
+use tanist_chaos::{Cluster, StoreKind};
 
 use crate::kill_at_every_step::{die_in_turns, kill_at};
-use crate::support::{BOUND, cluster_on, need_failpoints};
-use crate::verified::{AT_END, COMMITTING, COUNT, TwoRegions, Verified};
+use crate::support::{cluster_on, need_failpoints};
+use crate::verified::{TwoRegions, Verified, retaining_cluster_on};
 
 on_stores! {
     each {
@@ -61,9 +61,9 @@ async fn check_vertices_finished(cluster: &mut Cluster, job: &Verified) -> anyho
 async fn a_job_goes_on_at_another_parallelism_where_another_one_was_stopped(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let builder = cluster_on(kind).await?.taskmanagers(3).slots(1);
+    let builder = retaining_cluster_on(kind).await?.taskmanagers(3).slots(1);
     let mut cluster = builder.start().await?;
-    let mut job = Verified::start_committing(&mut cluster, COUNT).await?;
+    let mut job = Verified::start_committing(&mut cluster).await?;
     job.until_visible().await?;
     for parallelism in ["3", "1"] {
         job.until_completed_above(&mut cluster, 0).await?;
@@ -82,7 +82,7 @@ async fn a_job_goes_on_at_another_parallelism_where_another_one_was_stopped(
         cluster.taskmanager(taskmanager).start()?;
     }
     job.until_restored_after(&mut cluster, 0).await?;
-    job.check_result(&mut cluster).await
+    job.finish_at_once(&mut cluster).await
 }
 
 /// From 2 to 128 subtasks. The first cluster and its store are gone by then.
@@ -92,12 +92,7 @@ async fn a_moved_savepoint_starts_a_changed_job_in_another_cluster_on_another_st
     let kept = tempfile::tempdir()?;
     let builder = cluster_on(kind).await?.taskmanagers(2).slots(2);
     let mut first = builder.start().await?;
-    // It does not end before it is stopped.
-    let job = TwoRegions {
-        count: 200_000,
-        ..TwoRegions::default()
-    };
-    let mut job = Verified::submit(&mut first, job).await?;
+    let mut job = Verified::submit(&mut first, TwoRegions::default()).await?;
     job.until_visible().await?;
     let path = stop_with_savepoint(&mut first, &job).await?;
     first.wait_for_state(job.job, "FINISHED").await?;
@@ -139,7 +134,7 @@ async fn a_savepoint_is_taken_though_its_leaders_die(kind: StoreKind) -> anyhow:
         .taskmanagers(2)
         .slots(1);
     let mut cluster = builder.start().await?;
-    let job = Verified::start_committing(&mut cluster, COUNT).await?;
+    let job = Verified::start_committing(&mut cluster).await?;
     job.until_completed_above(&mut cluster, 1).await?;
     let leader = cluster.leader().await?;
     let directory = cluster.directory().join("savepoints");
@@ -152,14 +147,14 @@ async fn a_savepoint_is_taken_though_its_leaders_die(kind: StoreKind) -> anyhow:
     let said = said.success()?;
     let path = said.lines().last().unwrap_or_default().trim();
     cluster.wait_for_state(job.job, "FINISHED").await?;
-    let job = job.go_on(&mut cluster, path, &[]).await?;
+    let job = job.go_on_at_once(&mut cluster, path).await?;
     job.check_result(&mut cluster).await
 }
 
 async fn a_damaged_savepoint_is_refused(kind: StoreKind) -> anyhow::Result<()> {
     let builder = cluster_on(kind).await?.taskmanagers(2).slots(1);
     let mut cluster = builder.start().await?;
-    let job = Verified::start_committing(&mut cluster, COUNT).await?;
+    let job = Verified::start_committing(&mut cluster).await?;
     job.until_completed_above(&mut cluster, 1).await?;
     let path = stop_with_savepoint(&mut cluster, &job).await?;
     let metadata = Path::new(&path).join("_metadata");
@@ -180,45 +175,24 @@ async fn a_damaged_savepoint_is_refused(kind: StoreKind) -> anyhow::Result<()> {
 async fn output_that_a_cancelled_job_has_not_shown_is_finished_by_the_next_one(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let retention = "execution.checkpointing.externalized-checkpoint-retention";
-    for file in [AT_END, COMMITTING] {
-        let builder = cluster_on(kind)
-            .await?
-            .set(retention, "RETAIN_ON_CANCELLATION")
-            .taskmanagers(2)
-            .slots(1);
+    for shows_at_end in [true, false] {
+        let builder = retaining_cluster_on(kind).await?.taskmanagers(2).slots(1);
         let mut cluster = builder.start().await?;
-        let mut job = match file {
-            AT_END => Verified::start(&mut cluster, COUNT).await?,
-            _ => Verified::start_committing(&mut cluster, COUNT).await?,
+        let mut job = match shows_at_end {
+            true => Verified::start(&mut cluster).await?,
+            false => Verified::start_committing(&mut cluster).await?,
         };
         for claim_mode in ["NO_CLAIM", "CLAIM"] {
             job.until_completed_above(&mut cluster, 5).await?;
-            cancel(&mut cluster, &job).await?;
+            job.cancel(&mut cluster).await?;
             let arguments = ["--claim-mode", claim_mode];
-            job = job.resume(&mut cluster, file, &arguments).await?;
+            job = job.resume(&mut cluster, &arguments).await?;
         }
         // It has begun, and perhaps not taken a checkpoint: then the next one begins where it did.
-        cancel(&mut cluster, &job).await?;
-        job = job.resume(&mut cluster, file, &[]).await?;
+        job.cancel(&mut cluster).await?;
+        let job = job.resume_at_once(&mut cluster).await?;
         cluster.wait_for_state(job.job, "FINISHED").await?;
         job.check_output()?;
     }
     Ok(())
-}
-
-/// Cancels a job, and waits until it is cleaned up: its checkpoint can be claimed then.
-async fn cancel(cluster: &mut Cluster, job: &Verified) -> anyhow::Result<()> {
-    let leader = cluster.leader().await?;
-    let id = job.job.to_string();
-    let arguments = ["cancel", &id, "--address", &leader.rest];
-    cluster.cli().run(&arguments).await?.success()?;
-    cluster.wait_for_state(job.job, "CANCELED").await?;
-    wait_for("the cleanup", BOUND, async || {
-        let dump = cluster.store_dump().await?;
-        let mut results = dump.results.values();
-        ensure!(results.all(|it| !it.dirty), "its result is dirty");
-        anyhow::Ok(())
-    })
-    .await
 }

@@ -36,7 +36,8 @@ impl Stages {
             .path("output", &output)
             .parameter("parallelism", parallelism);
         let job = cluster.submit(&submission).await?;
-        let is_second = |view: &JobView| view.runs(SECOND) || view.is_over();
+        let is_second =
+            |view: &JobView| view.is_over() || (view.runs(SECOND) && view.all_tasks_run());
         let view = cluster
             .wait_for_job(job, "to run its second stage", is_second)
             .await?;

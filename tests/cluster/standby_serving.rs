@@ -80,7 +80,7 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
     }
     let successors: [(Leader, &[&str]); 3] = [
         (second, &PROCESS_GONE),
-        (third, &["silent-confirmed"]),
+        (third, &["silent-confirmed", "lease-expired"]),
         (fourth, &["invited"]),
     ];
     running

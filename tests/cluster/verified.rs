@@ -6,21 +6,27 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tanist_chaos::wordcount::visible_files;
-use tanist_chaos::{Cluster, Submission, wait_for};
+use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, Submission, wait_for};
 use tanist_proto::id::JobId;
 
 use crate::savepoints::stop_with_savepoint;
-use crate::support::{BOUND, job_file};
+use crate::support::{BOUND, cluster_on, job_file};
 
-/// Numbers altogether: at least ten seconds of work.
-pub(crate) const COUNT: u64 = 20_000;
+/// Numbers altogether: more than a test waits for, unless they come at once.
+const COUNT: u64 = 200_000;
+/// Numbers a second, of a job that runs on while processes are killed.
+const STEADILY: u64 = 2_000;
+/// As fast as they can.
+const AT_ONCE: u64 = 1_000_000;
 /// Numbers in a window of the job that has windows.
 const WINDOW: i64 = 1_000;
 const KEYS: usize = 50;
 /// The job file of a job that commits with checkpoints.
-pub(crate) const COMMITTING: &str = "committing.yaml";
+const COMMITTING: &str = "committing.yaml";
 /// That of one that commits at its end.
-pub(crate) const AT_END: &str = "checkpointed.yaml";
+const AT_END: &str = "checkpointed.yaml";
+/// That of one of two regions, which commits with checkpoints.
+const TWO_REGIONS: &str = "verified.yaml";
 
 /// What distinguishes jobs of two independent regions, one of which also counts by window.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +44,7 @@ impl TwoRegions {
     /// The same job, whose numbers come as fast as they can.
     pub(crate) fn without_rate(self) -> TwoRegions {
         TwoRegions {
-            rate: 1_000_000,
+            rate: AT_ONCE,
             ..self
         }
     }
@@ -48,7 +54,7 @@ impl Default for TwoRegions {
     fn default() -> TwoRegions {
         TwoRegions {
             count: COUNT,
-            rate: 2_000,
+            rate: STEADILY,
             keys: KEYS,
             interval_ms: 100,
         }
@@ -58,6 +64,8 @@ impl Default for TwoRegions {
 /// A job whose output says by itself whether each number counts once.
 pub(crate) struct Verified {
     pub(crate) job: JobId,
+    /// Its job file.
+    file: &'static str,
     /// The directories of the counts and of the numbers; those of the jobs that it continues come first.
     pub(crate) outputs: Vec<[PathBuf; 2]>,
     /// The directories of the counts of windows, of jobs that have any.
@@ -66,18 +74,28 @@ pub(crate) struct Verified {
     pub(crate) keys: usize,
 }
 
+/// A cluster where the newest checkpoint of a cancelled job is kept, so that another one continues there.
+pub(crate) async fn retaining_cluster_on(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
+    let retention = "execution.checkpointing.externalized-checkpoint-retention";
+    let builder = cluster_on(kind).await?;
+    Ok(builder.set(retention, "RETAIN_ON_CANCELLATION"))
+}
+
 impl Verified {
-    /// A job whose output becomes visible at its end.
-    pub(crate) async fn start(cluster: &mut Cluster, count: u64) -> anyhow::Result<Verified> {
-        Verified::begin(cluster, AT_END, count, Vec::new(), &[]).await
+    /// A job whose output becomes visible at its end. It runs until it is [finished](Verified::finish_at_once).
+    pub(crate) async fn start(cluster: &mut Cluster) -> anyhow::Result<Verified> {
+        let job = Verified::new(AT_END).begin(cluster, STEADILY, &[]).await?;
+        cluster.wait_until_running(job.job).await?;
+        Ok(job)
     }
 
-    /// A job whose output becomes visible with its checkpoints.
-    pub(crate) async fn start_committing(
-        cluster: &mut Cluster,
-        count: u64,
-    ) -> anyhow::Result<Verified> {
-        Verified::begin(cluster, COMMITTING, count, Vec::new(), &[]).await
+    /// A job whose output becomes visible with its checkpoints. It runs until it is
+    /// [finished](Verified::finish_at_once).
+    pub(crate) async fn start_committing(cluster: &mut Cluster) -> anyhow::Result<Verified> {
+        let job = Verified::new(COMMITTING);
+        let job = job.begin(cluster, STEADILY, &[]).await?;
+        cluster.wait_until_running(job.job).await?;
+        Ok(job)
     }
 
     /// A job that continues where this one was stopped with a savepoint. `arguments` are those of its submission.
@@ -88,75 +106,147 @@ impl Verified {
         arguments: &[&str],
     ) -> anyhow::Result<Verified> {
         let from = [&["--from-savepoint", savepoint], arguments].concat();
-        Verified::begin(cluster, COMMITTING, self.count, self.outputs, &from).await
+        let job = self.begin(cluster, STEADILY, &from).await?;
+        cluster.wait_until_running(job.job).await?;
+        Ok(job)
+    }
+
+    /// The same, whose numbers come at once.
+    pub(crate) async fn go_on_at_once(
+        self,
+        cluster: &mut Cluster,
+        savepoint: &str,
+    ) -> anyhow::Result<Verified> {
+        let from = ["--from-savepoint", savepoint];
+        self.begin(cluster, AT_ONCE, &from).await
+    }
+
+    /// Cancels it, and waits until it is cleaned up: its checkpoint can be claimed then.
+    pub(crate) async fn cancel(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        let leader = cluster.leader().await?;
+        let id = self.job.to_string();
+        let arguments = ["cancel", &id, "--address", &leader.rest];
+        cluster.cli().run(&arguments).await?.success()?;
+        cluster.wait_for_state(self.job, "CANCELED").await?;
+        wait_for("the cleanup", BOUND, async || {
+            let dump = cluster.store_dump().await?;
+            let mut results = dump.results.values();
+            ensure!(results.all(|it| !it.dirty), "its result is dirty");
+            anyhow::Ok(())
+        })
+        .await
+    }
+
+    /// Cancels it, in a cluster that [retains its checkpoint](retaining_cluster_on), and has another job take the rest
+    /// of its numbers at once. Checks the results of all jobs.
+    pub(crate) async fn finish_at_once(self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        let cancelled = self.job.to_string();
+        self.cancel(cluster).await?;
+        let claim = ["--claim-mode", "CLAIM"];
+        let rest = self.resume_with(cluster, AT_ONCE, &claim).await?;
+        cluster.wait_for_state(rest.job, "FINISHED").await?;
+        rest.check_output()?;
+        // What the cancelled job has not made visible goes with its result.
+        wait_for("only files of a cancelled job", BOUND, async || {
+            for output in rest.directories() {
+                let runs = std::fs::read_dir(output.join(".tanist"));
+                for run in runs.into_iter().flatten() {
+                    let name = run?.file_name().to_string_lossy().into_owned();
+                    ensure!(name.starts_with(&cancelled), "{name} is in {output:?}");
+                }
+            }
+            anyhow::Ok(())
+        })
+        .await?;
+        cluster.check_nothing_left(&[]).await
     }
 
     /// The same job with the same output directories, which continues where this one was cancelled.
     pub(crate) async fn resume(
+        self,
+        cluster: &mut Cluster,
+        arguments: &[&str],
+    ) -> anyhow::Result<Verified> {
+        let job = self.resume_with(cluster, STEADILY, arguments).await?;
+        cluster.wait_until_running(job.job).await?;
+        Ok(job)
+    }
+
+    /// The same, whose numbers come at once.
+    pub(crate) async fn resume_at_once(self, cluster: &mut Cluster) -> anyhow::Result<Verified> {
+        self.resume_with(cluster, AT_ONCE, &[]).await
+    }
+
+    async fn resume_with(
         mut self,
         cluster: &mut Cluster,
-        file: &str,
+        rate: u64,
         arguments: &[&str],
     ) -> anyhow::Result<Verified> {
         let output = self.outputs.pop().context("it has output")?;
         let from = format!("job:{}", self.job);
         let arguments = [&["--from-savepoint", &from], arguments].concat();
-        Verified::begin_in(
-            cluster,
+        self.begin_in(cluster, output, rate, &arguments).await
+    }
+
+    /// Another job, whose output is not checked here.
+    pub(crate) fn of(job: JobId, output: [PathBuf; 2]) -> Verified {
+        Verified {
+            job,
+            outputs: vec![output],
+            ..Verified::new(AT_END)
+        }
+    }
+
+    /// One that was not submitted.
+    fn new(file: &'static str) -> Verified {
+        Verified {
+            job: JobId::from_bits(0),
             file,
-            self.count,
-            (self.outputs, output),
-            &arguments,
-        )
-        .await
+            outputs: Vec::new(),
+            windows: Vec::new(),
+            count: COUNT,
+            keys: KEYS,
+        }
     }
 
     async fn begin(
+        self,
         cluster: &mut Cluster,
-        file: &str,
-        count: u64,
-        outputs: Vec<[PathBuf; 2]>,
+        rate: u64,
         arguments: &[&str],
     ) -> anyhow::Result<Verified> {
-        let number = outputs.len();
+        let number = self.outputs.len();
         let output = ["counts", "numbers"].map(|name| format!("{name}-{number}"));
         let output = output.map(|name| cluster.directory().join(name));
-        Verified::begin_in(cluster, file, count, (outputs, output), arguments).await
+        self.begin_in(cluster, output, rate, arguments).await
     }
 
     async fn begin_in(
+        mut self,
         cluster: &mut Cluster,
-        file: &str,
-        count: u64,
-        (mut outputs, output): (Vec<[PathBuf; 2]>, [PathBuf; 2]),
+        output: [PathBuf; 2],
+        rate: u64,
         arguments: &[&str],
     ) -> anyhow::Result<Verified> {
-        let submission = Submission::new(job_file(file))
+        let submission = Submission::new(job_file(self.file))
             .path("counts", &output[0])
             .path("numbers", &output[1])
-            .parameter("count", count)
+            .parameter("count", self.count)
+            .parameter("rate", rate)
             .arguments(arguments);
-        outputs.push(output);
-        let job = cluster.submit(&submission).await?;
-        cluster.wait_until_running(job).await?;
-        Ok(Verified {
-            job,
-            outputs,
-            windows: Vec::new(),
-            count,
-            keys: KEYS,
-        })
+        self.outputs.push(output);
+        self.job = cluster.submit(&submission).await?;
+        Ok(self)
     }
 
     /// A job of two independent regions, whose output becomes visible with its checkpoints. Returns once the submission
     /// is acknowledged.
     pub(crate) async fn submit(cluster: &mut Cluster, job: TwoRegions) -> anyhow::Result<Verified> {
         let none = Verified {
-            job: JobId::from_bits(0),
-            outputs: Vec::new(),
-            windows: Vec::new(),
             count: job.count,
             keys: job.keys,
+            ..Verified::new(TWO_REGIONS)
         };
         none.submit_next(cluster, job, &[]).await
     }
@@ -178,7 +268,7 @@ impl Verified {
         job: TwoRegions,
         arguments: &[&str],
     ) -> anyhow::Result<Verified> {
-        let submission = Submission::new(job_file("verified.yaml"));
+        let submission = Submission::new(job_file(self.file));
         let directory = cluster.directory().join(submission.job.to_string());
         let output = ["counts", "numbers"].map(|name| directory.join(name));
         let windows = directory.join("windows");
@@ -460,11 +550,11 @@ fn written(directory: &Path, files: [&str; 3]) -> anyhow::Result<Verified> {
     }
     let [counts, numbers, windows] = outputs;
     Ok(Verified {
-        job: JobId::from_bits(1),
         outputs: vec![[counts, numbers]],
         windows: vec![windows],
         count: 4,
         keys: 2,
+        ..Verified::new(TWO_REGIONS)
     })
 }
 
