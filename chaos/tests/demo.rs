@@ -133,8 +133,17 @@ async fn an_interrupted_demo_of_a_configuration_fails_and_leaves_nothing() -> an
     )?;
     let mut demo = start_demo_with(temporary.path(), &["--config", &file])?;
     until_printed(&mut demo, " leads ").await?;
-    let of_the_file = with_setting(temporary.path(), &file)?;
-    ensure!(of_the_file.len() == 5, "{of_the_file:?} run with {file}");
+    // One that is about to execute its program has no command line for a moment.
+    wait_for(
+        "all processes to run with the file",
+        DEMO_BOUND,
+        async || {
+            let of_the_file = with_setting(temporary.path(), &file)?;
+            ensure!(of_the_file.len() == 5, "{of_the_file:?} run with {file}");
+            anyhow::Ok(())
+        },
+    )
+    .await?;
     let pid = demo.id().context("it runs")?;
     signal(i32::try_from(pid)?, Signal::INT)?;
     let said = final_output(demo, 130, DEMO_BOUND).await?;

@@ -122,16 +122,26 @@ async fn answer(connection: &mut TcpStream, status: u16, body: &str) {
         .expect("the client reads");
 }
 
+const TIMEOUT: Duration = Duration::from_secs(20);
+
 fn client(addresses: &[&str]) -> JobClient {
     let addresses = addresses.iter().map(ToString::to_string).collect();
-    client_of(StaticAddresses(addresses), Duration::from_secs(20))
+    client_of(StaticAddresses(addresses), TIMEOUT)
 }
 
 fn client_of(finder: impl LeaderFinder, timeout: Duration) -> JobClient {
+    client_with(finder, timeout, timeout)
+}
+
+fn client_with(
+    finder: impl LeaderFinder,
+    timeout: Duration,
+    request_timeout: Duration,
+) -> JobClient {
     let options = RetryOptions {
         timeout,
         retry_period: Duration::from_millis(1),
-        request_timeout: timeout.min(Duration::from_millis(200)),
+        request_timeout,
         ..RetryOptions::default()
     };
     JobClient::new(RestClient::new(Arc::new(finder), options))
@@ -176,7 +186,9 @@ async fn a_submission_is_repeated_with_the_same_id_and_token_until_it_is_answere
         job_id: job().to_string(),
         ..JobGraph::default()
     };
-    let submitted = client(&[&dead, &server.address]).submit(&graph).await;
+    let addresses = StaticAddresses(vec![dead, server.address.clone()]);
+    let client = client_with(addresses, TIMEOUT, Duration::from_secs(1));
+    let submitted = client.submit(&graph).await;
     let expected = Submitted {
         job: job(),
         job_url: "x".to_owned(),

@@ -25,7 +25,7 @@ const LEADS_ASTRAY: &str =
 const DENIED: &str = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n";
 const MISSING: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
 
-/// Timeout that is short enough for tests.
+/// Timeout for a server that says nothing, short enough for tests.
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// Three of these pauses are longer than the timeout of the client that reads.
 const PAUSE: Duration = Duration::from_millis(700);
@@ -93,7 +93,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> std::io:
 
 fn trusting(authority: &TestAuthority) -> Terms {
     Terms {
-        timeout: TIMEOUT,
+        timeout: Duration::from_secs(30),
         roots: Some(authority.roots()),
     }
 }
@@ -163,7 +163,11 @@ async fn a_server_without_a_trusted_certificate_for_its_name_receives_no_request
 async fn a_refusal_of_a_secure_server_is_lasting_and_a_broken_connection_is_passing() {
     let authority = TestAuthority::new();
     let port = serve_secure(&authority, "127.0.0.1").await;
-    let terms = trusting(&authority);
+    let patient = trusting(&authority);
+    let impatient = Terms {
+        timeout: TIMEOUT,
+        ..patient.clone()
+    };
     for (path, reason, is_passing) in [
         ("missing", "404 Not Found", false),
         ("denied", "403 Forbidden", false),
@@ -173,7 +177,11 @@ async fn a_refusal_of_a_secure_server_is_lasting_and_a_broken_connection_is_pass
         ("cut", "", true),
     ] {
         let url = format!("https://127.0.0.1:{port}/{path}");
-        let failure = tried(&terms, &url).await.expect_err(path);
+        let terms = match path {
+            "silent" | "mute" => &impatient,
+            _ => &patient,
+        };
+        let failure = tried(terms, &url).await.expect_err(path);
         assert!(failure.reason.contains(reason), "{path}: {failure:?}");
         assert_eq!(failure.is_passing, is_passing, "{path}: {failure:?}");
     }

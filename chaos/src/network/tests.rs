@@ -60,10 +60,10 @@ mod cases {
         for (from, to) in [(a, b), (b, a)] {
             network.set(from, to, Link::Silent)?;
             ensure!(!network.is_sending(a, b)?, "everything was acknowledged");
-            ensure!(says(&mut broken, 2).is_err(), "{from} reaches {to}");
+            gets_no_answer(&mut broken, 2).with_context(|| format!("{from} reaches {to}"))?;
             ensure!(network.is_sending(a, b)?, "nothing is acknowledged");
             says(&mut whole, 3).context("another link")?;
-            let new = network.connect_from(a, b);
+            let new = network.connect_within(SILENCE, a, b);
             ensure!(
                 new.as_ref()
                     .is_err_and(|error| error.kind() == io::ErrorKind::TimedOut),
@@ -87,8 +87,7 @@ mod cases {
         let mut forgotten = network.connect_from(a, b)?;
         says(&mut forgotten, 1)?;
         network.drop_connections(a, b)?;
-        let answer = says(&mut forgotten, 2);
-        ensure!(answer.is_err(), "it is answered");
+        gets_no_answer(&mut forgotten, 2)?;
         ensure!(network.is_sending(a, b)?, "neither end gets a reset");
         says(&mut network.connect_from(a, b)?, 3)?;
         Ok(())
@@ -141,7 +140,18 @@ mod cases {
 
 /// Sends a byte and reads it back.
 fn says(stream: &mut TcpStream, byte: u8) -> io::Result<()> {
-    stream.set_read_timeout(Some(SILENCE))?;
+    says_within(BOUND, stream, byte)
+}
+
+/// Sends a byte; an error if it is answered within [`SILENCE`].
+fn gets_no_answer(stream: &mut TcpStream, byte: u8) -> anyhow::Result<()> {
+    let answer = says_within(SILENCE, stream, byte);
+    ensure!(answer.is_err(), "{byte} is answered");
+    Ok(())
+}
+
+fn says_within(timeout: Duration, stream: &mut TcpStream, byte: u8) -> io::Result<()> {
+    stream.set_read_timeout(Some(timeout))?;
     stream.write_all(&[byte])?;
     let mut answer = [0];
     stream.read_exact(&mut answer)?;
@@ -166,8 +176,12 @@ impl Network {
     }
 
     fn connect_from(&self, from: Host, to: Host) -> io::Result<TcpStream> {
+        self.connect_within(BOUND, from, to)
+    }
+
+    fn connect_within(&self, timeout: Duration, from: Host, to: Host) -> io::Result<TcpStream> {
         let address = SocketAddr::from((to.address(), PORT));
-        self.open_on(from, move || TcpStream::connect_timeout(&address, SILENCE))
+        self.open_on(from, move || TcpStream::connect_timeout(&address, timeout))
     }
 }
 

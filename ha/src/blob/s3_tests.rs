@@ -16,23 +16,30 @@ use crate::keys::Name;
 use crate::testing::certificates::TestAuthority;
 use crate::testing::s3::{BUCKET, Conduct, REGION, S3Server};
 
-/// Short timeouts for tests, instead of 30 s and 3 min.
-const REQUEST_BOUND: Duration = Duration::from_millis(500);
-const RETRY_BOUND: Duration = Duration::from_secs(1);
+/// Timeouts of a request and of all its repetitions.
+type Timeouts = (Duration, Duration);
+const TIMEOUTS: Timeouts = (Duration::from_secs(10), Duration::from_secs(30));
+/// Short ones, for a bucket that says nothing.
+const SHORT: Timeouts = (Duration::from_millis(500), Duration::from_secs(1));
 
 async fn server() -> S3Server {
     S3Server::start().await.expect("a free port")
 }
 
 fn client(server: &S3Server, secret: &str) -> AmazonS3Builder {
+    client_with(TIMEOUTS, server, secret)
+}
+
+fn client_with(timeouts: Timeouts, server: &S3Server, secret: &str) -> AmazonS3Builder {
+    let (of_request, of_repetitions) = timeouts;
     let retry = RetryConfig {
         max_retries: 2,
-        retry_timeout: RETRY_BOUND,
+        retry_timeout: of_repetitions,
         ..RetryConfig::default()
     };
     let options = ClientOptions::new()
         .with_allow_http(true)
-        .with_timeout(REQUEST_BOUND);
+        .with_timeout(of_request);
     AmazonS3Builder::new()
         .with_endpoint(server.endpoint())
         .with_region(REGION)
@@ -187,9 +194,10 @@ async fn a_bucket_that_says_nothing_is_given_up_and_may_be_asked_again() {
     let blobs = blobs(&server);
     let pointer = written(&blobs, content(10)).await;
     server.conduct(Conduct::Silent);
-    let silent = blobs.get(&pointer).await.expect_err("no answer");
+    let impatient = blobs_of(client_with(SHORT, &server, &server.credentials().secret));
+    let silent = impatient.get(&pointer).await.expect_err("no answer");
     assert_eq!(silent.outcome(), Outcome::Transient, "{silent}");
-    let silent = blobs.list().await.expect_err("no answer");
+    let silent = impatient.list().await.expect_err("no answer");
     assert_eq!(silent.outcome(), Outcome::Transient, "{silent}");
     server.conduct(Conduct::Answers);
     assert_eq!(blobs.get(&pointer).await.expect("it answers"), content(10));

@@ -423,23 +423,17 @@ async fn a_remote_consumer_that_does_not_read_bounds_what_is_sent() {
     let managers = TaskManager::start_many::<2>().await;
     let writer = register(&managers[0], attempt(1));
     let mut gate = open(&managers[1], request(&managers[0].location, attempt(1)), 1);
-    let mut pushed = 0;
-    let filling = async {
-        loop {
-            writer.push(0, numbers(pushed)).await.expect("open");
-            pushed += 1;
-        }
-    };
-    // Both ends are full, and the server may hold one batch: no further batch fits, however long the producer
-    // waits.
-    assert!(
-        tokio::time::timeout(Duration::from_millis(500), filling)
-            .await
-            .is_err()
-    );
-    assert_eq!(pushed, 2 * channel::PLACES as i64);
+    // Both ends, and the server may hold one batch.
+    let most = 2 * channel::PLACES as i64;
+    for pushed in 0..most {
+        writer.push(0, numbers(pushed)).await.expect("open");
+    }
+    // No further batch fits, however long the producer waits.
+    let further = writer.push(0, numbers(most));
+    let further = tokio::time::timeout(Duration::from_millis(500), further).await;
+    assert!(further.is_err(), "{further:?}");
     writer.finish();
-    assert_eq!(read(&mut gate).await, Ok((0..pushed).collect()));
+    assert_eq!(read(&mut gate).await, Ok((0..most).collect()));
 }
 
 #[tokio::test]

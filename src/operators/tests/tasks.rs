@@ -349,6 +349,7 @@ async fn state_is_counted_while_a_task_runs_and_above_its_slots_share_the_task_s
     })
     .await;
     assert_eq!(source.metrics().state_bytes, 0);
+    wait_until("a notice", || !counting.notices().borrow().is_empty()).await;
     let notices = counting.notices().borrow().clone();
     assert_eq!(notices.len(), 1, "{notices:?}");
     assert!(

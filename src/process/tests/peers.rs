@@ -233,9 +233,11 @@ async fn a_standby_counts_whom_it_reaches() {
     let memory = MemoryCluster::default();
     let a = start(&memory, "a").await;
     until("a leads", || a.view.role() == Role::Leading).await;
-    let b = start(&memory, "b").await;
-    until_led(&a, &b, 1).await;
     let configuration = Configuration::load(LoadOptions::default()).expect("valid");
+    let mut options = configuration.options().clone();
+    options.ha.detector.inquiry_timeout = BOUND;
+    let b = start_with(&memory, "b", options).await;
+    until_led(&a, &b, 1).await;
     let peers = TonicPeers::new(configuration.options().ha.cluster_id.to_string());
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await

@@ -298,7 +298,7 @@ async fn query_parameters_without_effect_are_refused_by_name() {
 }
 
 /// A client that must wait half a minute for the error of a full disk has given up before.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_the_store_refuses_is_answered_within_two_seconds() {
     let full = || GatewayError::StoreRefused("out of space".to_owned());
     let refusals = std::iter::repeat_with(full).take(1_000);

@@ -146,6 +146,7 @@ async fn a_process_that_restarts_gets_its_file_and_its_earlier_start_counts_as_d
     let error = error.expect_err("the child lives").to_string();
     assert!(error.contains(&format!("pid {}", child.0.id())), "{error}");
     child.0.kill().expect("killed");
+    child.0.wait().expect("it has ended, and holds no lock");
     let restarted = election(dir.path(), "child").await;
     let view = observe(&observer, "its death", |view| view.leader.is_none()).await;
     assert!(view.epoch.is_some());

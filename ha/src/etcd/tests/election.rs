@@ -30,7 +30,10 @@ async fn a_resigned_term_is_over_and_its_epoch_goes_on() -> TestResult {
 #[tokio::test]
 async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult {
     let server = shared_server().await?;
-    let options = options(server.endpoints(), "lease");
+    let options = EtcdOptions {
+        lease_ttl: Duration::from_secs(2),
+        ..options(server.endpoints(), "lease")
+    };
     let election = contender(&options).await?;
     let store = open_store(options, KINDS).await?;
     let member = Member {
@@ -61,7 +64,7 @@ async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult
     else {
         return Err("no session".into());
     };
-    assert_eq!(timeout, Duration::from_secs(1));
+    assert_eq!(timeout, Duration::from_secs(2));
     let mut session = election.session();
     let renewed = |state: &SessionState| match state {
         SessionState::Alive {

@@ -45,7 +45,8 @@ fn options(endpoints: Vec<String>, namespace: &str) -> EtcdOptions {
     EtcdOptions {
         endpoints,
         namespace: format!("/test/{namespace}"),
-        lease_ttl: Duration::from_secs(1),
+        // Where no test waits for its end: a disk may hold the server up for seconds.
+        lease_ttl: Duration::from_secs(10),
         ..EtcdOptions::default()
     }
 }

@@ -178,7 +178,11 @@ async fn a_wrong_password_is_denied_and_an_expired_token_is_renewed() -> TestRes
         ..EtcdServerOptions::default()
     })
     .await?;
-    let nobody = options(server.endpoints(), "denied");
+    // It is renewed each second.
+    let nobody = EtcdOptions {
+        lease_ttl: Duration::from_secs(3),
+        ..options(server.endpoints(), "denied")
+    };
     let wrong = Some((user.0.clone(), "wrong".to_owned()));
     for refused in [
         nobody.clone(),
@@ -327,6 +331,7 @@ async fn dropping_ends_the_tasks() -> TestResult {
 async fn a_term_goes_on_after_the_quorum_was_lost_for_longer_than_its_lease() -> TestResult {
     let mut cluster = EtcdCluster::start(3, EtcdServerOptions::default()).await?;
     let options = EtcdOptions {
+        lease_ttl: Duration::from_secs(2),
         request_timeout: Duration::from_secs(1),
         ..options(cluster.endpoints(), "quorum")
     };

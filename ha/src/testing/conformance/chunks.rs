@@ -43,7 +43,8 @@ fn owner() -> Name {
 
 /// A leading process with its pipeline and record store.
 struct Writer {
-    process: Process,
+    /// Its election ends with it.
+    _process: Process,
     term: LeaderSession,
     pipeline: CommitPipeline,
     records: RecordStore,
@@ -53,10 +54,27 @@ impl Writer {
     async fn start(subject: &dyn Subject, name: &str) -> CaseResult<Writer> {
         let process = Process::start(subject, name).await?;
         let term = process.leads().await;
+        Writer::of(subject, process, term).await
+    }
+
+    /// The leader that follows `former`, which it deposes.
+    async fn succeed(subject: &dyn Subject, name: &str, former: &Writer) -> CaseResult<Writer> {
+        let process = Process::start(subject, name).await?;
+        let epoch = former.term.epoch();
+        process.election.depose(epoch).await?;
+        let term = process.leads_after(epoch).await;
+        Writer::of(subject, process, term).await
+    }
+
+    async fn of(
+        subject: &dyn Subject,
+        process: Process,
+        term: LeaderSession,
+    ) -> CaseResult<Writer> {
         let pipeline = process.pipeline(subject, &term).await?;
         let store = subject.store(&process.id).await?;
         Ok(Writer {
-            process,
+            _process: process,
             term,
             pipeline,
             records: RecordStore::new(store, None, 1024).with_max_split(usize::MAX),
@@ -129,8 +147,7 @@ pub async fn a_record_larger_than_a_transaction_is_kept_in_chunks(
     );
 
     // The next term finds it, and knows that its chunks are in use.
-    a.process.election.resign().await;
-    let b = Writer::start(subject, "b").await?;
+    let b = Writer::succeed(subject, "b", &a).await?;
     let stored = b.read().await?.expect("it is still there");
     assert!(stored.record == record, "it is not what was written");
     let keeps = |_: &_, name: &Name| stored.chunks.contains(name);
@@ -155,16 +172,7 @@ pub async fn chunks_without_a_record_are_removed_by_the_next_term(
         [],
         "those of its own term may still be pointed to"
     );
-    let former = a.term.epoch();
-    let b = Process::start(subject, "b").await?;
-    b.election.depose(former).await?;
-    let term = b.leads_after(former).await;
-    let b = Writer {
-        pipeline: b.pipeline(subject, &term).await?,
-        records: RecordStore::new(subject.store(&b.id).await?, None, 1024),
-        process: b,
-        term,
-    };
+    let b = Writer::succeed(subject, "b", &a).await?;
     let orphans = b.orphans().await?;
     assert_eq!(orphans.len(), prepared.chunks.len());
     b.delete(orphans).await?;

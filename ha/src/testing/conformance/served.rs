@@ -11,7 +11,7 @@ use async_trait::async_trait;
 
 use super::gates::Gates;
 use super::network::Network;
-use super::{CaseResult, OpenElection, Subject};
+use super::{CaseResult, OpenElection, Subject, until_definite};
 use crate::backend::{Access, Backend};
 use crate::election::{ElectionDriver, ProcessId};
 use crate::keys::Key;
@@ -86,20 +86,26 @@ impl<B: ServedBackend> Subject for ServedSubject<B> {
         let enter = self.gates.enter(process);
         Ok(Box::new(move || {
             enter();
-            Box::pin(async move { options.open_election(id, Access::Contend).await })
+            Box::pin(async move {
+                until_definite(async || options.open_election(id.clone(), Access::Contend).await)
+                    .await
+            })
         }))
     }
 
     async fn observer(&self, process: &ProcessId) -> CaseResult<Arc<dyn ElectionDriver>> {
         let options = self.options(process).await?;
-        Ok(options
-            .open_election(process.clone(), Access::Observe)
-            .await?)
+        let open = async || {
+            options
+                .open_election(process.clone(), Access::Observe)
+                .await
+        };
+        Ok(until_definite(open).await?)
     }
 
     async fn store(&self, process: &ProcessId) -> CaseResult<Arc<dyn CoordinationStore>> {
         let options = self.options(process).await?;
-        Ok(options.open_store(KINDS, Access::Contend).await?)
+        Ok(until_definite(async || options.open_store(KINDS, Access::Contend).await).await?)
     }
 
     async fn stop(&self, process: &ProcessId) {

@@ -139,9 +139,9 @@ async fn a_late_duplicate_changes_nothing() -> TestResult {
         request_timeout: Duration::from_millis(300),
         ..options(vec![proxy.address().to_string()])
     };
-    let store = open_store(slow, KINDS).await?;
+    let store = settle("open", async || open_store(slow.clone(), KINDS).await).await;
     let first = request(&term, Change::default(), vec![put("x", "1")]);
-    assert_eq!(store.commit(&first).await?, CommitReply::Applied);
+    commit(&store, &first).await;
     let second = request(&term, first.change(), vec![put("x", "2"), put("y", "2")]);
     proxy.hold_requests();
     let lost = store.commit(&second).await;
@@ -161,7 +161,7 @@ async fn a_late_duplicate_changes_nothing() -> TestResult {
     proxy.forward();
     commit(&store, &second).await;
     let third = request(&term, second.change(), vec![put("x", "3")]);
-    assert_eq!(store.commit(&third).await?, CommitReply::Applied);
+    commit(&store, &third).await;
 
     proxy.hold_requests();
     let fourth = request(&term, third.change(), vec![put("x", "4")]);
