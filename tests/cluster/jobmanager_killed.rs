@@ -9,7 +9,7 @@ use tanist_gateway::kinds;
 use tanist_ha::keys::Name;
 use tanist_proto::v1::JobResult;
 
-use crate::support::{WordsAndTicks, cluster_on, example, job_file, need_failpoints};
+use crate::support::{WordsAndTicks, cluster_on, job_file, need_failpoints};
 
 /// Timeout until a failpoint is reached.
 const REACH_BOUND: Duration = Duration::from_secs(60);
@@ -119,17 +119,20 @@ async fn a_word_count_survives_its_leader(kind: StoreKind) -> anyhow::Result<()>
     let input = cluster.directory().join("input");
     let output = cluster.directory().join("output");
     let expected = wordcount::write_input(&input, 16, 1_000_000)?;
-    let submission = Submission::new(example("wordcount.yaml"))
+    let go_on = cluster.directory().join("go-on");
+    let submission = Submission::new(job_file("words-slowly.yaml"))
         .path("input", &input.join("*.txt"))
-        .path("output", &output);
+        .path("output", &output)
+        .path("go-on", &go_on);
     let job = cluster.submit(&submission).await?;
     cluster.wait_until_running(job).await?;
     let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
     ensure!(
         wordcount::visible_files(&output)?.is_empty(),
-        "the job finished before the leader was killed: give it more text"
+        "the job finished before its leader was followed"
     );
-    cluster.successor_of(&former).await?;
+    std::fs::write(go_on, "")?;
     cluster.wait_for_state(job, "FINISHED").await?;
     wordcount::check_counts(&expected, &wordcount::read_output(&output)?)?;
     cluster.check_nothing_left(&[output]).await

@@ -116,6 +116,8 @@ async fn a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted(
 ) -> anyhow::Result<()> {
     let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
         .on_hosts_of_their_own()
+        // Tasks are waited for as long as that.
+        .set("heartbeat.timeout", "30 s")
         .start()
         .await?;
     let running = RunningOn::start(&mut cluster).await?;

@@ -125,9 +125,11 @@ async fn a_growing_input_is_counted_as_it_was_when_it_was_cut_also_by_the_next_l
     );
     wordcount::write_input(&input, 8, 60_000)?;
     let growing = Growing::start(&input);
+    let go_on = cluster.directory().join("go-on");
     let submission = Submission::new(job_file("words-slowly.yaml"))
         .path("input", &input.join("*.txt"))
-        .path("output", &output);
+        .path("output", &output)
+        .path("go-on", &go_on);
     let job = cluster.submit(&submission).await?;
     cluster
         .jobmanager(former.index)
@@ -137,6 +139,13 @@ async fn a_growing_input_is_counted_as_it_was_when_it_was_cut_also_by_the_next_l
         .await?
         .context("no splits are recorded")?;
     cluster.successor_of(&former).await?;
+    wait_for("the input to grow", BOUND, async || {
+        let (_, later) = expected(&cut)?;
+        ensure!(later > 0, "nothing grew");
+        anyhow::Ok(())
+    })
+    .await?;
+    std::fs::write(go_on, "")?;
     let view = cluster.wait_for_state(job, "FINISHED").await?;
     growing.stop()?;
     let attempts = view.0["vertices"].to_string();
@@ -144,8 +153,7 @@ async fn a_growing_input_is_counted_as_it_was_when_it_was_cut_also_by_the_next_l
         !attempts.contains("\"attempt\":2"),
         "a task was restarted: {attempts}"
     );
-    let (expected, later) = expected(&cut)?;
-    ensure!(later > 0, "nothing grew");
+    let (expected, _) = expected(&cut)?;
     wordcount::check_counts(&expected, &wordcount::read_output(&output)?)?;
     cluster.check_nothing_left(&[output]).await
 }
@@ -157,10 +165,11 @@ async fn a_slow_subtask_reads_less(kind: StoreKind) -> anyhow::Result<()> {
         cluster.directory().join("output"),
     );
     let expected = wordcount::write_input(&input, 8, 1_000_000)?;
+    let go_on = cluster.directory().join("go-on");
     let submission = Submission::new(job_file("words-slowly.yaml"))
         .path("input", &input.join("*.txt"))
         .path("output", &output)
-        .parameter("seconds", 5);
+        .path("go-on", &go_on);
     let job = cluster.submit(&submission).await?;
     let all_given = async || {
         let splits = splits_of(&cluster, job).await?.context("not placed")?;
@@ -170,6 +179,7 @@ async fn a_slow_subtask_reads_less(kind: StoreKind) -> anyhow::Result<()> {
         Ok(splits)
     };
     let splits = wait_for("all splits to be given", BOUND, all_given).await?;
+    std::fs::write(go_on, "")?;
     let of = |subtask| {
         let mut lists = splits.assigned.iter();
         lists

@@ -44,6 +44,9 @@ async fn jobs_that_wait_are_served_by_age_also_after_their_leader_was_killed(
         };
         workload.submission.job = JobId::from_bits(number << 64);
         cluster.submit(&workload.submission).await?;
+        if number == 9 {
+            workload.wait_until_ticking(&mut cluster).await?;
+        }
         // The waiting jobs were accepted by different terms.
         if number == 7 || number == 3 {
             let former = cluster.kill_leader().await?;
