@@ -67,11 +67,13 @@ impl Detector {
         let deadline = Instant::now() + bound;
         let is_wanted = |process: &ProcessId| to.is_none_or(|to| to == process);
         loop {
-            let Candidates { standbys, silent } = self.candidates(deadline).await?;
-            let mut wanted = standbys;
-            wanted.retain(|standby| is_wanted(&standby.member.process));
-            if !wanted.is_empty() {
-                return self.invite_one_of(&session, wanted, deadline).await;
+            let Candidates {
+                mut standbys,
+                silent,
+            } = self.candidates(deadline).await?;
+            standbys.retain(|standby| is_wanted(&standby.member.process));
+            if !standbys.is_empty() {
+                return self.invite_one_of(&session, standbys, deadline).await;
             }
             if session.is_over() {
                 return Err(TransferError::NotLeading);

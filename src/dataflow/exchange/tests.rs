@@ -425,9 +425,13 @@ async fn a_remote_consumer_that_does_not_read_bounds_what_is_sent() {
     let mut gate = open(&managers[1], request(&managers[0].location, attempt(1)), 1);
     // Both ends, and the server may hold one batch.
     let most = 2 * channel::PLACES as i64;
-    for pushed in 0..most {
-        writer.push(0, numbers(pushed)).await.expect("open");
-    }
+    let filling = async {
+        for pushed in 0..most {
+            writer.push(0, numbers(pushed)).await.expect("open");
+        }
+    };
+    let filled = tokio::time::timeout(Duration::from_secs(60), filling).await;
+    filled.expect("there is room");
     // No further batch fits, however long the producer waits.
     let further = writer.push(0, numbers(most));
     let further = tokio::time::timeout(Duration::from_millis(500), further).await;

@@ -235,9 +235,9 @@ impl Place {
         if !record.is_begun {
             record.is_begun = true;
             self.put_record(&record).await?;
+            blobs.rely_on(&record.storage, &record.confirmations);
             info!(location, "the storage of large objects is begun");
         }
-        blobs.rely_on(&record.storage, &record.confirmations);
         known.note(record.clone());
         known.own = Some(Own {
             record,
