@@ -20,7 +20,7 @@ const INTERVAL_MS: u64 = 100;
 /// From this number on memory is compared, too: a process takes some until all of its parts were used.
 const MANY: u64 = 1_000;
 /// Number of processes that are killed.
-const KILLS: u64 = 6;
+const KILLS: u64 = 8;
 /// Numbers a second.
 const RATE: u64 = 1_000;
 
@@ -134,8 +134,8 @@ async fn what_a_job_has_stays_as_large_as_it_was_however_many_checkpoints_are_ta
             _ => &mut None,
         };
         *smallest = Some(smallest.map_or(sizes, |it: Sizes| it.min(sizes)));
-        // Two in each quarter but the last one.
-        if killed < KILLS && number >= (2 * killed + 1) * total / 16 {
+        // In the first three quarters.
+        if killed < KILLS && number >= (2 * killed + 1) * 3 * total / (8 * KILLS) {
             kill(&mut cluster, killed).await?;
             (killed, last_kill) = (killed + 1, number);
         }

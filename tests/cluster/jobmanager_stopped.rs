@@ -6,9 +6,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use tanist_chaos::{Cluster, Leader, StoreKind, test_all, wait_for};
 
-use crate::jobmanager_watched::LONG_LEASE;
 use crate::support::{
-    RunningOn, cluster_on, transfer_to, until_standby, until_witnesses_are_known,
+    RunningOn, default_cluster, transfer_to, until_standby, until_witnesses_are_known,
 };
 
 /// A leader checks every few seconds whether the leader that it deposed was healthy.
@@ -22,8 +21,7 @@ on_stores! {
 async fn a_leader_that_wakes_up_after_its_term_changes_nothing_and_leads_again(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let builder = cluster_on(kind).await?.with_default_settings();
-    let builder = builder.set("high-availability.etcd.lease-ttl", LONG_LEASE);
+    let builder = default_cluster(kind).await?;
     let mut cluster = builder.jobmanagers(2).start().await?;
     // The new leader needs some time to check the one that it deposed.
     let awaits_alarm = kind == StoreKind::Embedded || test_all();

@@ -7,10 +7,11 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist_chaos::{ClusterBuilder, Leader, StoreKind};
+use tanist_chaos::{Leader, StoreKind};
 
 use crate::support::{
-    PROCESS_GONE, RunningOn, cluster_on, need_failpoints, until_standby, until_witnesses_are_known,
+    PROCESS_GONE, RunningOn, cluster_on, default_cluster, need_failpoints, until_standby,
+    until_witnesses_are_known,
 };
 
 /// Timeout until a process has ended or reached a state.
@@ -34,14 +35,6 @@ on_stores! {
     }
     etcd_alone(Etcd) { the_only_jobmanager_follows_its_own_earlier_start }
     zookeeper_alone(ZooKeeper) { the_only_jobmanager_follows_its_own_earlier_start }
-}
-
-/// A leader is followed because of what others have seen of it, however late: its lease ends later.
-pub(crate) const LONG_LEASE: &str = "30 s";
-
-async fn default_cluster(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
-    let builder = cluster_on(kind).await?.with_default_settings();
-    Ok(builder.set("high-availability.etcd.lease-ttl", LONG_LEASE))
 }
 
 async fn a_killed_leader_is_followed_because_its_process_is_gone(

@@ -74,7 +74,7 @@ async fn timed_request(address: &str, path: &str) -> anyhow::Result<(u16, Durati
     Ok((status, begun.elapsed()))
 }
 
-/// Sends many requests that only the leader can answer, and checks the median of the times until they are answered.
+/// Sends many requests that only the leader can answer, and checks the time of the slowest answer.
 async fn check_answers(what: &str, leader: &Leader) -> anyhow::Result<()> {
     let mut times = Vec::new();
     for _ in 0..40 {
@@ -85,8 +85,7 @@ async fn check_answers(what: &str, leader: &Leader) -> anyhow::Result<()> {
     times.sort();
     let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
     println!("{what}: answers after {median:?} (median), {slowest:?} (slowest)");
-    // The leader may have been without a processor once; a port that is held up is slow each time.
-    ensure!(median < ANSWER_BOUND, "{what}: {median:?}");
+    ensure!(slowest < ANSWER_BOUND, "{what}: {slowest:?}");
     Ok(())
 }
 

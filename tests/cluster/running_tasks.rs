@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use tanist_chaos::StoreKind;
 
-use crate::support::{PROCESS_GONE, RunningOn, cluster_on, process_gone_or};
+use crate::support::{PROCESS_GONE, RunningOn, cluster_on, process_gone_or, with_long_leases};
 
 on_stores! {
     embedded(Embedded) {
@@ -58,14 +58,15 @@ async fn tasks_run_on_when_their_leader_is_asked_to_end(kind: StoreKind) -> anyh
 async fn tasks_run_on_when_the_only_jobmanager_is_killed_and_started_again(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let mut cluster = cluster_on(kind).await?.jobmanagers(1).start().await?;
+    let builder = with_long_leases(cluster_on(kind).await?);
+    let mut cluster = builder.jobmanagers(1).start().await?;
     let running = RunningOn::start(&mut cluster).await?;
     cluster.kill_leader().await?;
     // As a supervisor does.
     cluster.jobmanager(0).start()?;
     let second = cluster.successor_of(&running.first).await?;
     // All of them are true, and any may be found first.
-    let seen = process_gone_or(&["own-earlier-incarnation", "lease-expired"]);
+    let seen = process_gone_or(&["own-earlier-incarnation"]);
     running
         .check_finished_under(&mut cluster, &[(second, &seen)])
         .await
@@ -74,7 +75,8 @@ async fn tasks_run_on_when_the_only_jobmanager_is_killed_and_started_again(
 async fn tasks_run_on_when_all_jobmanagers_are_killed_and_started_again(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let mut cluster = cluster_on(kind).await?.start().await?;
+    let builder = with_long_leases(cluster_on(kind).await?);
+    let mut cluster = builder.start().await?;
     let running = RunningOn::start(&mut cluster).await?;
     for index in [1, 0] {
         cluster.jobmanager(index).kill();
@@ -83,13 +85,8 @@ async fn tasks_run_on_when_all_jobmanagers_are_killed_and_started_again(
         cluster.jobmanager(index).start()?;
     }
     let second = cluster.successor_of(&running.first).await?;
-    // The former leader, or another process that finds it ended or changed, may be faster. If they start slowly, its
-    // lease ends before.
-    let seen = process_gone_or(&[
-        "own-earlier-incarnation",
-        "other-incarnation",
-        "lease-expired",
-    ]);
+    // The former leader, or another process that finds it ended or changed, may be faster.
+    let seen = process_gone_or(&["own-earlier-incarnation", "other-incarnation"]);
     running
         .check_finished_under(&mut cluster, &[(second, &seen)])
         .await

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::support::{
-    PROCESS_GONE, RunningOn, cluster_on, transfer_to, until_standby, until_witnesses_are_known,
+    PROCESS_GONE, RunningOn, default_cluster, transfer_to, until_standby, until_witnesses_are_known,
 };
 
 /// The pause between an answer and the next request.
@@ -34,7 +34,7 @@ on_stores! {
 async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let builder = cluster_on(kind).await?.with_default_settings();
+    let builder = default_cluster(kind).await?;
     let mut cluster = builder.jobmanagers(3).start().await?;
     let running = RunningOn::start(&mut cluster).await?;
     let job = running.workload.job();
@@ -80,7 +80,7 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
     }
     let successors: [(Leader, &[&str]); 3] = [
         (second, &PROCESS_GONE),
-        (third, &["silent-confirmed", "lease-expired"]),
+        (third, &["silent-confirmed"]),
         (fourth, &["invited"]),
     ];
     running

@@ -113,41 +113,52 @@ async fn check_reported(cluster: &mut Cluster, leader: &Leader) -> anyhow::Resul
         let address = cluster.rest_address(index).to_owned();
         let status = until(cluster, &address, "/v1/ha/status", |status| {
             let members = status["members"].as_array().into_iter().flatten();
-            let (leads, others): (Vec<_>, Vec<_>) = members.partition(|it| it["leads"] == true);
-            // A store, or another process, may have answered too late on a busy machine.
-            let is_whole = status["members-error"].is_null() && status["store-error"].is_null();
-            let stands_by = |it: &Value| it["role"] == "standby" && it["cache"]["behind"] == 0;
+            let (leads, standbys): (Vec<_>, Vec<_>) = members.partition(|it| it["leads"] == true);
+            // A store, or the leader, may have answered too late on a busy machine.
+            let is_whole = status["members-error"].is_null()
+                && status["store-error"].is_null()
+                && leads.iter().all(|it| it["role"].is_string());
             is_whole
                 && status["leader"]["epoch"] == leader.epoch
                 && status["term"]["state"] == "leading"
-                && leads.len() == 1
-                && leads[0]["role"] == "leading"
-                && others.into_iter().all(stands_by)
+                && standbys.iter().all(|it| it["cache"]["behind"] == 0)
         })
         .await?;
+        let members = status["members"].as_array().context("members")?;
+        let leads = |it: &&Value| it["leads"] == true && it["role"] == "leading";
+        ensure!(members.iter().filter(leads).count() == 1, "{status}");
+        let standbys = members.iter().filter(|it| it["role"] == "standby");
+        ensure!(standbys.clone().count() == members.len() - 1, "{status}");
+        for standby in standbys {
+            ensure!(standby["cache"]["behind"] == 0, "{status}");
+        }
         ensure!(status["store-health"]["latency"].is_number(), "{status}");
 
         let rest = cluster.rest().clone();
         let expected = if index == leader.index { 200 } else { 503 };
         // A leader that its store does not answer is none for a moment.
-        tanist_chaos::wait_for("the path of the leader", BOUND, async || {
+        let asked = tanist_chaos::wait_for("the path of the leader", BOUND, async || {
             let asked = rest.request(hyper::Method::GET, &address, "/v1/ha/leader");
             let (code, body) = asked.await?;
-            ensure!(code.as_u16() == expected, "{address}: {code}: {body}");
-            anyhow::Ok(())
-        })
-        .await?;
-        until(cluster, &address, "/metrics", |metrics| {
-            let lines: Vec<&str> = metrics.as_str().unwrap_or_default().lines().collect();
-            let leads = u8::from(index == leader.index);
-            let wanted = [
-                format!("tanist_leader {leads}"),
-                format!("tanist_epoch {}", leader.epoch),
-                "tanist_store_up 1".to_owned(),
-            ];
-            wanted.iter().all(|line| lines.contains(&line.as_str()))
-        })
-        .await?;
+            ensure!(index != leader.index || code != 503, "{body}");
+            anyhow::Ok((code, body))
+        });
+        let (code, body) = asked.await?;
+        ensure!(code.as_u16() == expected, "{address}: {code}: {body}");
+
+        let has = |metrics: &Value, line: &str| {
+            let text = metrics.as_str().unwrap_or_default();
+            text.lines().any(|it| it == line)
+        };
+        let is_store_up = |metrics: &Value| has(metrics, "tanist_store_up 1");
+        let metrics = until(cluster, &address, "/metrics", is_store_up).await?;
+        let leads = u8::from(index == leader.index);
+        ensure!(
+            has(&metrics, &format!("tanist_leader {leads}")),
+            "{metrics}"
+        );
+        let epoch = format!("tanist_epoch {}", leader.epoch);
+        ensure!(has(&metrics, &epoch), "{metrics}");
 
         // The leader answers, whichever process is asked.
         until(cluster, &address, "/v1/jobs?consistent=true", |body| {

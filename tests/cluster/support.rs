@@ -32,6 +32,21 @@ pub(crate) async fn cluster_on(kind: StoreKind) -> anyhow::Result<ClusterBuilder
     Ok(ClusterBuilder::new(PROGRAM, Store::shared(kind).await?))
 }
 
+/// The same with all settings as an operator gets them, but for long leases.
+pub(crate) async fn default_cluster(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
+    let builder = cluster_on(kind).await?.with_default_settings();
+    Ok(with_long_leases(builder))
+}
+
+/// The same cluster, whose leaders are followed because of what others have seen of them, however late: their leases
+/// end later.
+pub(crate) fn with_long_leases(builder: ClusterBuilder) -> ClusterBuilder {
+    let session = "high-availability.zookeeper.client.session-timeout";
+    builder
+        .set("high-availability.etcd.lease-ttl", "30 s")
+        .set(session, "10 s")
+}
+
 /// The same with blobs that all its processes reach, with any store: an embedded one has them next to its data.
 pub(crate) async fn cluster_with_blobs(
     kind: StoreKind,

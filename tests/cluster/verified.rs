@@ -85,8 +85,7 @@ impl Verified {
     /// A job whose output becomes visible at its end. It runs until it is [finished](Verified::finish_at_once).
     pub(crate) async fn start(cluster: &mut Cluster) -> anyhow::Result<Verified> {
         let job = Verified::new(AT_END).begin(cluster, STEADILY, &[]).await?;
-        cluster.wait_until_running(job.job).await?;
-        Ok(job)
+        job.once_running(cluster).await
     }
 
     /// A job whose output becomes visible with its checkpoints. It runs until it is
@@ -94,8 +93,7 @@ impl Verified {
     pub(crate) async fn start_committing(cluster: &mut Cluster) -> anyhow::Result<Verified> {
         let job = Verified::new(COMMITTING);
         let job = job.begin(cluster, STEADILY, &[]).await?;
-        cluster.wait_until_running(job.job).await?;
-        Ok(job)
+        job.once_running(cluster).await
     }
 
     /// A job that continues where this one was stopped with a savepoint. `arguments` are those of its submission.
@@ -107,8 +105,7 @@ impl Verified {
     ) -> anyhow::Result<Verified> {
         let from = [&["--from-savepoint", savepoint], arguments].concat();
         let job = self.begin(cluster, STEADILY, &from).await?;
-        cluster.wait_until_running(job.job).await?;
-        Ok(job)
+        job.once_running(cluster).await
     }
 
     /// The same, whose numbers come at once.
@@ -168,8 +165,7 @@ impl Verified {
         arguments: &[&str],
     ) -> anyhow::Result<Verified> {
         let job = self.resume_with(cluster, STEADILY, arguments).await?;
-        cluster.wait_until_running(job.job).await?;
-        Ok(job)
+        job.once_running(cluster).await
     }
 
     /// The same, whose numbers come at once.
@@ -208,6 +204,11 @@ impl Verified {
             count: COUNT,
             keys: KEYS,
         }
+    }
+
+    async fn once_running(self, cluster: &mut Cluster) -> anyhow::Result<Verified> {
+        cluster.wait_until_running(self.job).await?;
+        Ok(self)
     }
 
     async fn begin(
